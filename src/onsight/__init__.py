@@ -1,0 +1,30 @@
+"""Onsight: point it at pictures, get an image classifier and the truth about it.
+
+Names are imported when first used, so `import onsight` is light and loads no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onsight.inference.evaluate import evaluate as evaluate
+    from onsight.inference.predictor import Predictor as Predictor
+    from onsight.inference.predictor import load as load
+    from onsight.training.run import Run as Run
+    from onsight.training.run import train as train
+
+_HOMES = {
+    "Predictor": "onsight.inference.predictor",
+    "Run": "onsight.training.run",
+    "evaluate": "onsight.inference.evaluate",
+    "load": "onsight.inference.predictor",
+    "train": "onsight.training.run",
+}
+
+__all__ = ["Predictor", "Run", "evaluate", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'onsight' has no attribute '{name}'")

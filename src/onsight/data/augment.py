@@ -1,0 +1,128 @@
+"""Augmentation of training batches: drawn from (seed, epoch, picture), applied on the device."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from onsight.data import transforms
+from onsight.data.loader import Batch
+from onsight.data.views import Normalization
+from onsight.randomness import uniform
+
+_LOG_RATIO = math.log(4 / 3)  # aspect of a random-resized crop, either way
+_TRIES = 16  # Jöhnk's rejection accepts at least half of the time for alpha <= 1
+
+# Columns of the numbers drawn for a picture; a new one is added at the end only, before MIX.
+FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
+BRIGHTNESS, CONTRAST, SATURATION, CUT_Y, CUT_X, MIX_KIND, MIX_Y, MIX_X = range(8, 16)
+MIX = 16
+_COLUMNS = MIX + 2 * _TRIES
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to training pictures, and how strongly; see the config's fields."""
+
+    flip: bool = False
+    translate: float = 0.0
+    crop_area: float = 1.0
+    rotate_degrees: float = 0.0
+    jitter: float = 0.0
+    cutout: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    @property
+    def mixes(self) -> bool:
+        """Whether pictures are mixed, so that targets become shares of classes."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    @property
+    def warps(self) -> bool:
+        """Whether pixels are resampled rather than moved whole."""
+        return self.crop_area < 1 or self.rotate_degrees > 0
+
+    def draw(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
+        """The numbers of each picture in [0, 1): float32 (B, columns)."""
+        return uniform(seed, epoch, ids, _COLUMNS if self.mixes else MIX)
+
+    def apply(
+        self, batch: Batch, numbers: Tensor, normalization: Normalization, classes: int
+    ) -> tuple[Tensor, Tensor]:
+        """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed."""
+        images = self._move(batch.images, numbers)
+        if self.jitter > 0:
+            factors = 1 + self.jitter * (2 * numbers[:, BRIGHTNESS : SATURATION + 1] - 1)
+            images = transforms.jitter_colour(images.float(), *factors.unbind(1))
+        inputs = normalization.apply(images)
+        if self.cutout > 0:
+            share = torch.full_like(numbers[:, CUT_Y], self.cutout)
+            holes = transforms.box(numbers[:, CUT_Y], numbers[:, CUT_X], share, *inputs.shape[2:])
+            inputs = inputs.masked_fill(holes, 0.0)
+        if not self.mixes:
+            return inputs, batch.labels
+        return self._mix(inputs, batch.labels, numbers, classes)
+
+    def _move(self, images: Tensor, numbers: Tensor) -> Tensor:
+        if self.warps:
+            return self._warp(images.float(), numbers)
+        if not self.flip and self.translate == 0:
+            return images
+        height, width = images.shape[1:3]
+        down = _whole_shift(numbers[:, DOWN], self.translate, height)
+        right = _whole_shift(numbers[:, RIGHT], self.translate, width)
+        return transforms.shift_and_flip(images, down, right, self._mirrored(numbers))
+
+    def _mirrored(self, numbers: Tensor) -> Tensor:
+        return numbers[:, FLIP] < (0.5 if self.flip else 0.0)
+
+    def _warp(self, images: Tensor, numbers: Tensor) -> Tensor:
+        area = self.crop_area + (1 - self.crop_area) * numbers[:, AREA]
+        spread = _LOG_RATIO if self.crop_area < 1 else 0.0
+        ratio = torch.exp(spread * (2 * numbers[:, RATIO] - 1))
+        height = (area / ratio).sqrt().clamp(max=1)
+        width = (area * ratio).sqrt().clamp(max=1)
+        shift = 2 * self.translate * (2 * numbers[:, DOWN : RIGHT + 1] - 1)
+        centre_y = (1 - height) * (2 * numbers[:, CROP_Y] - 1) + shift[:, 0]
+        centre_x = (1 - width) * (2 * numbers[:, CROP_X] - 1) + shift[:, 1]
+        radians = math.radians(self.rotate_degrees) * (2 * numbers[:, ANGLE] - 1)
+        mirrored = self._mirrored(numbers)
+        return transforms.warp(images, height, width, centre_y, centre_x, radians, mirrored)
+
+    def _mix(
+        self, inputs: Tensor, labels: Tensor, numbers: Tensor, classes: int
+    ) -> tuple[Tensor, Tensor]:
+        """Mix each picture with its mirror place in the batch: first with last, and so on."""
+        partners, partner_labels = inputs.flip(0), labels.flip(0)
+        blended_share = beta(numbers[:, MIX:], self.mixup or 1.0)
+        box_share = (1 - beta(numbers[:, MIX:], self.cutmix or 1.0)).sqrt()
+        boxes = transforms.box(numbers[:, MIX_Y], numbers[:, MIX_X], box_share, *inputs.shape[2:])
+        pasted, pasted_share = transforms.paste(inputs, partners, boxes)
+        blended = transforms.blend(inputs, partners, blended_share)
+        if self.mixup > 0 and self.cutmix > 0:
+            cut = numbers[:, MIX_KIND] < 0.5
+        else:
+            cut = torch.full_like(labels, self.cutmix > 0, dtype=torch.bool)
+        mixed = torch.where(cut.view(-1, 1, 1, 1), pasted, blended)
+        share = torch.where(cut, pasted_share, blended_share)
+        return mixed, transforms.soft_targets(labels, partner_labels, share, classes)
+
+
+def beta(numbers: Tensor, alpha: float) -> Tensor:
+    """Beta(alpha, alpha) variates (B,) from uniform numbers (B, 2 n), alpha at most 1.
+
+    Jöhnk's rejection (Metrika 8, 1964): the first of n tries that is accepted.
+    """
+    first, second = (numbers.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)
+    total = first + second
+    accepted = (total <= 1) & (total > 0)
+    chosen = accepted.int().argmax(dim=1, keepdim=True)
+    return (first / total.clamp(min=1e-300)).gather(1, chosen).squeeze(1).float()
+
+
+def _whole_shift(numbers: Tensor, share: float, side: int) -> Tensor:
+    """Whole pixels from -limit to limit, the limit rounded from a share of the side."""
+    limit = min(round(share * side), side - 1)
+    return (numbers * (2 * limit + 1)).floor().long() - limit

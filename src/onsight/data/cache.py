@@ -1,0 +1,17 @@
+"""Where decoded pictures are kept between runs."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder(asked: str = "", keep: bool = True) -> Path | None:
+    """The folder asked for, else $ONSIGHT_CACHE, else onsight in the user's cache; None for none."""
+    if not keep:
+        return None
+    if asked:
+        return Path(asked).expanduser()
+    own = os.environ.get("ONSIGHT_CACHE")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "onsight"

@@ -1,0 +1,218 @@
+"""DATA made ready: found, decoded, split, every picture accounted for."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.decode import PictureFormat, probe
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
+from onsight.data.loader import Pictures
+from onsight.data.pack import Pack, open_pack
+from onsight.data.packing import Progress
+from onsight.data.sources.source import Source
+from onsight.data.split import assign, leaks
+from onsight.errors import DataError, PictureError
+
+_PROBED = 256  # pictures looked at to choose the size
+_SMALL = 64  # pixels; data no larger than this keeps its own size
+_USUAL_SIZE = (64, 64)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Usable pictures with their split.
+
+    splits: int8 (n,), 0 for pictures left out; problems: all that is not used, with
+    reasons; files: number of pictures that the source named; notes: what the user should
+    know about the data.
+    """
+
+    pack: Pack
+    pictures: Pictures
+    splits: NDArray[np.int8]
+    problems: list[Problem]
+    files: int
+    notes: list[str]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by number."""
+        return self.pack.index.classes
+
+    def ids(self, split: int) -> Tensor:
+        """Picture numbers of a split: int64 (m,), on the CPU."""
+        return torch.from_numpy(np.flatnonzero(self.splits == split))
+
+    def counts(self, split: int) -> NDArray[np.int64]:
+        """Pictures of each class in a split: (K,)."""
+        labels = self.pack.index.labels[self.splits == split]
+        return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
+
+    @property
+    def used(self) -> int:
+        """Pictures that take part."""
+        return int((self.splits > 0).sum())
+
+
+def choose_size(
+    source: Source, asked: tuple[int, int] | None, preferred: tuple[int, int] | None
+) -> Choice[tuple[int, int]]:
+    """The (height, width) in pixels that pictures are packed at.
+
+    preferred: what the model was made for, None if it takes any size.
+    """
+    if asked:
+        return Choice(asked, "as asked")
+    if preferred:
+        return Choice(preferred, "the model's own size")
+    sizes = _probe_sizes(source)
+    if len(sizes) == 1:
+        (only,) = sizes
+        if max(only) <= _SMALL:
+            return Choice(only, "all pictures looked at have it")
+    return Choice(_USUAL_SIZE, "pictures differ in size or are large (--image-size)")
+
+
+def open_dataset(
+    source: Source,
+    config: Config,
+    size: tuple[int, int],
+    cache_folder: Path | None,
+    threads: int,
+    progress: Progress = lambda done: None,
+) -> Dataset:
+    """Decode (or reopen) all pictures of a source and split them.
+
+    Raises DataError when nothing can be learned from them, or at the first problem when
+    config.strict.
+    """
+    if config.strict and source.problems:
+        raise DataError(f"{source.problems[0].path}: {source.problems[0].reason}")
+    target = PictureFormat(
+        *size,
+        0 if config.channels == "auto" else int(config.channels),
+        config.fit,
+        config.background_rgb,
+        config.pixel_limit,
+    )
+    pack = open_pack(
+        source, target, cache_folder, strict=config.strict, threads=threads, progress=progress
+    )
+    fractions = config.validation_fraction, config.test_fraction
+    splits = assign(pack.digests, pack.index.splits, *fractions)
+    leaked = leaks(pack.digests, splits)
+    left_out = [_leak(pack, int(row)) for row in np.flatnonzero(leaked)]
+    splits[leaked] = 0
+    dataset = Dataset(
+        pack=pack,
+        pictures=Pictures.of(pack),
+        splits=splits,
+        problems=[*source.problems, *pack.problems, *left_out],
+        files=len(source.index) + len(source.problems),
+        notes=[],
+    )
+    dataset.notes.extend(_notes(dataset, source))
+    _refuse_unlearnable(dataset, source)
+    return dataset
+
+
+def split_sentence(dataset: Dataset) -> str:
+    """How many pictures train, choose and test, in words."""
+    parts = [
+        f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
+        for split in (TRAIN, VALIDATION, TEST)
+    ]
+    return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
+
+
+def _probe_sizes(source: Source) -> set[tuple[int, int]]:
+    """The different sizes among up to 256 pictures spread over the source."""
+    rows = np.unique(np.linspace(0, len(source.index) - 1, _PROBED).astype(int))
+    sizes = set()
+    for row in rows:
+        try:
+            content = source.read(int(row))
+        except PictureError:
+            continue
+        if isinstance(content, bytes):
+            found = probe(content)
+            if found:
+                sizes.add(found[:2])
+        else:
+            sizes.add((content.shape[0], content.shape[1]))
+    return sizes
+
+
+def _leak(pack: Pack, row: int) -> Problem:
+    return Problem(
+        pack.index.locators[row],
+        "split",
+        "identical to a picture held out for testing or validation; left out of training",
+    )
+
+
+def _notes(dataset: Dataset, source: Source) -> list[str]:
+    notes = []
+    gone = sorted(set(source.index.classes) - set(dataset.classes))
+    if gone:
+        notes.append(f"no usable picture in: {_listed(gone)}; not among the classes")
+    train, test = dataset.counts(TRAIN), dataset.counts(TEST)
+    unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
+    if unlearned:
+        notes.append(
+            f"no training picture in: {_listed(unlearned)}; these classes cannot be learned "
+            "from so few pictures: add some, or give a split"
+        )
+    total = train + test + dataset.counts(VALIDATION)
+    few = [
+        f"{name} ({count})"
+        for name, count, tested in zip(dataset.classes, total, test, strict=True)
+        if tested < 5
+    ]
+    if few and test.any():
+        notes.append(f"fewer than 5 test pictures, so little can be claimed: {_listed(few)}")
+    conflicts = _conflicting(dataset.pack)
+    if conflicts:
+        notes.append(f"{conflicts:,} identical pictures carry different labels")
+    return notes
+
+
+def _conflicting(pack: Pack) -> int:
+    """Pictures that have an identical twin under another label."""
+    same = (pack.digests[1:] == pack.digests[:-1]).all(axis=1)
+    differs = same & (pack.index.labels[1:] != pack.index.labels[:-1])
+    marked = np.zeros(len(pack), bool)
+    marked[1:] |= differs
+    marked[:-1] |= differs
+    return int(marked.sum())
+
+
+def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
+    if len(dataset.classes) < 2:
+        raise DataError(
+            f"only one class ('{dataset.classes[0]}') has usable pictures in {source.root}; "
+            "a classifier needs at least two. Put each class in a folder of its own."
+        )
+    learned = int((dataset.counts(TRAIN) > 0).sum())
+    if learned < 2:
+        raise DataError(
+            f"{dataset.used:,} pictures leave {learned} class(es) to train on; "
+            "add pictures, or lower --validation-fraction and --test-fraction"
+        )
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def problem_summary(problems: list[Problem], most: int = 5) -> list[tuple[str, int]]:
+    """The commonest reasons with their counts."""
+    return Counter(problem.reason for problem in problems).most_common(most)

@@ -1,0 +1,229 @@
+"""From bytes to pixels: the one decoder that training, evaluation and prediction share.
+
+`decode` gives a picture as it is stored: uint8 (H, W, C), C = 1 for grey and 3 for colour.
+`fit` brings it to the size and channels that the model takes.
+"""
+
+import io
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from onsight.errors import PictureError
+
+VERSION = 1  # part of every pack's key: raise it when any decoded pixel may change
+
+Pixels = NDArray[np.uint8]
+Fit = Literal["stretch", "crop", "pad"]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_ORIENTATION = 0x0112
+_GREY_MODES = {"1", "L", "LA", "La"}
+_DEEP_MODES = {"I", "I;16", "I;16B", "I;16L"}
+_SCALING_SLACK = 2  # a JPEG is decoded at no less than this many times the size wanted
+
+# The pixel limit below is lower than Pillow's own and gives a reason instead of a warning.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+@dataclass(frozen=True)
+class PictureFormat:
+    """What every picture becomes: uint8 (height, width, channels)."""
+
+    height: int
+    width: int
+    channels: int
+    fit: Fit = "stretch"
+    background: tuple[int, int, int] = (255, 255, 255)
+    pixel_limit: int = 64_000_000
+
+    def facts(self) -> dict[str, Any]:
+        """The format as plain values, for files and keys."""
+        return {**vars(self), "background": list(self.background)}
+
+
+def decode(
+    data: bytes,
+    background: tuple[int, int, int] = (255, 255, 255),
+    pixel_limit: int = 64_000_000,
+    least: tuple[int, int] | None = None,
+) -> Pixels:
+    """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, told by content, upright.
+
+    least: (height, width) in pixels; a JPEG much larger than that is decoded at 1/2, 1/4
+    or 1/8 scale, which saves most of the work. Raises PictureError with the reason.
+    """
+    if not data:
+        raise PictureError("empty file (0 bytes)")
+    if data[:3] == b"\xff\xd8\xff":
+        pixels = _decode_plain_jpeg(data, pixel_limit, least)
+        if pixels is not None:
+            return pixels
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_pixels(image.height, image.width, pixel_limit)
+            return _to_pixels(image, background)
+    except PictureError:
+        raise
+    except UnidentifiedImageError as error:
+        raise PictureError(
+            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        limit = f"{pixel_limit / 1e6:g} (--pixel-limit-megapixels)"
+        raise PictureError(f"more megapixels than the limit of {limit}") from error
+    except MemoryError as error:
+        raise PictureError("not enough memory to decode it") from error
+    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
+        raise PictureError(f"broken: {_first_line(error)}") from error
+
+
+def probe(data: bytes) -> tuple[int, int, int] | None:
+    """(height, width, channels) from a picture's header, or None when it cannot be told."""
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            height, width = image.size[1], image.size[0]
+            # Pillow states the size of a TIFF upright already.
+            if image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) >= 5:
+                height, width = width, height
+            return height, width, 1 if _is_grey(image) else 3
+    except Exception:  # any damage: decode gives the reason later
+        return None
+
+
+def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
+    """Bring decoded pixels to the target's size and channels."""
+    pixels = _to_channels(pixels, target.channels)
+    if pixels.shape[:2] == (target.height, target.width):
+        return pixels
+    image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
+    size = (target.width, target.height)
+    if target.fit == "stretch":
+        fitted = image.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    elif target.fit == "crop":
+        fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+    else:
+        colour = target.background if target.channels == 3 else _luma(target.background)
+        fitted = ImageOps.pad(image, size, Image.Resampling.BILINEAR, color=colour)
+    return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
+
+
+def _decode_plain_jpeg(
+    data: bytes, pixel_limit: int, least: tuple[int, int] | None
+) -> Pixels | None:
+    """Decode an upright grey or YCbCr JPEG by libjpeg-turbo; None leaves it to Pillow."""
+    try:
+        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    _check_pixels(height, width, pixel_limit)
+    if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
+        return None
+    least_height, least_width = (n * _SCALING_SLACK for n in least) if least else (0, 0)
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(
+            data,
+            "GRAY" if colourspace == "Gray" else "RGB",
+            min_height=min(least_height, height),
+            min_width=min(least_width, width),
+        )
+    except ValueError:  # Pillow forgives some warnings that are errors here, and words the rest
+        return None
+    return pixels
+
+
+def _orientation(data: bytes) -> int:
+    """The EXIF orientation of a JPEG, 1 when there is none."""
+    if b"Exif\0" not in data[:65536]:
+        return 1
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF does not make a picture unusable
+        return 1
+
+
+def _check_pixels(height: int, width: int, limit: int) -> None:
+    if height * width > limit:
+        raise PictureError(
+            f"{width}x{height} is {height * width / 1e6:.0f} megapixels, over the limit of "
+            f"{limit / 1e6:g} (--pixel-limit-megapixels)"
+        )
+    if height < 1 or width < 1:
+        raise PictureError("has no pixels")
+
+
+def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+    """A Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
+    grey = _is_grey(image)
+    image.load()
+    _turn_upright(image)
+    if image.mode in _DEEP_MODES:
+        return _scale_deep(np.asarray(image))
+    if image.mode == "F":
+        raise PictureError("floating-point pixels have no stated range")
+    if image.has_transparency_data:
+        return _flatten(image.convert("RGBA"), background, grey)
+    pixels = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _turn_upright(image: Image.Image) -> None:
+    """Apply the EXIF orientation; damaged EXIF data leaves the picture as it is."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow raises many kinds on damaged EXIF
+        return
+    if orientation != 1:
+        ImageOps.exif_transpose(image, in_place=True)
+
+
+def _is_grey(image: Image.Image) -> bool:
+    """Whether a picture is stored grey: one channel, or a palette of greys."""
+    if image.mode in _GREY_MODES or image.mode in _DEEP_MODES:
+        return True
+    if image.mode not in ("P", "PA") or image.palette is None:
+        return False
+    colours = np.asarray(image.getpalette("RGB") or [0, 1, 2]).reshape(-1, 3)
+    return bool((colours == colours[:, :1]).all())
+
+
+def _scale_deep(values: NDArray[Any]) -> Pixels:
+    """Scale 16-bit grey to 8 bits: 65535 becomes 255, nothing is clipped."""
+    if values.size and (values.min() < 0 or values.max() > 65535):
+        raise PictureError("32-bit pixels have no stated range")
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[:, :, np.newaxis]
+
+
+def _flatten(image: Image.Image, background: tuple[int, int, int], grey: bool) -> Pixels:
+    """Lay an RGBA picture on the background; grey stays grey on a grey background."""
+    base = Image.new("RGBA", image.size, (*background, 255))
+    base.alpha_composite(image)
+    pixels = np.asarray(base, np.uint8)[:, :, :3]
+    if grey and len(set(background)) == 1:
+        pixels = pixels[:, :, :1]
+    return np.ascontiguousarray(pixels)
+
+
+def _to_channels(pixels: Pixels, channels: int) -> Pixels:
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    return np.asarray(Image.fromarray(pixels).convert("L"), np.uint8)[:, :, np.newaxis]
+
+
+def _luma(colour: tuple[int, int, int]) -> int:
+    """ITU-R 601 luma of a colour, as Pillow converts pixels."""
+    red, green, blue = colour
+    return (red * 299 + green * 587 + blue * 114) // 1000
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

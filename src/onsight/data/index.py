@@ -1,0 +1,115 @@
+"""The index: one row a picture (locator, label, split), as flat arrays that map from disk.
+
+Text columns are one blob of UTF-8 plus offsets, so a million rows open at once
+and take tens of megabytes instead of a million Python strings.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNSPLIT, TRAIN, VALIDATION, TEST = 0, 1, 2, 3
+SPLIT_NAMES = ("unsplit", "train", "validation", "test")
+SPLIT_WORDS = {
+    "train": TRAIN,
+    "training": TRAIN,
+    "val": VALIDATION,
+    "valid": VALIDATION,
+    "validation": VALIDATION,
+    "test": TEST,
+    "testing": TEST,
+}
+
+
+class Problem(NamedTuple):
+    """A picture (or file) that is not used, the stage that refused it, and why."""
+
+    path: str
+    stage: str
+    reason: str
+
+
+class Row(NamedTuple):
+    """A picture as a source names it. split is UNSPLIT, TRAIN, VALIDATION or TEST."""
+
+    locator: str
+    label: str
+    split: int = UNSPLIT
+
+
+@dataclass(frozen=True)
+class TextColumn(Sequence[str]):
+    """A column of strings: UTF-8 blob uint8 (bytes,) and offsets int64 (n + 1,)."""
+
+    blob: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "TextColumn":
+        """Pack strings; names that are no UTF-8 survive through surrogate escapes."""
+        encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+        lengths = np.fromiter((len(item) for item in encoded), np.int64, len(encoded))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> str:  # type: ignore[override]  # rows only, no slices
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        row %= len(self)
+        start, end = self.offsets[row], self.offsets[row + 1]
+        return self.blob[start:end].tobytes().decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[row] for row in range(len(self)))
+
+    def take(self, rows: NDArray[np.int64]) -> "TextColumn":
+        """These rows in this order."""
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+        blob = bytes(self.blob.data)
+        parts = (blob[start:end] for start, end in zip(starts, ends, strict=True))
+        return TextColumn(np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+
+@dataclass(frozen=True)
+class Index:
+    """n pictures: locators (n), labels int32 (n) into classes, splits int8 (n)."""
+
+    locators: TextColumn
+    labels: NDArray[np.int32]
+    splits: NDArray[np.int8]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.locators)
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Index":
+        """Build from rows; labels are NFC-normalised and ordered by code point."""
+        names = [unicodedata.normalize("NFC", row.label) for row in rows]
+        ordered = tuple(sorted(set(names)))
+        number = {name: position for position, name in enumerate(ordered)}
+        count = len(rows)
+        return cls(
+            TextColumn.of(row.locator for row in rows),
+            np.fromiter((number[name] for name in names), np.int32, count),
+            np.fromiter((row.split for row in rows), np.int8, count),
+            ordered,
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> "Index":
+        """These rows in this order; classes that lose their last picture go."""
+        kept, labels = np.unique(self.labels[rows], return_inverse=True)
+        return Index(
+            self.locators.take(rows),
+            labels.astype(np.int32),
+            self.splits[rows],
+            tuple(self.classes[label] for label in kept),
+        )

@@ -1,0 +1,256 @@
+"""The pack: every picture decoded once into one memory-mapped uint8 file.
+
+A pack folder holds `pixels.bin` (n, H, W, C), `table.safetensors` (digests, locators,
+labels, splits; checksummed) and `pack.json` with the key of everything that went in.
+It is built beside its place and renamed into it; a pack whose key differs is replaced.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import PIL
+import simplejpeg
+import torch
+from numpy.typing import NDArray
+
+from onsight.data import decode
+from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.index import Index, Problem, TextColumn
+from onsight.data.packing import Progress, decode_all
+from onsight.data.sources.source import Source
+from onsight.errors import DataError
+from onsight.files import disk_errors, sync_folder, write_json
+from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Usable pictures in the order of their digests.
+
+    pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the place there
+    of picture i; digests: uint8 (n, 16); index: the n pictures' locators, labels, splits.
+    """
+
+    pixels: Pixels
+    rows: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    index: Index
+    problems: list[Problem]
+    format: PictureFormat
+    was_cached: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def open_pack(
+    source: Source,
+    target: PictureFormat,
+    cache_folder: Path | None,
+    *,
+    strict: bool = False,
+    threads: int = 1,
+    progress: Progress = lambda done: None,
+) -> Pack:
+    """Open the source's pack, building it when there is none that matches.
+
+    target.channels of 0 means 1 if every picture is stored grey, else 3. Without a cache
+    folder the pack lives in unnamed temporary storage and goes with the process.
+    Raises DiskError; DataError when no picture can be used or, with strict, at the first
+    that cannot.
+    """
+    if cache_folder is None:
+        return _build_unnamed(source, target, strict, threads, progress)
+    key = pack_key(source, target)
+    place = cache_folder / "packs" / _slot(source, target)
+    pack = _read(place, key, target)
+    if pack is None:
+        with disk_errors(place, _least_bytes(source, target)):
+            _build_in_place(place, key, source, target, strict, threads, progress)
+        built = _read(place, key, target)
+        if built is None:
+            raise DataError(f"{place} was changed while it was written; run the command again")
+        return replace(built, was_cached=False)
+    if strict and pack.problems:
+        raise DataError(f"{pack.problems[0].path}: {pack.problems[0].reason}")
+    return pack
+
+
+def pack_key(source: Source, target: PictureFormat) -> str:
+    """The digest of everything that decides a pack's content."""
+    facts: list[Any] = [VERSION, decode.VERSION, PIL.__version__, simplejpeg.__version__]
+    facts += [source.kind, str(source.root), source.fingerprint, target.facts()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _slot(source: Source, target: PictureFormat) -> str:
+    """One folder for each DATA and format, so that a rebuilt pack replaces its forerunner."""
+    facts = [source.kind, str(source.root), target.facts()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
+
+
+def _least_bytes(source: Source, target: PictureFormat) -> int:
+    return len(source.index) * target.height * target.width * max(1, target.channels)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What a build leaves beside the pixels."""
+
+    rows: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    index: Index
+    problems: list[Problem]
+    format: PictureFormat
+
+
+def _build(
+    file: BinaryIO,
+    source: Source,
+    target: PictureFormat,
+    strict: bool,
+    threads: int,
+    progress: Progress,
+) -> _Table:
+    """Decode all of a source's pictures into an open file and make their table."""
+    decoded = decode_all(file, source, target, strict, threads, progress)
+    if not decoded.source_rows:
+        raise DataError(_nothing_usable(source, decoded.problems))
+    taken = np.array(decoded.source_rows, np.int64)
+    digests = np.frombuffer(b"".join(decoded.digests), np.uint8).reshape(len(taken), -1)
+    index = source.index.take(taken)
+    halves = np.ascontiguousarray(digests).view(">u8")
+    order = np.lexsort((index.labels, halves[:, 1], halves[:, 0]))
+    return _Table(
+        rows=order.astype(np.int64),
+        digests=np.ascontiguousarray(digests[order]),
+        index=index.take(order),
+        problems=decoded.problems,
+        format=replace(target, channels=decoded.channels),
+    )
+
+
+def _build_unnamed(
+    source: Source, target: PictureFormat, strict: bool, threads: int, progress: Progress
+) -> Pack:
+    """Build into an unlinked temporary file: gone with the process, however that ends."""
+    with tempfile.TemporaryFile(prefix="onsight-") as file:
+        with disk_errors(Path(tempfile.gettempdir()), _least_bytes(source, target)):
+            table = _build(file, source, target, strict, threads, progress)
+            file.flush()
+        pixels = _map_pixels(file, len(table.rows), table.format)
+    return Pack(pixels=pixels, was_cached=False, **vars(table))
+
+
+def _build_in_place(
+    place: Path,
+    key: str,
+    source: Source,
+    target: PictureFormat,
+    strict: bool,
+    threads: int,
+    progress: Progress,
+) -> None:
+    """Build beside the place, then rename into it; nothing half-made is ever there."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(place)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary.mkdir()
+    try:
+        with open(temporary / "pixels.bin", "w+b") as file:
+            table = _build(file, source, target, strict, threads, progress)
+            file.flush()
+            os.fsync(file.fileno())
+        _write_table(temporary, key, table)
+        _swap(temporary, place)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _write_table(folder: Path, key: str, table: _Table) -> None:
+    index = table.index
+    columns = {
+        "rows": table.rows,
+        "digests": table.digests,
+        "labels": index.labels,
+        "splits": index.splits,
+        "locators": index.locators.blob,
+        "locator_offsets": index.locators.offsets,
+    }
+    tensors = {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
+    facts = {"classes": list(index.classes), "problems": [list(row) for row in table.problems]}
+    write_tensors(folder / "table.safetensors", tensors, facts)
+    write_json(folder / "pack.json", {"key": key, "format": table.format.facts()})
+
+
+def _read(place: Path, key: str, target: PictureFormat) -> Pack | None:
+    """The pack at a place, or None when there is none, another's or a damaged one."""
+    try:
+        facts = json.loads((place / "pack.json").read_text(encoding="utf-8"))
+        if facts["key"] != key:
+            return None
+        found = replace(target, channels=facts["format"]["channels"])
+        tensors, more = read_tensors(place / "table.safetensors")
+        columns = {name: tensor.numpy() for name, tensor in tensors.items()}
+        with open(place / "pixels.bin", "rb") as file:
+            pixels = _map_pixels(file, len(columns["rows"]), found)
+    except (OSError, ValueError, KeyError, DamagedFile):
+        return None
+    return Pack(
+        pixels=pixels,
+        rows=columns["rows"],
+        digests=columns["digests"],
+        index=Index(
+            TextColumn(columns["locators"], columns["locator_offsets"]),
+            columns["labels"],
+            columns["splits"],
+            tuple(more["classes"]),
+        ),
+        problems=[Problem(*row) for row in more["problems"]],
+        format=found,
+        was_cached=True,
+    )
+
+
+def _map_pixels(file: BinaryIO, count: int, target: PictureFormat) -> Pixels:
+    """Map the pixel file copy-on-write: torch wants writable memory, nothing is written."""
+    shape = (count, target.height, target.width, target.channels)
+    if os.fstat(file.fileno()).st_size != int(np.prod(shape)):
+        raise ValueError("the pixel file has another size than its table says")
+    return np.memmap(file, np.uint8, "c", shape=shape)
+
+
+def _swap(temporary: Path, place: Path) -> None:
+    """Rename a finished folder into its place, moving a forerunner out of the way."""
+    sync_folder(temporary)
+    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    if place.exists():
+        os.replace(place, old)
+    os.replace(temporary, place)
+    sync_folder(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove what a killed process left of an earlier build of this pack."""
+    for folder in place.parent.glob(f".{place.name}.*"):
+        process = folder.name.rsplit(".", 2)[1]
+        if not Path(f"/proc/{process}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _nothing_usable(source: Source, problems: list[Problem]) -> str:
+    reasons = Counter(problem.reason for problem in problems).most_common(3)
+    listed = "; ".join(f"{count:,} x {reason}" for reason, count in reasons)
+    return f"none of the {len(source.index):,} pictures in {source.root} can be used: {listed}"

@@ -1,0 +1,154 @@
+"""Decoding a whole source in threads into one file of pixels.
+
+Decoders release Python's lock, so threads serve every core without copies between
+processes. Finished pictures are written in the source's order whatever the threads do.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from onsight.data.decode import PictureFormat, Pixels, decode, fit
+from onsight.data.index import Problem
+from onsight.data.sources.source import Source
+from onsight.data.split import DIGEST_BYTES
+from onsight.errors import DataError, PictureError
+
+_CHUNK = 64  # pictures a task: large enough to hide the pool's overhead, small for progress
+
+Progress = Callable[[int], None]
+
+
+class Picture(NamedTuple):
+    """A decoded picture: its row in the source, its fitted pixels and its digest."""
+
+    source_row: int
+    pixels: Pixels
+    digest: bytes
+
+
+@dataclass
+class Decoded:
+    """The outcome of decoding a source; the pixels went to the file."""
+
+    channels: int
+    source_rows: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def decode_all(
+    file: BinaryIO,
+    source: Source,
+    target: PictureFormat,
+    strict: bool,
+    threads: int,
+    progress: Progress,
+) -> Decoded:
+    """Write every usable picture's pixels to a file; list the others with their reasons.
+
+    The file holds one channel until the first colour picture comes, unless
+    target.channels says otherwise.
+    """
+    decoded = Decoded(channels=target.channels or 1)
+    for chunk in _decoded_chunks(source, target, threads):
+        pictures = [item for item in chunk if isinstance(item, Picture)]
+        problems = [item for item in chunk if isinstance(item, Problem)]
+        if strict and problems:
+            raise DataError(f"{problems[0].path}: {problems[0].reason}")
+        decoded.problems += problems
+        if target.channels == 0 and any(picture.pixels.shape[2] == 3 for picture in pictures):
+            _widen(file, decoded, target)
+        for picture in pictures:
+            file.write(_to_file(picture.pixels, decoded.channels))
+        decoded.source_rows += [picture.source_row for picture in pictures]
+        decoded.digests += [picture.digest for picture in pictures]
+        progress(len(chunk))
+    return decoded
+
+
+def digest_of(pixels: Pixels) -> bytes:
+    """A digest of a decoded picture; the same whether grey is stored in one channel or three."""
+    if pixels.shape[2] == 3 and _has_equal_channels(pixels):
+        pixels = pixels[:, :, :1]
+    digest = hashlib.sha256(repr(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()[:DIGEST_BYTES]
+
+
+def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pixels, Pixels]:
+    """(decoded, fitted) pixels of encoded bytes or plain pixels. Raises PictureError.
+
+    target.channels of 0 keeps the picture's own.
+    """
+    if isinstance(content, bytes):
+        least = (target.height, target.width)
+        pixels = decode(content, target.background, target.pixel_limit, least)
+    else:
+        pixels = content
+    return pixels, fit(pixels, replace(target, channels=target.channels or pixels.shape[2]))
+
+
+def _decoded_chunks(
+    source: Source, target: PictureFormat, threads: int
+) -> Iterator[list[Picture | Problem]]:
+    """Chunks of decoded pictures in order, a bounded number of them under way."""
+    waiting: deque[Future[list[Picture | Problem]]] = deque()
+    count = len(source.index)
+    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+        try:
+            for start in range(0, count, _CHUNK):
+                rows = range(start, min(start + _CHUNK, count))
+                waiting.append(pool.submit(_decode_rows, source, target, rows))
+                if len(waiting) > 4 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _decode_rows(source: Source, target: PictureFormat, rows: range) -> list[Picture | Problem]:
+    return [_decode_row(source, target, row) for row in rows]
+
+
+def _decode_row(source: Source, target: PictureFormat, row: int) -> Picture | Problem:
+    try:
+        decoded, fitted = prepare_picture(source.read(row), target)
+    except PictureError as error:
+        return Problem(source.index.locators[row], "decode", str(error))
+    return Picture(row, fitted, digest_of(decoded))
+
+
+def _has_equal_channels(pixels: Pixels) -> bool:
+    """Whether a colour picture shows only greys; a look at a few pixels settles most."""
+    for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
+        red, green, blue = part[..., 0], part[..., 1], part[..., 2]
+        if not (np.array_equal(red, green) and np.array_equal(red, blue)):
+            return False
+    return True
+
+
+def _to_file(pixels: Pixels, channels: int) -> bytes:
+    if pixels.shape[2] != channels:
+        pixels = np.repeat(pixels, channels, axis=2)
+    return pixels.tobytes()
+
+
+def _widen(file: BinaryIO, decoded: Decoded, target: PictureFormat) -> None:
+    """Turn the grey pictures written so far into three channels, last one first, in place."""
+    if decoded.channels == 3:
+        return
+    decoded.channels = 3
+    picture_bytes = target.height * target.width
+    for number in reversed(range(len(decoded.source_rows))):
+        file.seek(number * picture_bytes)
+        grey = np.frombuffer(file.read(picture_bytes), np.uint8)
+        file.seek(number * picture_bytes * 3)
+        file.write(np.repeat(grey, 3).tobytes())
+    file.seek(0, 2)

@@ -1,0 +1,48 @@
+"""What every source gives: an index, a way to read a row, and a fingerprint."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.index import Index, Problem
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Source:
+    """DATA, found out.
+
+    read(row) gives a picture's encoded bytes, or its pixels uint8 (H, W, C) where the
+    container holds plain pixels; it may be called from several threads and raises
+    PictureError for a picture that cannot be had.
+    found: what DATA was taken for, in one line, with the flag that overrides it.
+    fingerprint: changes whenever any file behind the index changes.
+    """
+
+    kind: str
+    root: Path
+    index: Index
+    read: Callable[[int], bytes | Pixels]
+    fingerprint: str
+    found: str
+    problems: list[Problem] = field(default_factory=list)
+
+
+def fingerprint(parts: Iterable[object]) -> str:
+    """A digest of the facts that identify a source's content."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(part, ensure_ascii=True, default=str).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def stat_facts(path: Path) -> tuple[str, int, int]:
+    """(path, size in bytes, modification time in ns) of a file."""
+    facts = path.stat()
+    return str(path), facts.st_size, facts.st_mtime_ns

@@ -1,0 +1,52 @@
+"""The split: a function of each picture's digest, so adding pictures moves no old one.
+
+No rule that looks at the other pictures can promise that, so the shares hold for every
+class in expectation: a class of n pictures has 0.1 n ± 0.3 sqrt(n) test pictures.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
+
+DIGEST_BYTES = 16
+
+
+def draw(digests: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """A number in [0, 1) from each digest's last 8 bytes. digests: uint8 (n, 16)."""
+    words = np.ascontiguousarray(digests[:, 8:]).view(">u8")[:, 0]
+    return words.astype(np.uint64) / 2.0**64
+
+
+def assign(
+    digests: NDArray[np.uint8],
+    given: NDArray[np.int8],
+    validation_fraction: float,
+    test_fraction: float,
+) -> NDArray[np.int8]:
+    """The split of each picture: the given one, with what is missing taken from train.
+
+    Without any given test (or validation) pictures, that share of the rest is drawn by
+    digest. Returns int8 (n,) of TRAIN, VALIDATION or TEST.
+    """
+    splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
+    number = draw(digests)
+    free = splits == TRAIN
+    if not (given == TEST).any():
+        splits[free & (number < test_fraction)] = TEST
+    if not (given == VALIDATION).any():
+        band = (number >= test_fraction) & (number < test_fraction + validation_fraction)
+        splits[free & band] = VALIDATION
+    return splits
+
+
+def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Pictures that have an identical twin on a side that is kept cleaner.
+
+    Only a split that the data came with can hold any. The test twin stays, then the
+    validation twin; the copies in training are marked. Returns bool (n,).
+    """
+    _, group = np.unique(digests.view(f"V{DIGEST_BYTES}")[:, 0], return_inverse=True)
+    cleanest = np.zeros(group.max() + 1 if len(group) else 0, np.int8)
+    np.maximum.at(cleanest, group, splits)
+    return np.asarray(splits < cleanest[group])

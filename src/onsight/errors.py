@@ -1,0 +1,75 @@
+"""Everything Onsight raises on purpose.
+
+OnsightError                exit 1  the run failed
+├── DiskError               exit 1  no room, or the disk refuses to write
+├── NonFiniteLoss           exit 1  the loss became NaN or infinite
+├── Interrupted             exit 130 or 143, after a checkpoint
+└── UserError               exit 2  the user can mend it
+    ├── ConfigError         a flag, a field or a config file
+    ├── DataError           DATA: path, layout, pictures
+    ├── DeviceError         a device that is not there
+    ├── ModelError          a model name, module or model file
+    └── OutputError         the run folder
+PictureError                one picture cannot be used; becomes a row of problems.csv
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OnsightError(Exception):
+    """The run failed; the message says what happened and what to do."""
+
+    exit_code = 1
+
+
+class DiskError(OnsightError):
+    """A file could not be written; names the path and the room needed."""
+
+
+class NonFiniteLoss(OnsightError):
+    """The loss became NaN or infinite; no update was made from it."""
+
+
+class Interrupted(OnsightError):
+    """A signal asked the run to stop; a checkpoint was written first."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+class UserError(OnsightError):
+    """Something the user can mend."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A flag, a field or a config file is wrong."""
+
+
+class DataError(UserError):
+    """DATA cannot be used as it is."""
+
+
+class DeviceError(UserError):
+    """The device asked for is not there."""
+
+
+class ModelError(UserError):
+    """A model name, a module or a model file cannot be used."""
+
+
+class OutputError(UserError):
+    """The run folder cannot be used."""
+
+
+class PictureError(Exception):
+    """One picture cannot be used; the message is its reason."""
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """' Did you mean a, b?' for the options nearest to a name, or nothing."""
+    near = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
+    return f" Did you mean {', '.join(near)}?" if near else ""

@@ -1,0 +1,97 @@
+"""Results from an outcome: counts first, one division at the end, an interval to each share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.evaluation.intervals import wilson
+from onsight.evaluation.outcome import Outcome
+
+_BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
+_MOST_CLASSES = 1000  # a larger confusion matrix serves nobody
+
+
+def summarise(outcome: Outcome, classes: Sequence[str]) -> dict[str, Any]:
+    """All results of an outcome as plain values; shares are None where n is 0."""
+    images = len(outcome)
+    right = int((outcome.labels == outcome.predicted).sum())
+    results: dict[str, Any] = {"images": images, **share("accuracy", right, images)}
+    results["loss"] = float(outcome.losses.sum(dtype=np.float64)) / images if images else None
+    if len(classes) > 5:
+        results |= share("top5", int(outcome.in_top5.sum()), images)
+    else:
+        results["top5"] = None
+    calibration = calibration_bins(outcome)
+    results["expected_calibration_error"] = expected_calibration_error(calibration, images)
+    results["calibration"] = calibration
+    results["classes"] = class_results(outcome, classes)
+    results["confusion"] = (
+        confusion_matrix(outcome, len(classes)).tolist() if len(classes) <= _MOST_CLASSES else None
+    )
+    return results
+
+
+def share(name: str, successes: int, count: int) -> dict[str, float | None]:
+    """A share with its 95% interval under name, name_low and name_high."""
+    if count == 0:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    low, high = wilson(successes, count)
+    return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
+
+
+def confusion_matrix(outcome: Outcome, classes: int) -> NDArray[np.int64]:
+    """Counts (K, K): rows are labels, columns predictions."""
+    cells = outcome.labels * classes + outcome.predicted
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def class_results(outcome: Outcome, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Recall, precision, one-against-the-rest accuracy and F1 of each class."""
+    count, total = len(classes), len(outcome)
+    right = outcome.labels == outcome.predicted
+    true = np.bincount(outcome.labels[right], minlength=count)
+    images = np.bincount(outcome.labels, minlength=count)
+    predicted = np.bincount(outcome.predicted, minlength=count)
+    rows = []
+    for number, name in enumerate(classes):
+        hits, present, said = int(true[number]), int(images[number]), int(predicted[number])
+        rows.append(
+            {
+                "name": name,
+                "images": present,
+                "predicted": said,
+                **share("recall", hits, present),
+                **share("precision", hits, said),
+                **share("accuracy", total - present - said + 2 * hits, total),
+                "f1": 2 * hits / (present + said) if present and said else None,
+            }
+        )
+    return rows
+
+
+def calibration_bins(outcome: Outcome) -> list[dict[str, Any]]:
+    """Mean confidence and accuracy in 15 bins of equal width of the confidence."""
+    place = np.clip(np.ceil(outcome.confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    images = np.bincount(place, minlength=_BINS)
+    confidence = np.bincount(place, outcome.confidence.astype(np.float64), minlength=_BINS)
+    right = np.bincount(place, outcome.labels == outcome.predicted, minlength=_BINS)
+    return [
+        {
+            "low": number / _BINS,
+            "high": (number + 1) / _BINS,
+            "images": int(images[number]),
+            "confidence": float(confidence[number] / images[number]) if images[number] else None,
+            "accuracy": float(right[number] / images[number]) if images[number] else None,
+        }
+        for number in range(_BINS)
+    ]
+
+
+def expected_calibration_error(bins: Sequence[dict[str, Any]], images: int) -> float | None:
+    """The mean gap between confidence and accuracy, bins weighted by their pictures."""
+    if images == 0:
+        return None
+    gaps = (b["images"] * abs(b["confidence"] - b["accuracy"]) for b in bins if b["images"])
+    return float(sum(gaps) / images)

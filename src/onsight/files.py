@@ -1,0 +1,62 @@
+"""Files that matter: written beside their place, fsynced, renamed, folder fsynced."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from onsight.errors import DiskError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
+    """Turn an operating system's refusal to write into one clear DiskError."""
+    try:
+        yield
+    except OSError as error:
+        need = f" ({needed_bytes / 1e6:,.1f} MB needed)" if needed_bytes else ""
+        if error.errno in _NO_ROOM:
+            raise DiskError(
+                f"no space left on the disk while writing {path}{need}. "
+                "Free some room or choose another folder; nothing written before was lost."
+            ) from error
+        raise DiskError(f"cannot write {path}{need}: {error.strerror or error}") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file whole or not at all, even through a crash.
+
+    Raises DiskError; the former file and no partial one is left then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with disk_errors(path, len(data)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as readable JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())

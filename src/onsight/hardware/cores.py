@@ -1,0 +1,29 @@
+"""How many cores this process may really use."""
+
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores by affinity and by the cgroup's CPU quota, whichever is fewer; at least 1."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, min(cores, int(quota))) if quota else cores
+
+
+def _cgroup_quota() -> float | None:
+    """Cores' worth of time the cgroup grants (v2, then v1), or None when unlimited."""
+    try:
+        limit, period = (_CGROUP / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        limit_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
+        period_us = int((_CGROUP / "cpu/cpu.cfs_period_us").read_text())
+        return limit_us / period_us if limit_us > 0 else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,99 @@
+"""Which device a run uses and why; a device that is not there is an error naming those that are."""
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.errors import DeviceError
+from onsight.hardware.cores import usable_cores
+
+_ACCELERATORS = ("cuda", "xpu", "mps")
+
+
+def available_devices() -> list[str]:
+    """Names of the devices torch can use here, the best first; cpu is always the last."""
+    names = []
+    for kind in _ACCELERATORS:
+        if _is_available(kind):
+            count = 1 if kind == "mps" else getattr(torch, kind).device_count()
+            names += [kind] if kind == "mps" else [f"{kind}:{number}" for number in range(count)]
+    return [*names, "cpu"]
+
+
+def choose_device(asked: str) -> Choice[torch.device]:
+    """The device asked for, or for `auto` the best there is. Raises DeviceError."""
+    there = available_devices()
+    if asked == "auto":
+        return _best(there)
+    name = f"{asked}:0" if asked in ("cuda", "xpu") else asked
+    if name not in there:
+        raise DeviceError(
+            f"no device '{asked}' here; there are: {', '.join(there)}.{_why_missing(asked)}"
+        )
+    return Choice(torch.device(name), "as asked")
+
+
+def describe_device(device: torch.device) -> str:
+    """Name and memory of a device, in words."""
+    if device.type in ("cuda", "xpu"):
+        facts = getattr(torch, device.type).get_device_properties(device)
+        return f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB"
+    if device.type == "mps":
+        return f"Apple GPU ({processor_name()})"
+    return f"{processor_name()}, {usable_cores()} cores, {memory_bytes() / 2**30:.0f} GiB"
+
+
+@cache
+def processor_name() -> str:
+    """The processor's own name."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int:
+    """The machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory of a device that is free now, in bytes; 0 when it cannot be told."""
+    if device.type in ("cuda", "xpu"):
+        free, _ = getattr(torch, device.type).mem_get_info(device)
+        return int(free)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def _best(there: list[str]) -> Choice[torch.device]:
+    best = torch.device(there[0])
+    if best.type != "cpu":
+        others = f" of {len(there) - 1}" if len(there) > 2 else ""
+        return Choice(best, f"the first accelerator{others} that torch sees")
+    return Choice(best, f"torch sees no accelerator{_why_missing('cuda')}")
+
+
+def _is_available(kind: str) -> bool:
+    module = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
+    return module is not None and bool(module.is_available())
+
+
+def _why_missing(asked: str) -> str:
+    """A hint when the driver's GPU stays hidden because torch was built without it."""
+    build = torch.version.cuda or torch.version.hip
+    if asked.startswith("cuda") and not build and Path("/proc/driver/nvidia/version").exists():
+        return " (an NVIDIA driver is there, but this torch is a CPU-only build)"
+    return ""

@@ -1,0 +1,109 @@
+"""How good a model file is on DATA, leaving out every picture that it was trained on."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from onsight.data.cache import cache_folder
+from onsight.data.index import Index, Problem
+from onsight.data.loader import Loader, Pictures
+from onsight.data.pack import Pack, open_pack
+from onsight.data.sources.find import find_source
+from onsight.errors import DataError
+from onsight.evaluation.metrics import summarise
+from onsight.evaluation.outcome import BATCH_SIZE, observe
+from onsight.hardware.cores import usable_cores
+from onsight.inference.predictor import Predictor, load
+from onsight.models.file import picture_keys
+from onsight.report.console import Silence, Story
+from onsight.report.tables import write_predictions
+
+
+def evaluate(
+    model: str | Path,
+    data: str | Path,
+    *,
+    device: str = "auto",
+    layout: str = "auto",
+    cache: bool = True,
+    module: nn.Module | None = None,
+    csv: Path | None = None,
+    story: Story | None = None,
+) -> dict[str, Any]:
+    """Evaluate a run folder or model file; returns the results as plain values.
+
+    Pictures identical to one that trained or chose the model are left out and counted
+    under `seen`. csv: where to write every evaluated picture's row. Raises UserError.
+    """
+    story = story or Silence()
+    predictor = load(model, device=device, module=module)
+    source = find_source(str(data), layout, cache_folder(keep=cache))
+    story.say(f"data: {source.found}")
+    with story.bar("decode", len(source.index)) as bar:
+        pack = open_pack(
+            source,
+            predictor.format,
+            cache_folder(keep=cache),
+            threads=usable_cores(),
+            progress=bar.advance,
+        )
+    pack, strangers = _with_classes_of(predictor, pack)
+    seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
+    known = pack.index.labels >= 0
+    ids = torch.from_numpy(np.flatnonzero(known & ~seen))
+    if len(ids) == 0:
+        raise DataError(
+            f"every picture of {data} was used to train this model, so none can judge it; "
+            "give pictures that it has not seen"
+        )
+    begun = time.perf_counter()
+    loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
+    outcome = observe(predictor.classifier, loader.in_order())
+    seconds = time.perf_counter() - begun
+    if csv:
+        write_predictions(csv, outcome, pack.index)
+    return {
+        **summarise(outcome, predictor.classes),
+        "model": predictor.file.model,
+        "device": str(predictor.classifier.device),
+        "seconds": seconds,
+        "images_per_second": len(outcome) / seconds,
+        "seen": int((seen & known).sum()),
+        "used": len(outcome),
+        "problems": len(source.problems) + len(pack.problems) + len(strangers),
+        "problem_rows": [*source.problems, *pack.problems, *strangers],
+    }
+
+
+def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
+    """The pack with the model's class numbers, -1 and a problem for classes it does not know."""
+    index = pack.index
+    numbers = _class_numbers(index.classes, predictor.classes)
+    labels = numbers[index.labels]
+    problems = [
+        Problem(
+            index.locators[int(row)],
+            "evaluate",
+            f"its class '{index.classes[index.labels[row]]}' is none of the model's",
+        )
+        for row in np.flatnonzero(labels < 0)
+    ]
+    if len(problems) == len(labels):
+        raise DataError(
+            f"none of the classes ({', '.join(index.classes[:8])}) is one of the model's "
+            f"({', '.join(predictor.classes[:8])})"
+        )
+    mapped = Index(index.locators, labels, index.splits, predictor.classes)
+    return replace(pack, index=mapped), problems
+
+
+def _class_numbers(names: Sequence[str], known: Sequence[str]) -> NDArray[np.int32]:
+    numbers = {name: number for number, name in enumerate(known)}
+    return np.array([numbers.get(name, -1) for name in names], np.int32)

@@ -1,0 +1,78 @@
+"""Predictions as people and programs read them: lines, CSV or JSON."""
+
+import csv as csv_format
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from onsight.files import write_atomically
+from onsight.inference.paths import input_paths
+from onsight.inference.predictor import Prediction, load
+from onsight.report.console import Story, percent
+
+_HEADER = ("path", "predicted", "probability", "problem")
+
+
+def list_predictions(
+    model: Path,
+    paths: Sequence[str],
+    *,
+    csv: str | None = None,
+    device: str = "auto",
+    module: str | nn.Module | None = None,
+    as_json: bool = False,
+) -> None:
+    """Predict and print a row for every input, in order, or write them to a CSV file."""
+    story = Story()
+    inputs = input_paths(paths)
+    predictor = load(model, device=device, module=module)
+    predictions = []
+    with story.bar("predict", len(inputs)) as bar:
+        for prediction in predictor.predictions(inputs):
+            predictions.append(prediction)
+            bar.advance(1)
+    refused = sum(prediction.problem is not None for prediction in predictions)
+    if csv and csv != "-":
+        write_atomically(Path(csv), _as_csv(predictions).encode("utf-8", "surrogateescape"))
+    elif csv == "-":
+        _print(_as_csv(predictions), end="")
+    elif not as_json:
+        for line in _lines(predictions):
+            _print(line)
+    story.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
+    if as_json:
+        _print(_as_json(predictions, refused))
+
+
+def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
+    width = max((len(p.predicted or "-") for p in predictions), default=1)
+    for p in predictions:
+        note = f"  ({p.problem})" if p.problem else ""
+        yield f"{p.predicted or '-':<{width}}  {percent(p.probability):>7}  {p.path}{note}"
+
+
+def _as_csv(predictions: Sequence[Prediction]) -> str:
+    text = io.StringIO()
+    writer = csv_format.writer(text, lineterminator="\n")
+    writer.writerow(_HEADER)
+    for p in predictions:
+        probability = "" if p.probability is None else f"{p.probability:.6f}"
+        writer.writerow((p.path, p.predicted or "", probability, p.problem or ""))
+    return text.getvalue()
+
+
+def _as_json(predictions: Sequence[Prediction], refused: int) -> str:
+    rows = [{name: getattr(p, name) for name in _HEADER} for p in predictions]
+    counts = {"images": len(rows), "used": len(rows) - refused, "problems": refused}
+    return json.dumps({**counts, "predictions": rows})
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Print paths that are no UTF-8 with their own bytes."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write((text + end).encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()

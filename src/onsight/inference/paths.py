@@ -1,0 +1,35 @@
+"""Inputs of `onsight predict`: files as given, folders as the files in them."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from onsight.errors import DataError
+
+
+def input_paths(paths: Iterable[str]) -> list[str]:
+    """Every file to predict on, in order; hidden files inside folders are left out.
+
+    Raises DataError for a path that does not exist, or when nothing is left.
+    """
+    found = [file for path in paths for file in _expand(path)]
+    if not found:
+        raise DataError("no files to predict on in the folders given")
+    return found
+
+
+def _expand(path: str) -> Iterator[str]:
+    if os.path.isfile(path):
+        yield path
+    elif os.path.isdir(path):
+        yield from _walk(Path(path))
+    else:
+        raise DataError(f"{path} does not exist, or is neither a file nor a folder")
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield os.path.join(parent, name)

@@ -1,0 +1,133 @@
+"""The textbook nets: small, without normalization, for any picture that survives their pooling.
+
+Shapes: B batch, C channels, H height, W width, K classes. All take float (B, C, H, W)
+and give logits (B, K); none ends in a softmax, because the loss takes logits.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from onsight.errors import ModelError
+
+_LARGEST_SIDE_TRIED = 1024
+
+
+class _Textbook(nn.Module):
+    """Convolutions, then linear layers on all that they give."""
+
+    features: nn.Sequential
+    classifier: nn.Sequential
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of pictures (B, C, H, W)."""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+class LeNet(_Textbook):
+    """Convolutions 6 and 16 of 5x5, max pooling, then linear 120, 84 and K, with ReLU between.
+
+    shape is (C, H, W), at least 16x16; the textbook's is 32x32. After LeNet-5 (LeCun et al.,
+    1998) with today's ReLU and max pooling. Raises ModelError.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(shape[0], 6, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(flattened_size("lenet", self.features, shape), 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )
+
+
+class Conv3(_Textbook):
+    """Convolutions 32, 64 and 128 of 5x5, each with ReLU and max pooling, then linear 512 and K.
+
+    shape is (C, H, W), at least 36x36; the textbook's is 50x50. Raises ModelError.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(shape[0], 32, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(flattened_size("conv3", self.features, shape), 512),
+            nn.ReLU(),
+            nn.Linear(512, classes),
+        )
+
+
+class Quick(_Textbook):
+    """Padded convolutions 32, 32 and 64 of 5x5 with max pooling, then linear 64 and K.
+
+    There is no activation but the pooling, as in the textbook. shape is (C, H, W), at
+    least 8x8; the textbook's is 32x32. Raises ModelError.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(shape[0], 32, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 32, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(flattened_size("quick", self.features, shape), 64),
+            nn.Linear(64, classes),
+        )
+
+
+def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
+    """How many numbers a picture (C, H, W) leaves after the convolutions.
+
+    Raises ModelError naming the least size when none are left.
+    """
+    channels, height, width = shape
+    size = _size_after(features, shape)
+    if size is None:
+        least = _least_side(features, channels)
+        raise ModelError(
+            f"'{name}' needs pictures of at least {least}x{least} pixels, "
+            f"these are {height}x{width}. Choose a larger --image-size or --model compact."
+        )
+    return size
+
+
+@torch.no_grad()
+def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
+    # A real forward of one black picture: the meta device would import half of torch first.
+    try:
+        output: Tensor = features(torch.zeros(1, *shape))
+    except RuntimeError:  # torch refuses a map smaller than the kernel
+        return None
+    return output.numel() or None
+
+
+def _least_side(features: nn.Module, channels: int) -> int:
+    sides = range(1, _LARGEST_SIDE_TRIED)
+    return next(side for side in sides if _size_after(features, (channels, side, side)))

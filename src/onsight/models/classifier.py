@@ -1,0 +1,35 @@
+"""A network with its preprocessing: the one forward that evaluation and prediction share."""
+
+import torch
+from torch import Tensor, nn
+
+from onsight.data.views import Normalization
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Classifier:
+    """uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode."""
+
+    def __init__(
+        self, net: nn.Module, normalization: Normalization, precision: str, device: torch.device
+    ) -> None:
+        self.net = net
+        self.normalization = normalization
+        self.precision = precision
+        self.device = device
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The logits of a batch, computed on the classifier's device."""
+        self.net.eval()
+        inputs = self.normalization.apply(images.to(self.device))
+        with autocast(self.precision, self.device):
+            logits: Tensor = self.net(inputs)
+        return logits.float()
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """The arithmetic of a precision as a context."""
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)

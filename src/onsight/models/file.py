@@ -1,0 +1,169 @@
+"""The model file: weights, class names, preprocessing, results and provenance in one safetensors.
+
+It holds tensors and JSON, never code, and notices any damage. A user's own network is
+never imported because a file names it.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from onsight.errors import ModelError
+from onsight.models.catalog import is_user_spec, make_model
+from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+
+FILE_NAME = "model.safetensors"
+_FORMAT = "onsight-model"
+_VERSION = 1
+_NAMES_SHOWN = 3
+_SEEN = "onsight.seen"  # beside the weights; never a parameter's name
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """All that is needed to use a trained classifier, and where it comes from.
+
+    picture holds at least channels, height and width in pixels; picture, results and
+    provenance are JSON, so that tuples in them come back as lists. seen: int64 (n,) keys of
+    the pictures that trained or chose the model, so that none of them ever judges it.
+    """
+
+    model: str
+    classes: tuple[str, ...]
+    picture: dict[str, Any]
+    results: dict[str, Any]
+    provenance: dict[str, Any]
+    weights: dict[str, Tensor]
+    seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The first 8 bytes of each picture's digest as a number. digests: uint8 (n, 16)."""
+    return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
+
+
+def save_model(path: Path, file: ModelFile) -> None:
+    """Write a model file whole or not at all. Raises DiskError."""
+    facts = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": file.model,
+        "classes": list(file.classes),
+        "picture": file.picture,
+        "results": file.results,
+        "provenance": file.provenance,
+    }
+    seen = torch.from_numpy(np.sort(file.seen))
+    write_tensors(path, {**_each_in_its_own_storage(file.weights), _SEEN: seen}, facts)
+
+
+def load_model_file(path: str | Path) -> ModelFile:
+    """Read a model file, or the one in a run folder; runs no code from it. Raises ModelError."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / FILE_NAME
+        if not path.exists():
+            raise ModelError(f"{path.parent} holds no {FILE_NAME}: it is no finished run")
+    try:
+        weights, facts = read_tensors(path)
+    except DamagedFile as error:
+        raise ModelError(str(error)) from error
+    _check_version(path, facts)
+    try:
+        return ModelFile(
+            model=_typed(facts["model"], str),
+            classes=tuple(_typed(name, str) for name in _typed(facts["classes"], list)),
+            picture=_typed(facts["picture"], dict),
+            results=_typed(facts["results"], dict),
+            provenance=_typed(facts["provenance"], dict),
+            seen=weights.pop(_SEEN).numpy(),
+            weights=weights,
+        )
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"{path} is no complete Onsight model file: {error}") from error
+
+
+def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
+    """The trained network in evaluation mode.
+
+    module is the user's own network to fill, needed when the file names package.module:callable.
+    The random state stays as it is. Raises ModelError.
+    """
+    if module is None and is_user_spec(file.model):
+        raise ModelError(
+            f"the file was trained with your own code, '{file.model}', which is never imported "
+            f"because a file says so. If you trust it, pass --module {file.model} "
+            "(in Python: module=, the network itself)"
+        )
+    if module is None:
+        with torch.random.fork_rng(devices=[]):
+            module = make_model(file.model, _shape(file), len(file.classes))
+    _check_weights(file, module)
+    module.load_state_dict(file.weights)
+    return module.eval()
+
+
+def _each_in_its_own_storage(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, as tied weights do.
+    seen: set[int] = set()
+    separate = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return separate
+
+
+def _check_version(path: Path, facts: Any) -> None:
+    if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
+        raise ModelError(f"{path} is no Onsight model file")
+    if facts.get("version") != _VERSION:
+        raise ModelError(
+            f"{path} has version {facts.get('version')} of the model file, this Onsight reads "
+            f"version {_VERSION}. Upgrade: pip install -U onsight"
+        )
+
+
+def _typed(value: Any, kind: type[Any]) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {kind.__name__} was expected, not {value!r}")
+    return value
+
+
+def _shape(file: ModelFile) -> tuple[int, int, int]:
+    try:
+        channels, height, width = (
+            _typed(file.picture[name], int) for name in ("channels", "height", "width")
+        )
+    except (KeyError, TypeError) as error:
+        raise ModelError(f"the model file does not say its picture's size: {error}") from error
+    return channels, height, width
+
+
+def _check_weights(file: ModelFile, module: nn.Module) -> None:
+    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in file.weights.items()}
+    problems = [
+        _problem(name, expected.get(name), given.get(name))
+        for name in {**expected, **given}
+        if expected.get(name) != given.get(name)
+    ]
+    if problems:
+        more = len(problems) - _NAMES_SHOWN
+        tail = f"; and {more} more" if more > 0 else ""
+        raise ModelError(
+            f"the weights do not fit '{file.model}': {'; '.join(problems[:_NAMES_SHOWN])}{tail}"
+        )
+
+
+def _problem(name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None) -> str:
+    if given is None:
+        return f"{name} is missing"
+    if expected is None:
+        return f"{name} is not part of the network"
+    return f"{name} is {given}, the network has {expected}"

@@ -1,0 +1,63 @@
+"""Train the last layer only: the backbone's weights and statistics stay as they are."""
+
+from torch import nn
+
+from onsight.errors import ModelError
+
+
+def freeze_backbone(model: nn.Module) -> list[str]:
+    """Let only the classifier train; return the names of the parameters that still do.
+
+    Call hold_frozen_norms after each model.train(). Raises ModelError if no classifier is found.
+    """
+    head = {id(parameter) for parameter in _head_parameters(model)}
+    if not head:
+        raise ModelError(
+            f"{type(model).__name__} has no last linear layer to train while the rest is frozen"
+        )
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in head)
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def frozen_norms(model: nn.Module) -> list[nn.Module]:
+    """The norms that must keep their running statistics, when all but the head is frozen."""
+    heads = _heads(model)
+    inside = {id(module) for head in heads for module in head.modules()}
+    head_parameters = {id(parameter) for parameter in _head_parameters(model)}
+    backbone = [one for one in model.parameters() if id(one) not in head_parameters]
+    if not backbone or any(parameter.requires_grad for parameter in backbone):
+        return []
+    return [one for one in model.modules() if id(one) not in inside and _has_statistics(one)]
+
+
+def hold_frozen_norms(model: nn.Module) -> None:
+    """Keep a frozen backbone's norms in evaluation; does nothing to a model that trains whole."""
+    for norm in frozen_norms(model):
+        norm.eval()
+
+
+def _heads(model: nn.Module) -> list[nn.Module]:
+    """The classifier that a timm model names, else the last linear layer."""
+    get_classifier = getattr(model, "get_classifier", None)
+    if callable(get_classifier):
+        found = get_classifier()
+        # Distilled nets have two heads, the second for the teacher.
+        heads = list(found) if isinstance(found, (tuple, list)) else [found]
+        heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
+        if heads:
+            return heads
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return linears[-1:]
+
+
+def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for head in _heads(model) for parameter in head.parameters()]
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return any(name.startswith("running_") for name in module._buffers)

@@ -1,0 +1,142 @@
+"""A user's own network, named as package.module:callable."""
+
+import copy
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from onsight.errors import ModelError, did_you_mean
+from onsight.models.shapecheck import check_output
+
+
+def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Import package.module:callable and make the network from it, checked by one forward.
+
+    The callable is an nn.Module class, a function that gives an nn.Module, or an nn.Module
+    (which is copied). It gets those of num_classes, classes, in_channels, in_chans,
+    image_size (H, W) and shape (C, H, W) that it names. Raises ModelError.
+    """
+    module_name, name = _parts(spec)
+    target = _attribute(spec, _import(spec, module_name), name)
+    # A module-level net would carry the training of one run into the next: take a copy.
+    net = (
+        copy.deepcopy(target)
+        if isinstance(target, nn.Module)
+        else _call(spec, target, shape, classes)
+    )
+    if not isinstance(net, nn.Module):
+        raise ModelError(f"'{spec}' gives a {type(net).__name__}, a torch.nn.Module is needed")
+    check_output(net, shape, classes, spec)
+    return net
+
+
+def _parts(spec: str) -> tuple[str, str]:
+    module_name, _, name = spec.partition(":")
+    if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
+        stem = Path(module_name).stem
+        raise ModelError(
+            f"'{spec}' names a file. Name the module instead, as '{stem}:{name or 'Net'}', "
+            "from the folder it is in"
+        )
+    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+        raise ModelError(f"'{spec}' is not of the form package.module:callable")
+    return module_name, name
+
+
+def _import(spec: str, module_name: str) -> ModuleType:
+    with _current_folder_importable():
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module_name}.".startswith(f"{error.name}."):
+                raise ModelError(
+                    f"there is no module '{error.name}' for '{spec}', neither in {Path.cwd()} "
+                    "nor among the installed packages"
+                ) from error
+            raise _raised(f"importing '{module_name}'", error) from error
+        except Exception as error:
+            raise _raised(f"importing '{module_name}'", error) from error
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    folder = str(Path.cwd())
+    importlib.invalidate_caches()  # the module may have been written a moment ago
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _attribute(spec: str, module: ModuleType, name: str) -> Any:
+    if not hasattr(module, name):
+        public = [option for option in vars(module) if not option.startswith("_")]
+        raise ModelError(
+            f"module '{module.__name__}' has no '{name}' for '{spec}'.{did_you_mean(name, public)}"
+        )
+    return getattr(module, name)
+
+
+def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> Any:
+    if not callable(target):
+        raise ModelError(
+            f"'{spec}' is a {type(target).__name__}, "
+            "not an nn.Module or something that makes one when called"
+        )
+    arguments = _arguments(spec, target, shape, classes)
+    try:
+        return target(**arguments)
+    except Exception as error:
+        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        raise _raised(f"calling '{spec}' with ({given})", error) from error
+
+
+def _arguments(
+    spec: str, target: Callable[..., Any], shape: tuple[int, int, int], classes: int
+) -> dict[str, Any]:
+    """Those of the facts that a callable accepts by name."""
+    offered = {
+        "num_classes": classes,
+        "classes": classes,
+        "in_channels": shape[0],
+        "in_chans": shape[0],
+        "image_size": shape[1:],
+        "shape": shape,
+    }
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return {}
+    named = {name for name, parameter in parameters.items() if _is_named(parameter)}
+    accepted = {name: value for name, value in offered.items() if name in named}
+    missing = [name for name, one in parameters.items() if _is_needed(one) and name not in accepted]
+    if missing:
+        raise ModelError(
+            f"'{spec}' needs {', '.join(missing)}, which Onsight does not know. Give a default; "
+            f"Onsight passes any of {', '.join(offered)}"
+        )
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if takes_any and not named & {"num_classes", "classes"}:
+        accepted["num_classes"] = classes  # torchvision's nets take it so
+    return accepted
+
+
+def _is_named(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    many = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in many
+
+
+def _raised(deed: str, error: Exception) -> ModelError:
+    return ModelError(f"{deed} raised {type(error).__name__}: {error}")

@@ -1,0 +1,64 @@
+"""Randomness as a function: the same (seed, epoch, picture) gives the same numbers anywhere.
+
+A counter-based generator: the key words are mixed by the splitmix64 finaliser
+(Steele, Lea, Flood 2014). Integer arithmetic only, so every device, batch size
+and number of ranks draws the same numbers.
+"""
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def _signed(word: int) -> int:
+    """The two's-complement value of a 64-bit word, as int64 tensors hold it."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def mix(word: int) -> int:
+    """The splitmix64 finaliser of one 64-bit word."""
+    word = (word + _GOLDEN) & _MASK
+    word = ((word ^ (word >> 30)) * _MIX_1) & _MASK
+    word = ((word ^ (word >> 27)) * _MIX_2) & _MASK
+    return word ^ (word >> 31)
+
+
+def key(*words: int) -> int:
+    """One 64-bit key from several words, such as (seed, epoch)."""
+    state = 0
+    for word in words:
+        state = mix(state ^ (word & _MASK))
+    return state
+
+
+def _shift_right(words: Tensor, bits: int) -> Tensor:
+    """Logical shift of int64 words: torch shifts the sign in, so mask it off."""
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix_tensor(words: Tensor) -> Tensor:
+    words = words + _signed(_GOLDEN)
+    words = (words ^ _shift_right(words, 30)) * _signed(_MIX_1)
+    words = (words ^ _shift_right(words, 27)) * _signed(_MIX_2)
+    return words ^ _shift_right(words, 31)
+
+
+def uniform(seed: int, epoch: int, ids: Tensor, columns: int) -> Tensor:
+    """Numbers in [0, 1), one row a picture, a function of (seed, epoch, id, column).
+
+    ids: int64 (B,) picture numbers. Returns float32 (B, columns) on the ids' device.
+    """
+    base = _signed(key(seed, epoch))
+    counters = ids.unsqueeze(1) * columns + torch.arange(columns, device=ids.device)
+    words = _mix_tensor(_mix_tensor(counters) ^ base)
+    return _shift_right(words, 40).to(torch.float32) * (1.0 / (1 << 24))
+
+
+def permutation(seed: int, epoch: int, length: int) -> Tensor:
+    """The order of an epoch: int64 (length,), drawn on the CPU whatever the device."""
+    generator = torch.Generator().manual_seed(_signed(key(seed, epoch, length)))
+    return torch.randperm(length, generator=generator)

@@ -1,0 +1,145 @@
+"""The story of a run on stderr: lines, and bars that live on a terminal."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from onsight.choice import Choice
+
+_REFRESH_SECONDS = 0.1
+_LINE_SECONDS = 15.0
+
+
+class Bar:
+    """Counts pictures towards a total; cheap enough to call every step."""
+
+    def __init__(self, console: Console, title: str, total: int, live: Progress | None) -> None:
+        self.console = console
+        self.title = title
+        self.total = total
+        self.live = live
+        self.task = live.add_task(title, total=total, note="") if live else TaskID(0)
+        self.done = 0
+        self.started = self.shown = time.monotonic()
+
+    def advance(self, count: int, **facts: float) -> None:
+        """Count pictures; facts (loss, accuracy, waited) are shown beside the rate."""
+        self.done += count
+        now = time.monotonic()
+        if now - self.shown < (_REFRESH_SECONDS if self.live else _LINE_SECONDS):
+            return
+        self.shown = now
+        rate = self.done / (now - self.started)
+        note = f"{rate:,.0f} images/s" + "".join(_fact(*fact) for fact in facts.items())
+        if self.live:
+            self.live.update(self.task, completed=self.done, note=note)
+        else:
+            left = (self.total - self.done) / rate
+            self.console.print(
+                f"{self.title}: {self.done:,}/{self.total:,}, {note}, {left:,.0f} s left"
+            )
+
+
+class Story:
+    """Tells a run to people: plain text, no colours needed to understand it."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(escape(text))
+
+    def warn(self, text: str) -> None:
+        """One line that should not be missed."""
+        self.console.print(f"[yellow]note:[/] {escape(text)}")
+
+    def choice(self, name: str, choice: Choice[Any]) -> None:
+        """A choice with its reason."""
+        self.say(f"{name}: {choice.value} ({choice.reason})")
+
+    @contextmanager
+    def bar(self, title: str, total: int) -> Iterator[Bar]:
+        """A bar for a while; on a terminal it is live and goes when done."""
+        if not self.console.is_terminal:
+            yield Bar(self.console, title, total, None)
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True) as live:
+            yield Bar(self.console, title, total, live)
+
+
+class Silence(Story):
+    """A story that nobody hears."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(quiet=True))
+
+
+def print_results(results: dict[str, Any], console: Console) -> None:
+    """The result of an evaluation: the claim, then a row a class."""
+    console.print(headline(results))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("class")
+    for name in ("n", "recall", "95% interval", "precision", "95% interval"):
+        table.add_column(name, justify="right")
+    rows = results["classes"]
+    for row in rows if len(rows) <= 40 else sorted(rows, key=_worst_first)[:20]:
+        table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
+    console.print(table)
+    if len(rows) > 40:
+        console.print(f"(the 20 classes of lowest recall, of {len(rows):,}; all in the report)")
+
+
+def headline(results: dict[str, Any]) -> str:
+    """The one claim in one line, with its interval and n."""
+    if not results["images"]:
+        return "no held-out pictures, so nothing can be claimed"
+    return (
+        f"accuracy {percent(results['accuracy'])} "
+        f"(95% interval {percent(results['accuracy_low'])} to {percent(results['accuracy_high'])}, "
+        f"n = {results['images']:,})"
+    )
+
+
+def percent(value: float | None) -> str:
+    """A share in percent, a dash when there is none."""
+    return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def _share_cells(row: dict[str, Any]) -> list[str]:
+    cells = []
+    for name in ("recall", "precision"):
+        cells.append(percent(row[name]))
+        low, high = row[f"{name}_low"], row[f"{name}_high"]
+        cells.append("-" if low is None else f"{100 * low:.1f} to {100 * high:.1f}")
+    return cells
+
+
+def _worst_first(row: dict[str, Any]) -> float:
+    return 2.0 if row["recall"] is None else float(row["recall"])
+
+
+def _fact(name: str, value: float) -> str:
+    if name == "loss":
+        return f", loss {value:.3f}"
+    return f", {name} {100 * value:.0f}%"

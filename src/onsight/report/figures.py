@@ -1,0 +1,230 @@
+"""Figures as inline SVG: text stays text, colours follow the page, the same input gives same bytes.
+
+Nothing here uses pyplot. Colours are drawn as stand-ins and then exchanged for the page's CSS
+variables, so that one picture reads on a light and on a dark page.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from onsight.evaluation.intervals import wilson
+
+_INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
+_CSS_COLOURS = {
+    _INK: "var(--quiet, #777)",
+    _GRID: "var(--line, #ccc)",
+    _FIRST: "var(--blue, #2a6fc9)",
+    _SECOND: "var(--orange, #c2541b)",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.usetex": False,
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 10.5,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+}
+_PAGE_BLUE, _PAGE_ORANGE = (0.20, 0.47, 0.82), (0.86, 0.42, 0.16)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def loss_curve(epochs: Rows) -> str:
+    """Training and validation loss by epoch, as SVG."""
+
+    def paint(figure: Figure) -> None:
+        axes = _epoch_axes(figure)
+        _line(axes, epochs, "train_loss", _SECOND, "training", "--")
+        _line(axes, epochs, "validation_loss", _FIRST, "validation")
+        axes.legend(loc="upper right")
+
+    return _draw("loss", (4.1, 2.8), paint, "Training and validation loss by epoch")
+
+
+def accuracy_curve(epochs: Rows) -> str:
+    """Validation accuracy by epoch with its 95% band, as SVG."""
+
+    def paint(figure: Figure) -> None:
+        axes = _epoch_axes(figure)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        x, low = _points(epochs, "validation_accuracy_low")
+        _, high = _points(epochs, "validation_accuracy_high")
+        if len(low) == len(high) > 0:
+            axes.fill_between(x, low, high, color=_FIRST, alpha=0.2, lw=0, label="95% interval")
+        _line(axes, epochs, "validation_accuracy", _FIRST, "validation")
+        axes.legend(loc="lower right")
+
+    return _draw("accuracy", (4.1, 2.8), paint, "Validation accuracy by epoch with its 95% band")
+
+
+def learning_rate_curve(epochs: Rows) -> str:
+    """The learning rate by epoch, as SVG."""
+
+    def paint(figure: Figure) -> None:
+        axes = _epoch_axes(figure)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+        _line(axes, epochs, "learning_rate", _FIRST, "learning rate")
+        axes.set_ylim(bottom=0)
+
+    return _draw("rate", (4.1, 2.8), paint, "Learning rate by epoch")
+
+
+def calibration_diagram(bins: Rows) -> str:
+    """How often it was right for each level of confidence, over how many pictures, as SVG."""
+    filled = [row for row in bins if row["images"]]
+
+    def paint(figure: Figure) -> None:
+        share, count = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        share.plot([0, 1], [0, 1], "--", color=_INK, lw=1, label="as sure as it is right")
+        right, confidence = (_column(filled, key) for key in ("accuracy", "confidence"))
+        intervals = [
+            wilson(round(row["accuracy"] * row["images"]), row["images"]) for row in filled
+        ]
+        spread = [[p - low for p, (low, _) in zip(right, intervals, strict=True)]]
+        spread += [[high - p for p, (_, high) in zip(right, intervals, strict=True)]]
+        share.errorbar(
+            confidence, right, np.maximum(spread, 0), fmt="o", color=_FIRST, elinewidth=1.4,
+            label="this model, 95% interval",
+        )  # fmt: skip
+        share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="was right")
+        share.legend(loc="upper left")
+        _count_bars(count, filled)
+        for axis in (share.yaxis, count.xaxis):
+            axis.set_major_formatter(PercentFormatter(1))
+
+    return _draw("calibration", (4.4, 4.3), paint, "Calibration: share right by confidence")
+
+
+def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
+    """A K x K matrix as a picture: right answers blue, mistakes orange, darker is more; as SVG.
+
+    Rows are true classes; a cell's strength is the square root of its share of the row.
+    """
+    counts = np.asarray(confusion, dtype=float)
+    size = len(names)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.imshow(_heat(counts), interpolation="none")
+        axes.grid(False)
+        axes.set(xlabel="taken for", ylabel="true class")
+        axes.spines[["top", "right"]].set_visible(True)
+        if size <= 60:
+            short = [_short(name) for name in names]
+            axes.set_xticks(range(size), short, rotation=90)
+            axes.set_yticks(range(size), short)
+            axes.tick_params(labelsize=7.5 if size <= 40 else 6)
+
+    return _draw("confusion", (8.2, 8.2), paint, f"Confusion matrix of {size} classes")
+
+
+def _epoch_axes(figure: Figure) -> Axes:
+    axes = figure.subplots()
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    return axes
+
+
+def _points(epochs: Rows, key: str) -> tuple[list[float], list[float]]:
+    pairs = [(row["epoch"], row[key]) for row in epochs if row.get(key) is not None]
+    return [float(x) for x, _ in pairs], [float(y) for _, y in pairs]
+
+
+def _line(axes: Axes, epochs: Rows, key: str, colour: str, label: str, style: str = "-") -> None:
+    x, y = _points(epochs, key)
+    if x:
+        marker = "o" if len(x) <= 30 else ""
+        axes.plot(x, y, linestyle=style, marker=marker, color=colour, label=label)
+
+
+def _column(rows: Rows, key: str) -> list[float]:
+    return [float(row[key]) for row in rows]
+
+
+def _count_bars(axes: Axes, bins: Rows) -> None:
+    low, high = _column(bins, "low"), _column(bins, "high")
+    widths = [(right - left) * 0.9 for left, right in zip(low, high, strict=True)]
+    middles = [(right + left) / 2 for left, right in zip(low, high, strict=True)]
+    axes.bar(middles, _column(bins, "images"), widths, color=_FIRST, alpha=0.55)
+    # Nearly all pictures sit in the last bin: a linear scale would hide the others.
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=0.5)
+    axes.yaxis.set_major_locator(LogLocator(10, numticks=4))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set(xlabel="confidence", ylabel="pictures")
+
+
+def _heat(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Colour and strength (K, K, 4); transparent where nothing fell, so any page shows through."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    pixels = np.empty((*counts.shape, 4))
+    pixels[..., :3] = _PAGE_ORANGE
+    diagonal = np.arange(len(counts))
+    pixels[diagonal, diagonal, :3] = _PAGE_BLUE
+    pixels[..., 3] = np.sqrt(shares)
+    return pixels
+
+
+def _short(name: str, length: int = 18) -> str:
+    plain = " ".join(name.split())
+    return plain if len(plain) <= length else plain[: length - 1] + "…"
+
+
+def _draw(
+    name: str, inches: tuple[float, float], paint: Callable[[Figure], None], label: str
+) -> str:
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
+        # The browser has the glyphs that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        figure = Figure(figsize=inches, layout="constrained")
+        paint(figure)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), name, label)
+
+
+def _inline(svg: str, name: str, label: str) -> str:
+    """A stand-alone SVG file as an element of a page that may hold others."""
+    svg = svg[svg.index("<svg") :]
+    # The <style> would apply to the whole page; the metadata and namespaces are foreign URLs.
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    head, _, body = svg.partition(">")
+    box = re.search(r'viewBox="[^"]*"', head)
+    opening = f'<svg {box.group() if box else ""} role="img" aria-label="{escape(label)}">'
+    # Only inside tags: the texts between them are the user's class names.
+    return opening + re.sub("<[^>]*>", lambda tag: _page_tag(tag.group(), name), body)
+
+
+def _page_tag(tag: str, name: str) -> str:
+    """A tag with ids of this figure only, and the page's colours."""
+    tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)
+    tag = tag.replace("xlink:href=", "href=")
+    return re.sub("|".join(_CSS_COLOURS), lambda found: _CSS_COLOURS[found.group()], tag)

@@ -1,0 +1,40 @@
+"""The CSV files of a run: problems and predictions."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from onsight.data.index import Index, Problem
+from onsight.evaluation.outcome import Outcome
+from onsight.files import write_atomically
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table atomically; paths that are no UTF-8 keep their bytes."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def write_problems(path: Path, problems: Iterable[Problem]) -> None:
+    """Every picture that is not used, the stage that refused it, and why."""
+    write_csv(path, Problem._fields, problems)
+
+
+def write_predictions(path: Path, outcome: Outcome, index: Index) -> None:
+    """Every picture of an outcome: path, label, predicted class and its probability."""
+    rows = (
+        (
+            index.locators[int(number)],
+            index.classes[label],
+            index.classes[predicted],
+            f"{confidence:.6f}",
+        )
+        for number, label, predicted, confidence in zip(
+            outcome.ids, outcome.labels, outcome.predicted, outcome.confidence, strict=True
+        )
+    )
+    write_csv(path, ("path", "label", "predicted", "probability"), rows)

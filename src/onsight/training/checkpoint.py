@@ -1,0 +1,110 @@
+"""Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
+
+Tensors lie under `model.`, `average.`, `optimizer.N.` and `rng.`; everything else is JSON.
+The learning rate and all augmentation are functions of the step, so they need no state.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onsight.errors import OnsightError
+from onsight.tensorfile import read_tensors, write_tensors
+from onsight.training.ema import MovingAverage
+from onsight.training.step import Step
+
+VERSION = 1
+
+
+def save_checkpoint(
+    path: Path, step: Step, average: MovingAverage | None, progress: dict[str, Any]
+) -> None:
+    """Write model, average, optimizer, scaler, random state and progress, atomically."""
+    tensors = _prefixed("model", dict(step.model.state_dict()))
+    if average:
+        tensors |= _prefixed("average", dict(average.model.state_dict()))
+    optimizer_tensors, optimizer_facts = _flatten_optimizer(step.optimizer)
+    tensors |= optimizer_tensors | _random_state(step.device)
+    facts = {
+        "version": VERSION,
+        "optimizer": optimizer_facts,
+        "scaler": step.scaler.state_dict(),
+        "progress": progress,
+    }
+    write_tensors(path, tensors, facts)
+
+
+def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
+    """Put everything back and return the progress. Raises OnsightError on a damaged file."""
+    tensors, facts = read_tensors(path)
+    if facts.get("version") != VERSION:
+        raise OnsightError(f"{path} was written by another version of Onsight")
+    step.model.load_state_dict(_under("model", tensors))
+    if average:
+        average.model.load_state_dict(_under("average", tensors))
+    _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
+    step.scaler.load_state_dict(facts["scaler"])
+    _restore_random_state(tensors, step.device)
+    progress: dict[str, Any] = facts["progress"]
+    return progress
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's weights alone, atomically."""
+    write_tensors(path, dict(model.state_dict()), {"version": VERSION})
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put weights written by save_weights into a model."""
+    tensors, _ = read_tensors(path)
+    model.load_state_dict(tensors)
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # Cloned: safetensors refuses tensors that share memory, such as tied weights.
+    return {f"{prefix}.{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}."
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the rest as plain values."""
+    state = optimizer.state_dict()
+    tensors, values = {}, {}
+    for number, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{number}.{name}"] = value.detach().clone()
+            else:
+                values[f"{number}.{name}"] = value
+    return tensors, {"groups": state["param_groups"], "values": values}
+
+
+def _restore_optimizer(
+    optimizer: Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": facts["groups"]})
+
+
+def _random_state(device: torch.device) -> dict[str, Tensor]:
+    """Dropout inside a model draws from torch's generators."""
+    state = {"rng.cpu": torch.get_rng_state()}
+    if device.type in ("cuda", "xpu", "mps"):
+        state["rng.device"] = getattr(torch, device.type).get_rng_state()
+    return state
+
+
+def _restore_random_state(tensors: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(tensors["rng.cpu"])
+    if "rng.device" in tensors and device.type in ("cuda", "xpu", "mps"):
+        getattr(torch, device.type).set_rng_state(tensors["rng.device"])

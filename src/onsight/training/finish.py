@@ -1,0 +1,142 @@
+"""The end of a run: the one final claim, the model file, the lists and the report."""
+
+import time
+from typing import Any
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from onsight.data.loader import Loader
+from onsight.evaluation.metrics import summarise
+from onsight.evaluation.outcome import BATCH_SIZE, Outcome, observe
+from onsight.files import write_json
+from onsight.hardware.environment import describe_environment
+from onsight.hardware.usage import (
+    peak_device_memory_bytes,
+    peak_memory_bytes,
+    seconds_since_start,
+)
+from onsight.models.classifier import Classifier
+from onsight.models.file import ModelFile, picture_keys, save_model
+from onsight.report.gallery import save_gallery
+from onsight.report.html import write_report
+from onsight.report.tables import write_predictions
+from onsight.training.checkpoint import load_weights
+from onsight.training.folder import RunFolder
+from onsight.training.trainer import Progress
+
+
+def finish(
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    progress: Progress,
+    folder: RunFolder,
+    *,
+    data: str,
+    found: str,
+    phases: dict[str, float],
+    data_key: str,
+) -> dict[str, Any]:
+    """Judge the best weights on the held-out pictures, write every result, return them."""
+    load_weights(folder.best_weights, classifier.net)
+    split = TEST if (dataset.splits == TEST).any() else VALIDATION
+    begun = time.perf_counter()
+    loader = Loader(dataset.pictures, dataset.ids(split), BATCH_SIZE, classifier.device)
+    outcome = observe(classifier, loader.in_order())
+    phases["test"] = time.perf_counter() - begun
+
+    results = summarise(outcome, dataset.classes)
+    results["split"] = SPLIT_NAMES[split]
+    _add_counts(results, dataset)
+    provenance = {
+        "data": data,
+        "found": found,
+        "data_key": data_key,
+        "config": config.model_dump(),
+        "versions": describe_environment(classifier.device)["versions"],
+    }
+    _save_model_file(folder, config, dataset, classifier, results, provenance)
+    results |= _circumstances(config, dataset, classifier, progress, data, found)
+    return _write_out(results, outcome, dataset, folder, phases)
+
+
+def _add_counts(results: dict[str, Any], dataset: Dataset) -> None:
+    train, validation = dataset.counts(TRAIN), dataset.counts(VALIDATION)
+    for number, row in enumerate(results["classes"]):
+        row["train_images"] = int(train[number])
+        row["validation_images"] = int(validation[number])
+    results["used"] = dataset.used
+    results["problems"] = len(dataset.problems)
+    results["notes"] = dataset.notes
+
+
+def _save_model_file(
+    folder: RunFolder,
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    results: dict[str, Any],
+    provenance: dict[str, Any],
+) -> None:
+    picture = {
+        **dataset.pack.format.facts(),
+        "mean": list(classifier.normalization.mean),
+        "std": list(classifier.normalization.std),
+        "precision": classifier.precision,
+    }
+    taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
+    file = ModelFile(
+        model=config.model,
+        classes=dataset.classes,
+        picture=picture,
+        results=results,
+        provenance=provenance,
+        weights=dict(classifier.net.state_dict()),
+        seen=picture_keys(dataset.pack.digests[taken]),
+    )
+    save_model(folder.model_file, file)
+
+
+def _circumstances(
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    progress: Progress,
+    data: str,
+    found: str,
+) -> dict[str, Any]:
+    trained = max(progress.training_seconds, 1e-9)
+    return {
+        "model": config.model,
+        "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
+        "device": str(classifier.device),
+        "data": data,
+        "found": found,
+        "best_epoch": progress.best_epoch,
+        "epochs": progress.epoch,
+        "images_per_second": progress.images / trained,
+        "data_wait_share": progress.wait_seconds / trained,
+        "peak_device_memory_bytes": peak_device_memory_bytes(classifier.device),
+    }
+
+
+def _write_out(
+    results: dict[str, Any],
+    outcome: Outcome,
+    dataset: Dataset,
+    folder: RunFolder,
+    phases: dict[str, float],
+) -> dict[str, Any]:
+    """Write lists, pictures and report; the report's own time joins the results after it."""
+    begun = time.perf_counter()
+    write_predictions(folder.path / "predictions.csv", outcome, dataset.pack.index)
+    save_gallery(folder.path / "gallery", outcome, dataset.pack)
+    results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
+    results["seconds"] = seconds_since_start()
+    write_json(folder.path / "results.json", results)
+    results["report"] = str(write_report(folder.path))
+    phases["report"] = time.perf_counter() - begun
+    results |= {"seconds": seconds_since_start(), "peak_memory_bytes": peak_memory_bytes()}
+    write_json(folder.path / "results.json", results)
+    return results

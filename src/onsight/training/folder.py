@@ -1,0 +1,83 @@
+"""The run folder: where everything of a run lies, and that only one run writes there."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from onsight.errors import OutputError
+from onsight.files import disk_errors
+
+LAST = "last.safetensors"
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A claimed run folder; the claim ends with the process."""
+
+    path: Path
+    lock: int
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """Where the newest checkpoint lies."""
+        return self.path / "checkpoints" / LAST
+
+    @property
+    def best_weights(self) -> Path:
+        """Where the best weights so far lie."""
+        return self.path / "checkpoints" / BEST
+
+    @property
+    def model_file(self) -> Path:
+        """Where the finished model lies."""
+        return self.path / "model.safetensors"
+
+    def release(self) -> None:
+        """End the claim."""
+        os.close(self.lock)
+
+
+def claim_folder(path: Path, resume: bool) -> RunFolder:
+    """Make or reopen a run folder and lock it against other runs.
+
+    Raises OutputError when it holds something already and is not to be resumed, when there
+    is nothing to resume, or when another run is writing to it.
+    """
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is a file; --out needs a folder")
+    if resume and not path.is_dir():
+        raise OutputError(f"nothing to resume: {path} does not exist")
+    if not resume and path.is_dir() and any(path.iterdir()):
+        raise OutputError(
+            f"{path} is in use: it already holds files. "
+            "Choose another --out, or go on with that run by --resume"
+        )
+    with disk_errors(path):
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    return RunFolder(path, _lock(path))
+
+
+def next_run_folder(data: str) -> Path:
+    """runs/<name of the data>, with a number behind it when that is taken."""
+    name = Path(data.rstrip("/")).name.partition(".")[0] or "run"
+    number = 1
+    while True:
+        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not path.exists():
+            return path
+        number += 1
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        import fcntl  # not on Windows, where the claim stays advisory
+    except ImportError:
+        return descriptor
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise OutputError(f"{path} is in use by another run; choose another --out") from error
+    return descriptor

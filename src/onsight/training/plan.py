@@ -1,0 +1,55 @@
+"""The plan of a run: each choice with its reason, told on the console and kept in plan.json."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onsight.choice import Choice
+from onsight.data.loader import Pictures
+from onsight.errors import ConfigError
+from onsight.files import write_json
+from onsight.hardware.cores import usable_cores
+from onsight.hardware.devices import free_memory_bytes
+
+_RESIDENT_SHARE = 0.4  # of a device's free memory, at most, for pictures
+
+Plan = dict[str, Choice[Any]]
+
+
+def choose_threads(asked: int) -> Choice[int]:
+    """Threads for decoding and for computing on the CPU."""
+    if asked:
+        return Choice(asked, "as asked")
+    return Choice(usable_cores(), "every core that this process may use")
+
+
+def choose_precision(asked: str, device: torch.device) -> Choice[str]:
+    """The arithmetic of forward and backward. Raises ConfigError for fp16 without a GPU."""
+    if asked == "fp16" and device.type == "cpu":
+        raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
+    if asked != "auto":
+        return Choice(asked, "as asked")
+    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return Choice("bf16", "this GPU computes it natively")
+    return Choice("fp32", f"exact everywhere; bf16 is not assumed to pay on {device.type}")
+
+
+def choose_residency(pictures: Pictures, device: torch.device) -> Choice[str]:
+    """Where batches are gathered from: the device itself, or the memory map."""
+    if device.type == "cpu":
+        return Choice("memory map", "the CPU reads it in place", pictures.nbytes)
+    free = free_memory_bytes(device)
+    if pictures.nbytes < _RESIDENT_SHARE * free:
+        return Choice("device", f"all pictures fit {device} with room to spare", pictures.nbytes)
+    return Choice("memory map", f"the pictures are too large to stay on {device}", pictures.nbytes)
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write the plan, values as text where JSON has no word for them."""
+    choices = {name: asdict(choice) for name, choice in plan.items()}
+    for choice in choices.values():
+        if isinstance(choice["value"], torch.device):
+            choice["value"] = str(choice["value"])
+    write_json(path, choices)

@@ -1,0 +1,346 @@
+"""A run: the one place that turns a config into objects."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from onsight.config import Config, make_config, read_config_file, read_recipe, save_config
+from onsight.data.augment import Augmentation
+from onsight.data.cache import cache_folder
+from onsight.data.dataset import (
+    Dataset,
+    choose_size,
+    open_dataset,
+    problem_summary,
+    split_sentence,
+)
+from onsight.data.index import TRAIN, VALIDATION
+from onsight.data.loader import Batch, Loader, Pictures
+from onsight.data.sources.find import find_source
+from onsight.data.sources.source import Source
+from onsight.data.views import Normalization, measure
+from onsight.errors import ConfigError
+from onsight.evaluation.outcome import BATCH_SIZE
+from onsight.files import write_json
+from onsight.hardware.devices import choose_device, describe_device
+from onsight.hardware.environment import describe_environment
+from onsight.hardware.reproducible import reproducible
+from onsight.hardware.usage import seconds_since_start
+from onsight.models.catalog import make_model, preferred_size, pretrained_normalization
+from onsight.models.classifier import Classifier
+from onsight.models.freeze import freeze_backbone, hold_frozen_norms
+from onsight.randomness import key
+from onsight.report.console import Story
+from onsight.report.tables import write_problems
+from onsight.training.ema import MovingAverage
+from onsight.training.finish import finish
+from onsight.training.folder import RunFolder, claim_folder, next_run_folder
+from onsight.training.losses import balanced_weights, make_loss
+from onsight.training.optim import make_optimizer
+from onsight.training.plan import (
+    Plan,
+    choose_precision,
+    choose_residency,
+    choose_threads,
+    save_plan,
+)
+from onsight.training.signals import StopRequest, stop_on_signals
+from onsight.training.step import Step
+from onsight.training.trainer import Trainer
+
+# What may differ when a run goes on: where it computes and keeps things, not what it does.
+_FREE_ON_RESUME = {"device", "threads", "cache", "cache_folder"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder, and its results as in results.json."""
+
+    path: Path
+    results: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of held-out pictures that were classified right."""
+        value: float | None = self.results["accuracy"]
+        return value
+
+    @property
+    def model(self) -> Path:
+        """The model file."""
+        return self.path / "model.safetensors"
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file."""
+        return self.path / "report.html"
+
+
+def train(
+    data: str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    recipe: str | None = None,
+    config_file: str | Path | None = None,
+    story: Story | None = None,
+    **fields: Any,
+) -> Run:
+    """Train a classifier on pictures; every field of the config is a keyword.
+
+    `model` may also be a torch.nn.Module, which is then trained itself. Raises UserError
+    for what the user can mend, Interrupted after a signal, NonFiniteLoss, DiskError.
+    """
+    module = fields.get("model")
+    if isinstance(module, nn.Module):
+        fields["model"] = f"{type(module).__module__}:{type(module).__qualname__}"
+    else:
+        module = None
+    story = story or Story()
+    path = Path(out) if out else next_run_folder(str(data))
+    config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    threads = choose_threads(config.threads)
+    with reproducible(threads.value), _claimed(path, resume) as folder:
+        plan: Plan = {"threads": threads}
+        return _run(str(data), config, plan, folder, story, module, resume)
+
+
+def _run(
+    data: str,
+    config: Config,
+    plan: Plan,
+    folder: RunFolder,
+    story: Story,
+    module: nn.Module | None,
+    resume: bool,
+) -> Run:
+    phases = {"start": seconds_since_start()}
+    plan["device"] = choose_device(config.device)
+    device = plan["device"].value
+    plan["precision"] = choose_precision(config.precision, device)
+    story.say(f"{describe_device(device)}; torch {torch.__version__}")
+    for name in ("device", "threads", "precision"):
+        story.choice(name, plan[name])
+    source = find_source(data, config.layout, cache_folder(config.cache_folder, config.cache))
+    story.say(f"data: {source.found}")
+    with _timed(phases, "decode"):
+        dataset = _make_dataset(source, config, plan, story)
+    _tell_data(dataset, story)
+    plan["pictures"] = choose_residency(dataset.pictures, device)
+    _write_start(folder, config, plan, dataset, device)
+
+    with stop_on_signals() as stop:
+        trainer = _make_trainer(config, plan, dataset, folder, story, stop, module)
+        if resume:
+            trainer.resume()
+        progress = trainer.run()
+    phases |= {"training": progress.training_seconds, "validation": progress.validation_seconds}
+    results = finish(
+        config,
+        dataset,
+        trainer.classifier,
+        progress,
+        folder,
+        data=data,
+        found=source.found,
+        phases=phases,
+        data_key=trainer.data_key,
+    )
+    return Run(folder.path, results)
+
+
+def _resolve_config(
+    resumed: Path | None,
+    recipe: str | None,
+    config_file: str | Path | None,
+    fields: dict[str, Any],
+) -> Config:
+    """Flags over file over recipe over defaults; a resumed run keeps its own."""
+    layers = [
+        read_recipe(recipe) if recipe else {},
+        read_config_file(Path(config_file)) if config_file else {},
+        fields,
+    ]
+    asked = make_config(*layers)
+    if resumed is None or not (resumed / "config.toml").exists():
+        return asked
+    saved = make_config(read_config_file(resumed / "config.toml"))
+    named = {name for layer in layers for name in layer} - _FREE_ON_RESUME
+    changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
+    if changed:
+        raise ConfigError(
+            f"a resumed run keeps its settings, but {', '.join(changed)} would change; "
+            "leave that out, or start a new run"
+        )
+    free = {name: getattr(asked, name) for layer in layers for name in layer if name not in named}
+    return make_config(saved.model_dump(), free)
+
+
+@contextmanager
+def _claimed(path: Path, resume: bool) -> Iterator[RunFolder]:
+    folder = claim_folder(path, resume)
+    try:
+        yield folder
+    finally:
+        folder.release()
+
+
+@contextmanager
+def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    phases[name] = time.perf_counter() - begun
+
+
+def _make_dataset(source: Source, config: Config, plan: Plan, story: Story) -> Dataset:
+    plan["image_size"] = choose_size(source, config.size, preferred_size(config.model))
+    story.choice("image size", plan["image_size"])
+    with story.bar("decode", len(source.index)) as bar:
+        return open_dataset(
+            source,
+            config,
+            plan["image_size"].value,
+            cache_folder(config.cache_folder, config.cache),
+            plan["threads"].value,
+            bar.advance,
+        )
+
+
+def _tell_data(dataset: Dataset, story: Story) -> None:
+    source = "reopened from the cache" if dataset.pack.was_cached else "decoded"
+    shape = "x".join(str(side) for side in dataset.pictures.shape)
+    story.say(f"pictures: {split_sentence(dataset)} ({source}, {shape})")
+    for reason, count in problem_summary(dataset.problems):
+        story.warn(f"{count:,} not used: {reason}")
+    for note in dataset.notes:
+        story.warn(note)
+
+
+def _write_start(
+    folder: RunFolder, config: Config, plan: Plan, dataset: Dataset, device: torch.device
+) -> None:
+    save_config(config, folder.path / "config.toml")
+    save_plan(plan, folder.path / "plan.json")
+    write_json(folder.path / "environment.json", describe_environment(device))
+    write_problems(folder.path / "problems.csv", dataset.problems)
+
+
+def _make_trainer(
+    config: Config,
+    plan: Plan,
+    dataset: Dataset,
+    folder: RunFolder,
+    story: Story,
+    stop: StopRequest,
+    module: nn.Module | None,
+) -> Trainer:
+    device, precision = plan["device"].value, plan["precision"].value
+    pictures = _place_pictures(dataset, plan)
+    normalization = _make_normalization(config, pictures, dataset)
+    net = _make_net(config, dataset, device, module)
+    average = MovingAverage(net, config.ema) if config.ema else None
+    judged = average.model if average else net
+    step = _make_step(config, net, dataset, precision, device)
+    return Trainer(
+        config,
+        step,
+        average,
+        Classifier(judged, normalization, precision, device),
+        _make_augmentation(config),
+        Loader(pictures, dataset.ids(TRAIN), config.batch_size, device),
+        Loader(pictures, dataset.ids(VALIDATION), BATCH_SIZE, device),
+        name_pictures=lambda batch: _name_pictures(batch, dataset),
+        classes=len(dataset.classes),
+        folder=folder,
+        data_key=_data_key(dataset),
+        story=story,
+        stop=stop,
+    )
+
+
+def _place_pictures(dataset: Dataset, plan: Plan) -> Pictures:
+    if plan["pictures"].value == "device":
+        return dataset.pictures.to(plan["device"].value)
+    return dataset.pictures
+
+
+def _make_normalization(config: Config, pictures: Pictures, dataset: Dataset) -> Normalization:
+    channels = pictures.shape[2]
+    if config.normalize == "half":
+        return Normalization((0.5,) * channels, (0.5,) * channels)
+    if config.normalize == "none":
+        return Normalization((0.0,) * channels, (1.0,) * channels)
+    wanted = pretrained_normalization(config.model) if config.pretrained else None
+    if config.normalize == "auto" and wanted:
+        mean, std = wanted
+        if channels == 1:
+            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
+        return Normalization(mean, std)
+    return measure(pictures, dataset.ids(TRAIN))
+
+
+def _make_net(
+    config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None
+) -> nn.Module:
+    height, width, channels = dataset.pictures.shape
+    torch.manual_seed(key(config.seed) >> 1)
+    shape = (channels, height, width)
+    if module is None:
+        module = make_model(
+            config.model, shape, len(dataset.classes), pretrained=config.pretrained
+        )
+    if config.freeze:
+        freeze_backbone(module)
+    return module.to(device, memory_format=torch.channels_last)
+
+
+def _make_step(
+    config: Config, net: nn.Module, dataset: Dataset, precision: str, device: torch.device
+) -> Step:
+    balanced = config.class_weights == "balanced"
+    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
+    loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
+    optimizer = make_optimizer(
+        net,
+        config.optimizer,
+        config.learning_rate,
+        config.weight_decay,
+        config.momentum,
+        config.nesterov,
+    )
+    return Step(
+        net,
+        loss,
+        optimizer,
+        precision=precision,
+        device=device,
+        clip_norm=config.clip_norm,
+        accumulate=config.accumulate,
+    )
+
+
+def _make_augmentation(config: Config) -> Augmentation:
+    names = Augmentation.__dataclass_fields__
+    return Augmentation(**{name: getattr(config, name) for name in names})
+
+
+def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:
+    ids = batch.ids.tolist()
+    names = [dataset.pack.index.locators[number] for number in ids[:most]]
+    return ", ".join(names) + (f" and {len(ids) - most} more" if len(ids) > most else "")
+
+
+def _data_key(dataset: Dataset) -> str:
+    """A digest of the pictures, their labels and their split."""
+    digest = hashlib.sha256("\n".join(dataset.classes).encode("utf-8", "surrogateescape"))
+    for column in (dataset.pack.digests, dataset.pack.index.labels, dataset.splits):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()

@@ -1,0 +1,38 @@
+"""SIGINT and SIGTERM ask a run to stop at its next step; a second SIGINT stops it at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopRequest:
+    """Whether a signal has asked to stop, and which."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal_number is not None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM for a while; the former handlers return afterwards."""
+    request = StopRequest()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if request and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signal_number = number
+
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # only the main thread may set handlers
+        return
+    former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,224 @@
+"""Oracle: Pillow's own conversions and hand-made pixels."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from onsight.data.decode import PictureFormat, decode, fit, probe
+from onsight.errors import PictureError
+from PIL import Image
+
+RNG = np.random.default_rng(0)
+
+
+def encoded(image, form="PNG", **options):
+    data = io.BytesIO()
+    image.save(data, form, **options)
+    return data.getvalue()
+
+
+def smooth(height=40, width=60):
+    y, x = np.mgrid[:height, :width]
+    return np.stack([4 * x, 5 * y, 2 * (x + y)], axis=2).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "GIF", "WEBP"])
+def test_lossless_formats_give_the_pixels_exactly(form):
+    colours = RNG.integers(0, 4, (20, 30, 3), np.uint8) * 80  # 64 colours, so GIF keeps them
+    options = {"lossless": True, "exact": True} if form == "WEBP" else {}
+    image = Image.fromarray(colours)
+    if form == "GIF":
+        image = image.quantize(64, dither=Image.Dither.NONE)
+        colours = np.asarray(image.convert("RGB"))
+    assert np.array_equal(decode(encoded(image, form, **options)), colours)
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg_equals_pillow(subsampling, progressive):
+    data = encoded(
+        Image.fromarray(smooth()), "JPEG", subsampling=subsampling, progressive=progressive
+    )
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    difference = np.abs(decode(data).astype(int) - expected)
+    assert difference.max() <= 1
+
+
+def test_format_is_told_by_content_not_by_name():
+    assert decode(encoded(Image.fromarray(smooth()), "BMP")).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(form, orientation):
+    pixels = smooth()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 95, "subsampling": 0} if form == "JPEG" else {}
+    if form == "WEBP":
+        options = {"lossless": True}
+    turns = {
+        1: pixels,
+        2: pixels[:, ::-1],
+        3: pixels[::-1, ::-1],
+        4: pixels[::-1],
+        5: pixels.transpose(1, 0, 2),
+        6: np.rot90(pixels, -1),
+        7: pixels[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(pixels),
+    }
+    data = encoded(Image.fromarray(pixels), form, exif=exif, **options)
+    expected = turns[orientation]
+    decoded = decode(data)
+    assert decoded.shape == expected.shape
+    assert np.abs(decoded.astype(int) - expected).max() <= (6 if form == "JPEG" else 0)
+    assert probe(data) == (*expected.shape[:2], 3)
+
+
+def test_alpha_is_laid_on_the_background():
+    pixels = np.zeros((2, 2, 4), np.uint8)
+    pixels[..., 0] = 200
+    pixels[..., 3] = [[0, 255], [128, 255]]
+    decoded = decode(encoded(Image.fromarray(pixels)), background=(10, 20, 30))
+    assert decoded[0, 0].tolist() == [10, 20, 30]
+    assert decoded[0, 1].tolist() == [200, 0, 0]
+    assert np.abs(decoded[1, 0].astype(int) - [105, 10, 15]).max() <= 1
+
+
+def test_palette_transparency_is_laid_on_the_background():
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    data = encoded(image, transparency=0)
+    assert decode(data, background=(1, 2, 3))[0].tolist() == [[1, 2, 3], [0, 0, 255]]
+
+
+def test_grey_stays_one_channel():
+    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    assert np.array_equal(decode(encoded(Image.fromarray(ramp)))[:, :, 0], ramp)
+    assert decode(encoded(Image.fromarray(ramp), "JPEG")).shape == (16, 16, 1)
+    assert decode(encoded(Image.fromarray(ramp > 127))).shape == (16, 16, 1)
+    grey_alpha = Image.merge("LA", [Image.fromarray(ramp), Image.new("L", (16, 16), 255)])
+    assert np.array_equal(decode(encoded(grey_alpha))[:, :, 0], ramp)
+    palette = Image.fromarray(ramp)
+    palette = palette.quantize(256)
+    assert decode(encoded(palette)).shape == (16, 16, 1)
+
+
+def test_sixteen_bits_are_scaled_not_clipped():
+    values = np.array([[0, 1000, 32768, 40000, 65535]], np.uint16)
+    decoded = decode(encoded(Image.fromarray(values)))
+    assert decoded[0, :, 0].tolist() == [0, 4, 128, 156, 255]
+    assert decode(encoded(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [
+        0,
+        4,
+        128,
+        156,
+        255,
+    ]
+
+
+def test_cmyk_jpeg_becomes_colour():
+    image = Image.fromarray(smooth()).convert("CMYK")
+    data = encoded(image, "JPEG", quality=95)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert np.array_equal(decode(data), expected)
+    assert np.abs(decode(data).astype(int) - smooth()).max() <= 12
+
+
+def test_first_frame_of_an_animation():
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    for form in ("GIF", "WEBP", "PNG"):
+        options = {"lossless": True} if form == "WEBP" else {}
+        data = encoded(frames[0], form, save_all=True, append_images=frames[1:], **options)
+        assert decode(data)[0, 0].tolist() == [255, 0, 0]
+
+
+def bomb_png(width, height):
+    """A PNG header that promises a huge picture and holds nothing."""
+    import zlib
+
+    def chunk(kind, body):
+        checksum = zlib.crc32(kind + body)
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum)
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"")
+
+
+@pytest.mark.parametrize("side", [8_100, 13_000, 60_000])
+def test_pixel_limit_is_checked_before_anything_is_decoded(side):
+    with pytest.raises(PictureError, match="megapixels"):
+        decode(bomb_png(side, side))
+
+
+def test_pixel_limit_of_a_jpeg():
+    data = encoded(Image.fromarray(smooth(100, 100)), "JPEG")
+    with pytest.raises(PictureError, match="over the limit of 0.005"):
+        decode(data, pixel_limit=5_000)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "empty file"),
+        (b"hello, this is text", "not a picture"),
+        (b"\xff\xd8\xff" + b"\0" * 100, "broken|not a picture"),
+        (encoded(Image.fromarray(smooth()), "PNG")[:80], "broken"),
+        (encoded(Image.fromarray(smooth(200, 200)), "JPEG")[:1500], "broken"),
+        (b"%PDF-1.4 nothing", "not a picture"),
+    ],
+)
+def test_unusable_bytes_give_a_reason(data, reason):
+    with pytest.raises(PictureError, match=reason):
+        decode(data)
+
+
+def test_random_damage_never_escapes_as_another_error():
+    goods = [
+        encoded(Image.fromarray(smooth()), form)
+        for form in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP")
+    ]
+    refused = 0
+    for good in goods:
+        for _ in range(60):
+            bad = bytearray(good)
+            for place in RNG.integers(0, len(bad), 4):
+                bad[place] = RNG.integers(256)
+            try:
+                decode(bytes(bad), pixel_limit=1_000_000)
+            except PictureError:
+                refused += 1
+    assert refused > 50
+
+
+def test_scaled_jpeg_decoding_stays_close_to_full():
+    data = encoded(Image.fromarray(smooth(400, 600)).resize((1200, 800)), "JPEG", quality=95)
+    scaled = decode(data, least=(50, 50))
+    assert 100 <= min(scaled.shape[:2]) < 400
+    target = PictureFormat(50, 50, 3)
+    difference = np.abs(fit(scaled, target).astype(int) - fit(decode(data), target))
+    assert difference.max() <= 8
+    assert difference.mean() < 1
+
+
+def test_fit_stretches_crops_and_pads():
+    pixels = np.zeros((20, 40, 3), np.uint8)
+    pixels[:, :20] = 255
+    stretched = fit(pixels, PictureFormat(10, 10, 3, "stretch"))
+    assert stretched[5, 2, 0] == 255
+    assert stretched[5, 7, 0] == 0
+    cropped = fit(pixels, PictureFormat(20, 20, 3, "crop"))
+    assert np.array_equal(cropped, pixels[:, 10:30])
+    padded = fit(pixels, PictureFormat(40, 40, 3, "pad", background=(9, 8, 7)))
+    assert padded[0, 0].tolist() == [9, 8, 7]
+    assert np.array_equal(padded[10:30], pixels)
+
+
+def test_fit_converts_channels():
+    grey = np.full((4, 4, 1), 7, np.uint8)
+    assert np.array_equal(fit(grey, PictureFormat(4, 4, 3)), np.full((4, 4, 3), 7, np.uint8))
+    colour = smooth(8, 8)
+    expected = np.asarray(Image.fromarray(colour).convert("L"))
+    assert np.array_equal(fit(colour, PictureFormat(8, 8, 1))[:, :, 0], expected)

@@ -1,0 +1,88 @@
+import numpy as np
+import torch
+from onsight.data.loader import Loader, Pictures
+from onsight.data.views import Normalization, measure
+
+CPU = torch.device("cpu")
+
+
+def make_pictures(count=103, shape=(4, 5, 3)):
+    generator = torch.Generator().manual_seed(0)
+    flat = shape[0] * shape[1] * shape[2]
+    pixels = torch.randint(0, 256, (count, flat), dtype=torch.uint8, generator=generator)
+    rows = torch.randperm(count, generator=generator)
+    return Pictures(pixels, rows, torch.arange(count) % 7, shape)
+
+
+def test_gather_gives_each_picture_its_own_pixels_and_label():
+    pictures = make_pictures()
+    ids = torch.tensor([5, 0, 102, 5])
+    batch = pictures.gather(ids)
+    for place, number in enumerate(ids.tolist()):
+        expected = pictures.pixels[pictures.rows[number]].view(4, 5, 3)
+        assert torch.equal(batch.images[place], expected)
+        assert batch.labels[place] == number % 7
+
+
+def test_an_epoch_holds_every_picture_once_in_a_new_order():
+    ids = torch.arange(0, 100, 2)
+    loader = Loader(make_pictures(), ids, 8, CPU)
+    epochs = [torch.cat([b.ids for b in loader.epoch(1, epoch)]) for epoch in (0, 1)]
+    for order in epochs:
+        assert torch.equal(order.sort().values, ids)
+    assert not torch.equal(*epochs)
+    again = torch.cat([b.ids for b in loader.epoch(1, 0)])
+    assert torch.equal(again, epochs[0])
+
+
+def test_an_epoch_can_go_on_from_any_step():
+    loader = Loader(make_pictures(), torch.arange(50), 8, CPU)
+    whole = [b.ids for b in loader.epoch(3, 2)]
+    for first in range(loader.steps + 1):
+        rest = [b.ids for b in loader.epoch(3, 2, first)]
+        assert len(rest) == len(whole) - first
+        assert all(map(torch.equal, rest, whole[first:]))
+
+
+def test_uneven_last_batches():
+    pictures = make_pictures()
+    for count, size, lengths in [
+        (10, 4, [4, 4, 2]),
+        (9, 4, [4, 5]),
+        (8, 4, [4, 4]),
+        (1, 4, [1]),
+        (3, 4, [3]),
+        (5, 1, [1] * 5),
+    ]:
+        loader = Loader(pictures, torch.arange(count), size, CPU)
+        assert [len(b.ids) for b in loader.epoch(0, 0)] == lengths
+        assert loader.steps == len(lengths)
+        assert torch.equal(torch.cat([b.ids for b in loader.in_order()]), torch.arange(count))
+
+
+def test_measure_equals_numpy():
+    pictures = make_pictures()
+    ids = torch.arange(0, 90)
+    pixels = pictures.gather(ids).images.numpy().astype(np.float64) / 255
+    normalization = measure(pictures, ids)
+    assert np.allclose(normalization.mean, pixels.mean((0, 1, 2)), atol=1e-6)
+    assert np.allclose(normalization.std, pixels.std((0, 1, 2)), atol=1e-6)
+
+
+def test_measure_of_one_colour_does_not_divide_by_zero():
+    blank = Pictures(
+        torch.full((5, 4), 9, dtype=torch.uint8), torch.arange(5), torch.zeros(5), (2, 2, 1)
+    )
+    normalization = measure(blank, torch.arange(5))
+    assert normalization.apply(blank.gather(torch.arange(5)).images).isfinite().all()
+
+
+def test_normalization_is_bit_equal_to_the_usual_transform():
+    from torchvision.transforms.functional import normalize, to_tensor
+
+    images = make_pictures().gather(torch.arange(20)).images
+    mean, std = (0.5, 0.4, 0.45), (0.5, 0.25, 0.3)
+    planes = torch.stack([to_tensor(image.numpy()) for image in images])
+    expected = normalize(planes, list(mean), list(std))
+    assert torch.equal(Normalization(mean, std).apply(images), expected)
+    assert torch.equal(images, make_pictures().gather(torch.arange(20)).images)

@@ -1,0 +1,111 @@
+"""Oracles: scikit-learn, torchmetrics-style loops in float64, and statsmodels' published example."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from onsight.data.loader import Batch
+from onsight.evaluation.intervals import wilson
+from onsight.evaluation.metrics import summarise
+from onsight.evaluation.outcome import observe
+from sklearn import metrics as sklearn
+
+CLASSES = tuple("abcdefg")
+
+
+def make_batches(count, batch_size, classes=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, classes, generator=generator) * 2
+    labels = torch.randint(0, classes, (count,), generator=generator)
+    logits[torch.arange(count), labels] += 1.5
+    ids = torch.arange(count)
+    batches = [Batch(i.view(-1, 1, 1, 1), labels[i], i) for i in ids.split(batch_size)]
+    return (lambda images: logits[images.view(-1)]), batches, logits, labels
+
+
+def summarised(count, batch_size, classes=7):
+    forward, batches, logits, labels = make_batches(count, batch_size, classes)
+    names = [str(number) for number in range(classes)]
+    return summarise(observe(forward, batches), names), logits, labels
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1001])
+def test_results_equal_scikit_learn_for_every_batch_size(batch_size):
+    results, logits, labels = summarised(1001, batch_size)
+    predicted = logits.argmax(1)
+    assert results["images"] == 1001
+    assert results["accuracy"] == sklearn.accuracy_score(labels, predicted)
+    assert results["loss"] == pytest.approx(
+        F.cross_entropy(logits.double(), labels).item(), abs=1e-6
+    )
+    assert results["top5"] == sklearn.top_k_accuracy_score(labels, logits, k=5)
+    assert results["confusion"] == sklearn.confusion_matrix(labels, predicted).tolist()
+    precision, recall, f1, count = sklearn.precision_recall_fscore_support(labels, predicted)
+    for number, row in enumerate(results["classes"]):
+        assert row["precision"] == pytest.approx(precision[number], abs=1e-12)
+        assert row["recall"] == pytest.approx(recall[number], abs=1e-12)
+        assert row["f1"] == pytest.approx(f1[number], abs=1e-12)
+        assert row["images"] == count[number]
+        one = sklearn.accuracy_score(labels == number, predicted == number)
+        assert row["accuracy"] == pytest.approx(one, abs=1e-12)
+
+
+def test_results_are_the_same_whatever_the_batches():
+    first, *others = [summarised(1001, size)[0] for size in (1, 7, 64, 1001)]
+    assert all(other == first for other in others)
+
+
+def test_calibration_error_equals_a_plain_loop():
+    results, logits, labels = summarised(2000, 64)
+    confidence, predicted = logits.softmax(1).max(1)
+    confidence = confidence.numpy().astype(np.float64)
+    right = (predicted == labels).numpy()
+    expected = 0.0
+    for number in range(15):
+        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
+        if inside.any():
+            gap = abs(confidence[inside].mean() - right[inside].mean())
+            expected += inside.mean() * gap
+    assert results["expected_calibration_error"] == pytest.approx(expected, abs=1e-9)
+    assert sum(b["images"] for b in results["calibration"]) == 2000
+
+
+def test_five_classes_have_no_top5():
+    results, _, _ = summarised(50, 8, classes=5)
+    assert results["top5"] is None
+
+
+def test_nothing_held_out_claims_nothing():
+    results = summarise(observe(lambda images: images, []), CLASSES)
+    assert results["images"] == 0
+    assert results["accuracy"] is None
+    assert results["expected_calibration_error"] is None
+    assert all(row["recall"] is None for row in results["classes"])
+
+
+def test_classes_never_seen_or_never_predicted_have_no_share():
+    forward = lambda images: F.one_hot(torch.zeros(4, dtype=torch.long), 7).float()  # noqa: E731
+    labels = torch.tensor([0, 0, 1, 1])
+    batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4))
+    rows = summarise(observe(forward, [batch]), CLASSES)["classes"]
+    assert rows[0]["recall"] == 1.0
+    assert rows[0]["precision"] == 0.5
+    assert rows[1]["recall"] == 0.0
+    assert rows[1]["precision"] is None
+    assert rows[2]["recall"] is None
+
+
+def test_wilson_equals_the_root_of_its_definition():
+    """Its ends are the shares p at which the observed share lies z standard errors away."""
+    for successes, count in [(1, 10), (8, 10), (81, 263), (9140, 10_000)]:
+        for end in wilson(successes, count):
+            error = np.sqrt(end * (1 - end) / count)
+            assert abs(successes / count - end) / error == pytest.approx(1.959964, abs=1e-5)
+
+
+def test_wilson_at_the_edges():
+    assert wilson(0, 10)[0] == 0.0
+    assert wilson(10, 10)[1] == 1.0
+    assert wilson(0, 0) == (0.0, 1.0)
+    low, high = wilson(81, 263)  # Newcombe, Statistics in Medicine 17 (1998), table I
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)

@@ -1,0 +1,451 @@
+"""report.html is whole, honest, escaped, offline and the same bytes for the same run."""
+
+import base64
+import csv
+import hashlib
+import json
+import math
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from onsight.errors import OutputError
+from onsight.report.html import duration, meaning, noise_sentences, percent, write_report
+
+HOSTILE = "<script>alert(1)</script>"
+FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
+FASHION += ["Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+VOID = {"meta", "link", "img", "br"}
+
+
+def wilson(right: int, n: int) -> tuple[float, float, float]:
+    share, z = right / n, 1.959964
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return share, middle - half, middle + half
+
+
+def metric(name: str, right: int, n: int) -> dict[str, float | None]:
+    values = wilson(right, n) if n else (None, None, None)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def invent_confusion(size: int, images: int = 1000) -> np.ndarray:
+    """Class 1 is mostly mistaken for class 0; the others err here and there."""
+    draw = np.random.default_rng(7)
+    shares = np.full((size, size), 0.06 / size) * draw.uniform(0, 2, (size, size))
+    np.fill_diagonal(shares, draw.uniform(0.88, 0.98, size))
+    shares[1, 1], shares[1, 0] = 0.6, 0.25
+    shares /= shares.sum(axis=1, keepdims=True)
+    return np.stack([draw.multinomial(images, row) for row in shares])
+
+
+def class_rows(names: list[str], confusion: np.ndarray) -> list[dict[str, Any]]:
+    total = int(confusion.sum())
+    rows = []
+    for index, name in enumerate(names):
+        right, true, said = (
+            int(confusion[index, index]),
+            int(confusion[index].sum()),
+            int(confusion[:, index].sum()),
+        )
+        rows.append(
+            {
+                "name": name,
+                "images": true,
+                "predicted": said,
+                **metric("recall", right, true),
+                **metric("precision", right, said),
+                **metric("accuracy", total - true - said + 2 * right, total),
+                "f1": 2 * right / (true + said) if true + said else None,
+                "train_images": 5400 + index,
+                "validation_images": 600,
+            }
+        )
+    return rows
+
+
+def calibration_bins(total: int) -> list[dict[str, Any]]:
+    bins = []
+    for index in range(15):
+        images = 0 if index < 3 else round(total * 0.7 ** (15 - index) * 0.4286)
+        middle = (index + 0.5) / 15
+        known = images > 0
+        bins.append(
+            {
+                "low": index / 15,
+                "high": (index + 1) / 15,
+                "images": images,
+                "confidence": middle if known else None,
+                "accuracy": middle**1.2 if known else None,
+            }
+        )
+    return bins
+
+
+def results_of(names: list[str], confusion: np.ndarray) -> dict[str, Any]:
+    total, right = int(confusion.sum()), int(np.trace(confusion))
+    return {
+        **metric("accuracy", right, total),
+        "loss": 0.2537 if total else None,
+        "images": total,
+        "split": "test",
+        **metric("top5", total - total // 300, total if len(names) > 5 else 0),
+        "expected_calibration_error": 0.0123 if total else None,
+        "calibration": calibration_bins(total),
+        "classes": class_rows(names, confusion),
+        "confusion": confusion.tolist(),
+        "used": 70000,
+        "problems": 3,
+        "notes": [f"class '{names[1]}' has 3 pictures: too few to hold any out"],
+        "model": "compact",
+        "device": "cpu",
+        "seconds": 123.4,
+        "images_per_second": 2412.0,
+        "best_epoch": 4,
+        "data": "/data/my pictures",
+        "found": "IDX folder: 70,000 pictures of 28x28, grey",
+        "data_wait_share": 0.013,
+        "peak_memory_bytes": 1.2e9,
+        "parameters": 123456,
+        "phases": {
+            "decode": 2.1,
+            "training": 100.0,
+            "validation": 3.0,
+            "test": 2.0,
+            "report": 1.0,
+            "start": 3.1,
+        },
+    }
+
+
+def epoch_row(epoch: int) -> dict[str, Any]:
+    accuracy, low, high = wilson(round(6000 * (0.92 - 0.2 / epoch)), 6000)
+    return {
+        "epoch": epoch,
+        "train_loss": 0.2 + 0.7 / epoch,
+        "validation_loss": 0.24 + 0.5 / epoch,
+        "validation_accuracy": accuracy,
+        "validation_accuracy_low": low,
+        "validation_accuracy_high": high,
+        "learning_rate": 0.003 * math.sin(math.pi * epoch / 6),
+        "seconds": 20.5,
+        "images_per_second": 2412.0,
+        "data_wait_share": 0.01,
+    }
+
+
+def draw_pictures(folder: Path, names: list[str], side: int) -> dict[str, list[dict[str, Any]]]:
+    draw = np.random.default_rng(1)
+    folder.mkdir()
+    gallery: dict[str, list[dict[str, Any]]] = {"right": [], "wrong": []}
+    for kind, items in gallery.items():
+        for index in range(6):
+            file = f"{kind}-{index:02}.png"
+            Image.fromarray(draw.integers(0, 255, (side, side), np.uint8)).save(folder / file)
+            label, other = names[index % len(names)], names[(index + 1) % len(names)]
+            item = {"file": file, "path": f"test[{index}]", "label": label, "probability": 0.987}
+            wrong = {"predicted": other, "loss": 5.2 - index / 10}
+            items.append(item | (wrong if kind == "wrong" else {"predicted": label}))
+    return gallery
+
+
+def write_rows(path: Path, header: str, rows: list[list[str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header.split(","), *rows])
+
+
+def make_run(
+    folder: Path, names: list[str] = FASHION, images: int = 1000, side: int = 28, **changes: Any
+) -> Path:
+    run = folder / "first-try"
+    run.mkdir(parents=True)
+    confusion = invent_confusion(len(names), images)
+    results = results_of(names, confusion) | changes
+    plan = {
+        "device": {"value": "cpu", "reason": "no GPU was found", "figure": None},
+        "batch_size": {"value": 128, "reason": "fastest of those timed", "figure": 2412.5},
+        "image_size": {"value": [28, 28], "reason": "all pictures have it", "figure": None},
+    }
+    environment = {"versions": {"torch": "2.9.1", "python": "3.11.2"}, "processor": {"cores": 2}}
+    for name, value in (("results", results), ("plan", plan), ("environment", environment)):
+        (run / f"{name}.json").write_text(json.dumps(value))
+    epochs = [json.dumps(epoch_row(epoch)) for epoch in range(1, 6)]
+    (run / "metrics.jsonl").write_text("\n".join(epochs) + "\n")
+    (run / "config.toml").write_text('model = "compact"\nepochs = 5\nseed = 0\n')
+    problems = [["a/torn.jpg", "decode", "the file ends early"], ["b.txt", "list", "no picture"]]
+    write_rows(run / "problems.csv", "path,stage,reason", problems)
+    predictions = [["p", names[0], names[1], "0.5"], ["q", names[0], names[0], "0.9"]]
+    write_rows(run / "predictions.csv", "path,label,predicted,probability", predictions)
+    gallery = draw_pictures(run / "gallery", names, side)
+    (run / "gallery" / "gallery.json").write_text(json.dumps(gallery))
+    return run
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that closes nothing, collects ids, addresses, tags and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag, f"</{tag}> crosses another tag"
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open and "script" not in self.open:
+            self.text += data
+
+    def _note(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {key for key, _ in attrs}
+        self.ids += [value or "" for key, value in attrs if key == "id"]
+        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+
+
+def read(run: Path) -> tuple[str, Balance]:
+    page = write_report(run).read_text(encoding="utf-8")
+    parsed = Balance()
+    parsed.feed(page)
+    parsed.close()
+    assert parsed.open == []
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    return page, parsed
+
+
+def said(parsed: Balance) -> str:
+    return " ".join(parsed.text.split())
+
+
+@pytest.mark.parametrize("size", [2, 10, 30, 250])
+def test_page_is_well_formed_and_loads_nothing(tmp_path: Path, size: int) -> None:
+    names = FASHION if size == 10 else [f"class {index}" for index in range(size)]
+    page, parsed = read(make_run(tmp_path, names, images=1000 if size < 100 else 40))
+    assert "://" not in page
+    assert not re.search(r"@import|url\((?!#)", page)
+    inside = tuple(f"#{name}" for name in parsed.ids)
+    assert all(address in inside or address.startswith("data:") for address in parsed.addresses)
+    assert "undefined" not in parsed.text
+    assert "None" not in parsed.text.replace("None: all", "")
+
+
+def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    results = json.loads((run / "results.json").read_text())
+    text = said(read(run)[1])
+    for value in (results["accuracy"], results["accuracy_low"], results["accuracy_high"]):
+        assert percent(value) in text
+    for fact in ("10,000", "0.2537", "1.2%", "70,000 used", "3 refused", "2 min 3 s", "123,456"):
+        assert fact in text
+    for row in results["classes"]:
+        for key in ("recall", "precision", "accuracy"):
+            low, high = percent(row[f"{key}_low"]), percent(row[f"{key}_high"])
+            n = {"recall": row["images"], "precision": row["predicted"]}.get(key)
+            counted = f" n = {n:,}" if n else ""
+            assert f"{percent(row[key])}{counted} {low} to {high}" in text
+        assert percent(row["f1"]) in text
+        assert f"{row['train_images']:,}" in text
+    for counts in results["confusion"]:
+        assert " ".join(f"{count:,}" for count in counts).replace(" ", "") in text.replace(" ", "")
+    for row in results["calibration"]:
+        if row["images"]:
+            assert f"{row['images']:,} {percent(row['confidence'])}".replace(" ", "") in (
+                text.replace(" ", "")
+            )
+    for phrase in ("no GPU was found", "2,412.5", "versions › torch", "the file ends early"):
+        assert phrase in text
+
+
+def test_hostile_names_are_text_only(tmp_path: Path) -> None:
+    names = [HOSTILE, '" onload="alert(2)', 'id="x" #010203 url(#y)', "猫 & $x$", "a\nb"]
+    run = make_run(tmp_path, names)
+    page, parsed = read(run)
+    assert HOSTILE not in page
+    assert parsed.tags.count("script") == 1
+    for name in (*names[:4], "a b"):
+        assert name in said(parsed)
+    assert "onload" not in parsed.attributes
+
+
+def test_hostile_names_stay_text_inside_figures(tmp_path: Path) -> None:
+    odd = [HOSTILE, '" onload="a', 'id="x" #010203', "$x$ 猫"]
+    page, parsed = read(make_run(tmp_path, odd + [f"class {index}" for index in range(26)]))
+    figure = page[page.index('aria-label="Confusion matrix of 30') :].partition("</svg>")[0]
+    texts = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)<", figure)]
+    assert parsed.tags.count("script") == 1
+    for name in (HOSTILE[:17] + "…", *odd[1:]):
+        assert texts.count(name) == 2
+
+
+def test_policy_allows_the_one_script_only(tmp_path: Path) -> None:
+    page = read(make_run(tmp_path))[0]
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert "default-src 'none'; img-src data:" in page
+
+
+def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+    names = [f"class {index}" for index in range(30)]
+    run = make_run(tmp_path, names)
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+
+
+def test_no_held_out_picture_claims_nothing(tmp_path: Path) -> None:
+    text = said(read(make_run(tmp_path, images=0))[1])
+    assert "No held-out picture exists" in text
+    assert "accuracy unknown, n = 0" in text
+    assert "No held-out picture, so no mistake is known." in text
+    assert "expect between" not in text
+
+
+def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    kept = {"results.json"}
+    for path in [path for path in run.rglob("*") if path.is_file() and path.name not in kept]:
+        path.unlink()
+    text = said(read(run)[1])
+    for name in ("metrics.jsonl", "plan.json", "environment.json", "problems.csv", "config.toml"):
+        assert f"no readable {name}" in text
+    assert "no readable gallery/gallery.json" in text
+
+
+def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for name in ("metrics.jsonl", "plan.json", "environment.json", "config.toml"):
+        (run / name).write_bytes(b'{"half": \xff')
+    (run / "gallery" / "wrong-00.png").write_bytes(b"not a picture")
+    text = said(read(run)[1])
+    assert text.count("no readable") == 4
+    assert text.count("picture not kept") == 1
+
+
+def test_run_without_results_is_called_unfinished(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "results.json").unlink()
+    page, parsed = read(run)
+    assert "it has not finished" in said(parsed)
+    assert 'aria-label="Training and validation loss by epoch"' in page
+
+
+def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="is no run folder"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_confusion_is_drawn_as_the_number_of_classes_allows(tmp_path: Path) -> None:
+    pages = {}
+    for size in (10, 30, 250):
+        names = [f"class {index}" for index in range(size)]
+        pages[size] = read(make_run(tmp_path / str(size), names, images=40))[0]
+    assert 'class="matrix long"' in pages[10]
+    assert "Confusion matrix of 30 classes" in pages[30]
+    assert "The 50 worst of 250 classes are shown" in pages[250]
+    assert "250 classes are too many to draw" in pages[250]
+    assert [page.count('<td><span class="name">class ') for page in pages.values()] == [10, 20, 30]
+
+
+def test_pairs_come_from_predictions_when_there_is_no_matrix(tmp_path: Path) -> None:
+    names = [f"class {index}" for index in range(1001)]
+    run = make_run(tmp_path, names, images=1, confusion=None)
+    text = said(read(run)[1])
+    assert "All 1 kinds of confusion; 1 mistakes" in text
+    assert "With 1,001 classes no matrix is kept" in text
+
+
+def test_picture_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
+    assert read(make_run(tmp_path / "a", side=28))[0].count('class="tiny"') == 12
+    assert read(make_run(tmp_path / "b", side=160))[0].count('class="tiny"') == 0
+
+
+def test_command_repeats_the_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    page = unescape(read(run)[0])
+    assert f"onsight train '/data/my pictures' --config {run}/config.toml" in page
+
+
+def test_no_problem_is_said_plainly(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "problems.csv").write_text("path,stage,reason\n")
+    assert "None: all 70,000 pictures were used." in said(read(run)[1])
+
+
+def test_worst_class_is_judged_against_noise() -> None:
+    clear = [{"name": "a", "images": 1000, **metric("recall", 700, 1000)}]
+    clear.append({"name": "b", "images": 1000, **metric("recall", 950, 1000)})
+    sentences = " ".join(noise_sentences(clear, 0.825, 2000))
+    assert "The worst is 'a': 70.0% of its 1,000 pictures" in sentences
+    assert "more than noise" in sentences
+    assert "1 of 2 classes lies wholly below" in sentences
+    few = [{"name": "a", "images": 10, **metric("recall", 7, 10)}]
+    few.append({"name": "b", "images": 10, **metric("recall", 9, 10)})
+    assert "it may be noise. No class is clearly worse" in " ".join(noise_sentences(few, 0.8, 20))
+
+
+def test_headline_is_compared_with_the_commonest_class() -> None:
+    classes = [{"name": "a", "images": 90}, {"name": "b", "images": 10}]
+    results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
+    sentences = " ".join(meaning(results, classes))
+    assert "Of 100 validation pictures that it never learned from, it named 91 right." in sentences
+    assert "not been shown to beat always answering 'a'" in sentences
+    assert "chose which epoch was kept" in sentences
+    results |= {"split": "test", **metric("accuracy", 99, 100)}
+    sentences = " ".join(meaning(results, classes))
+    assert "would be right for 90.0% of these 100" in sentences
+    assert "flattering" not in sentences
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0%"),
+        (1.0, "100%"),
+        (0.914, "91.4%"),
+        (0.9997, "99.97%"),
+        (0.99996, ">99.99%"),
+        (0.9999999999999999, "100%"),
+        (0.0004, "0.04%"),
+        (0.00001, "<0.01%"),
+        (0.0042, "0.4%"),
+        (math.nan, "–"),
+        (None, "–"),
+    ],
+)
+def test_percent_never_rounds_to_all_or_none(share: float | None, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.42 s"),
+        (12.34, "12.3 s"),
+        (59.97, "1 min 0 s"),
+        (245, "4 min 5 s"),
+        (7385, "2 h 3 min"),
+    ],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

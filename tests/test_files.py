@@ -1,0 +1,95 @@
+import errno
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from onsight.errors import DiskError
+from onsight.files import write_atomically
+from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+
+
+def write_small(path):
+    tensors = {"a": torch.arange(12.0).view(3, 4), "b": torch.tensor([1, 2], dtype=torch.int64)}
+    write_tensors(path, tensors, {"name": "é", "n": 3})
+    return tensors
+
+
+def test_tensors_and_facts_come_back(tmp_path):
+    tensors = write_small(tmp_path / "x.safetensors")
+    read, facts = read_tensors(tmp_path / "x.safetensors")
+    assert facts == {"name": "é", "n": 3}
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+
+
+def test_every_kind_of_damage_is_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_small(path)
+    good = path.read_bytes()
+    chance = random.Random(0)
+    for trial in range(600):
+        bad = bytearray(good)
+        if trial % 3 == 0:
+            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        elif trial % 3 == 1:
+            bad = bad[: chance.randrange(len(bad))]
+        else:
+            start = chance.randrange(len(bad))
+            zeroed = bytes(min(16, len(bad) - start))
+            if bad[start : start + 16] == zeroed:
+                continue
+            bad[start : start + 16] = zeroed
+        path.write_bytes(bad)
+        with pytest.raises(DamagedFile):
+            read_tensors(path)
+
+
+def test_disk_full_leaves_the_former_file_and_no_partial_one(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"former")
+
+    def refuse(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskError, match="no space left on the disk while writing .*file"):
+        write_atomically(path, b"later")
+    assert path.read_bytes() == b"former"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_file_is_synced_before_the_rename_and_its_folder_after(tmp_path, monkeypatch):
+    calls = []
+    real_fsync, real_replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), real_fsync(fd))[1])
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("rename"), real_replace(a, b))[1])
+    write_atomically(tmp_path / "file", b"data")
+    assert calls == ["fsync", "rename", "fsync"]
+
+
+WRITER = """
+import sys, itertools
+from pathlib import Path
+from onsight.files import write_atomically
+for n in itertools.count():
+    write_atomically(Path(sys.argv[1]), bytes([n % 256]) * 200_000)
+    print(n, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_a_whole_file(tmp_path):
+    path = Path(tmp_path / "file")
+    for trial in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            process.stdout.readline()
+            time.sleep(0.01 * trial)
+            process.kill()
+        data = path.read_bytes()
+        assert len(data) == 200_000
+        assert len(set(data)) == 1

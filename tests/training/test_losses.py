@@ -1,0 +1,47 @@
+"""Oracles: torch's own functions and formulas in float64."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from onsight.training.losses import balanced_weights, make_loss
+from sklearn.utils.class_weight import compute_class_weight
+
+GENERATOR = torch.Generator().manual_seed(0)
+LOGITS = torch.randn(11, 4, generator=GENERATOR)
+LABELS = torch.randint(0, 4, (11,), generator=GENERATOR)
+WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1])
+
+
+def test_cross_entropy_is_torchs():
+    loss = make_loss("cross-entropy", 0.1, WEIGHTS)(LOGITS, LABELS)
+    assert loss == F.cross_entropy(LOGITS, LABELS, weight=WEIGHTS, label_smoothing=0.1)
+
+
+def test_mse_is_the_tutorials():
+    loss = make_loss("mse", 0.0, None)(LOGITS, LABELS)
+    expected = torch.nn.MSELoss()(LOGITS.softmax(1), torch.eye(4)[LABELS])
+    assert loss == pytest.approx(expected.item(), abs=1e-7)
+
+
+def test_weighted_mse_is_the_weighted_mean():
+    loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, LABELS)
+    errors = (LOGITS.double().softmax(1) - torch.eye(4).double()[LABELS]).square().mean(1)
+    weights = WEIGHTS.double()[LABELS]
+    assert loss.item() == pytest.approx(((errors * weights).sum() / weights.sum()).item())
+
+
+def test_balanced_weights_are_scikit_learns():
+    labels = torch.tensor([0] * 90 + [1] * 9 + [2])
+    weights = balanced_weights(torch.bincount(labels, minlength=3))
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
+    assert torch.allclose(weights.double(), torch.from_numpy(expected), rtol=1e-6)
+
+
+def test_a_class_without_pictures_weighs_nothing():
+    assert balanced_weights(torch.tensor([5, 0, 5])).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_weights_move_with_the_module():
+    loss = make_loss("cross-entropy", 0.0, WEIGHTS).to("meta")
+    assert loss.weights.device.type == "meta"

@@ -1,0 +1,91 @@
+import math
+
+import pytest
+import torch
+from onsight.errors import ConfigError
+from onsight.training.optim import learning_rate_factor, make_optimizer, set_learning_rate
+from torch import nn
+
+
+def make_model():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "lamb", "muon", "rmsprop", "nadamw"])
+def test_every_optimizer_lowers_a_loss(name):
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = make_optimizer(model, name, 0.01, 0.01, 0.9, False)
+    inputs, labels = torch.randn(16, 3, 4, 4), torch.arange(16) % 2
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_unknown_optimizer_names_its_neighbours():
+    with pytest.raises(ConfigError, match="Did you mean adamw"):
+        make_optimizer(make_model(), "adamww", 0.1, 0, 0.9, False)
+
+
+def test_biases_and_norms_are_not_decayed():
+    optimizer = make_optimizer(make_model(), "sgd", 0.1, 0.05, 0.9, True)
+    decays = {g["weight_decay"]: [p.ndim for p in g["params"]] for g in optimizer.param_groups}
+    assert decays == {0.05: [4, 2], 0.0: [1, 1, 1, 1]}
+    assert all(group["nesterov"] for group in optimizer.param_groups)
+
+
+def test_frozen_parameters_are_left_out():
+    model = make_model()
+    model[0].requires_grad_(False)
+    optimizer = make_optimizer(model, "adamw", 0.1, 0.05, 0.9, False)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+def factors(schedule, steps=1000, warmup=0):
+    return [learning_rate_factor(schedule, step, steps, warmup) for step in range(steps)]
+
+
+def test_one_cycle_rises_for_a_quarter_and_falls_to_nothing():
+    course = factors("one-cycle")
+    peak = course.index(max(course))
+    assert abs(peak - 250) <= 1
+    assert max(course) == pytest.approx(1.0, abs=1e-4)
+    assert course[0] < 0.05
+    assert course[-1] < 0.001
+    assert all(a < b for a, b in zip(course[:peak], course[1:peak], strict=False))
+    assert all(a > b for a, b in zip(course[peak:], course[peak + 1 :], strict=False))
+
+
+def test_cosine_equals_torchs_scheduler():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)
+    for factor in factors("cosine", 200):
+        assert factor == pytest.approx(scheduler.get_last_lr()[0], abs=1e-9)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_warmup_climbs_in_equal_steps_then_the_schedule_begins():
+    course = factors("constant", 100, warmup=9)
+    assert course[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert set(course[10:]) == {1.0}
+    course = factors("cosine", 100, warmup=10)
+    assert course[10] == 1.0
+    assert course[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
+
+
+def test_learning_rate_respects_a_groups_own_scale():
+    optimizer = torch.optim.SGD(
+        [
+            {"params": [nn.Parameter(torch.zeros(1))], "lr_scale": 0.1},
+            {"params": [nn.Parameter(torch.zeros(1))]},
+        ],
+        lr=1.0,
+    )
+    set_learning_rate(optimizer, 0.5, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.25]

@@ -1,0 +1,114 @@
+"""Oracle: the plain loop that every tutorial writes."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from onsight.training.ema import MovingAverage
+from onsight.training.losses import make_loss
+from onsight.training.optim import make_optimizer
+from onsight.training.step import NonFiniteStepError, Step
+from torch import nn
+
+CPU = torch.device("cpu")
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def make_batches(count=6, size=8):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(size, 3, 2, 2, generator=generator),
+            torch.randint(0, 3, (size,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def make_step(model, weights=None, **options):
+    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9, False)
+    loss = make_loss("cross-entropy", 0.0, weights)
+    return Step(model, loss, optimizer, precision="fp32", device=CPU, **options)
+
+
+def test_steps_are_bit_equal_to_a_plain_loop():
+    model = make_model()
+    reference = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    step = make_step(model)
+    for inputs, labels in make_batches():
+        loss = step(inputs, labels)
+        optimizer.zero_grad()
+        expected = F.cross_entropy(reference(inputs), labels)
+        expected.backward()
+        optimizer.step()
+        assert loss == expected.item()
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.1, 1.0, 5.0])])
+def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights):
+    whole, split = make_model(), make_model()
+    step, parted = make_step(whole, weights), make_step(split, weights, accumulate=parts)
+    for inputs, labels in make_batches():
+        assert parted(inputs, labels) == pytest.approx(step(inputs, labels), abs=1e-6)
+    for mine, theirs in zip(split.parameters(), whole.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-6)
+
+
+def test_gradients_are_clipped_to_the_norm():
+    model = make_model()
+    step = make_step(model, clip_norm=0.01)
+    step(*make_batches(1)[0])
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert norm == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_bad_loss_changes_nothing(bad, accumulate):
+    model = make_model()
+    step = make_step(model, accumulate=accumulate)
+    step(*make_batches(1)[0])
+    before = copy.deepcopy(model.state_dict())
+    inputs, labels = make_batches(1)[0]
+    inputs[-1, 0, 0, 0] = bad
+    with pytest.raises(NonFiniteStepError, match="the loss is"):
+        step(inputs, labels)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_bf16_trains_and_stays_close():
+    model = make_model()
+    loss = make_loss("cross-entropy", 0.0, None)
+    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9, False)
+    step = Step(model, loss, optimizer, precision="bf16", device=CPU)
+    exact = make_step(make_model())
+    for inputs, labels in make_batches():
+        assert step(inputs, labels) == pytest.approx(exact(inputs, labels), rel=0.02)
+
+
+def test_moving_average_follows_its_formula():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    average = MovingAverage(model, 0.99)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for updates in range(30):
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                tensor.add_(1)
+        average.update(model, updates)
+        decay = min(0.99, (1 + updates) / (10 + updates))
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                expected[name] = decay * expected[name] + (1 - decay) * tensor
+            else:
+                expected[name] = tensor.clone()
+    for name, tensor in average.model.state_dict().items():
+        assert torch.allclose(tensor, expected[name], atol=1e-4)
