@@ -1,10 +1,16 @@
 """Small data sets that tests share."""
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command line sets it, before torch loads
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+
+torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 
 
 @pytest.fixture(autouse=True)

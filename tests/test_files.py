@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from onsight.errors import DiskError
 from onsight.files import write_atomically
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors

@@ -75,8 +75,8 @@ def train(
         config_file=config,
         **_given(fields),
     )
-    facts = {"run": str(run.path), "report": str(run.report), "architecture": run.results["model"]}
-    _show_results({**run.results, **facts, "model": str(run.model)}, json_)
+    results = run.results | {"architecture": run.results["model"]}
+    _show_results(results, json_, run=run.path, model=run.model, report=run.report)
 
 
 @app.command(name="eval")
@@ -128,7 +128,11 @@ def predict(
     /,
     *paths: str,
     csv: Annotated[
-        str | None, Parameter(help="Write a row for every input to this file, or - for stdout.")
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Write a row for every input to this file, or - for stdout.",
+        ),
     ] = None,
     device: Device = "auto",
     module: Module = None,
@@ -214,15 +218,19 @@ def _explain_usage(error: CycloptsError) -> str:
     return f"{error}\nSee `onsight --help`, or a command's own --help."
 
 
-def _show_results(results: dict[str, Any], as_json: bool) -> None:
+def _show_results(results: dict[str, Any], as_json: bool, **places: Path) -> None:
+    """Print results and the places of what was written, for people or as one JSON object."""
     from rich.console import Console
 
     from onsight.report.console import print_results
 
     if as_json:
-        print(json.dumps(results))
+        print(json.dumps(results | {name: str(path) for name, path in places.items()}))
         return
-    print_results(results, Console(highlight=False, soft_wrap=True))
+    console = Console(highlight=False, soft_wrap=True)
+    print_results(results, console)
+    for name, path in places.items():
+        console.print(f"{name}: {path}")
 
 
 def _fail(message: str, code: int) -> NoReturn:

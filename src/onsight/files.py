@@ -37,7 +37,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes | bytearray) -> None:
     """Replace a file whole or not at all, even through a crash.
 
     Raises DiskError; the former file and no partial one is left then.

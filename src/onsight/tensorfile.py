@@ -6,10 +6,11 @@ the file's metadata. safetensors checks the structure; the digest covers every b
 
 import hashlib
 import json
+import mmap
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from onsight.errors import OnsightError
@@ -30,35 +31,52 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
     metadata = {"facts": json.dumps(facts), "sha256": _BLANK}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     data = bytearray(save(contiguous, metadata=metadata))
-    digest = hashlib.sha256(data).hexdigest()
-    place = data.index(f'"sha256":"{_BLANK}"'.encode()) + len('"sha256":"')
-    data[place : place + 64] = digest.encode()
-    write_atomically(path, bytes(data))
+    place = _digest_place(data, _BLANK)
+    data[place : place + 64] = hashlib.sha256(data).hexdigest().encode()
+    write_atomically(path, data)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what write_tensors wrote. Raises DamagedFile; never runs code from the file."""
+    """Map what write_tensors wrote. Raises DamagedFile; never runs code from the file."""
     try:
-        data = bytearray(path.read_bytes())
+        facts = _checked_facts(path)
+        return load_file(path), facts
     except OSError as error:
         raise DamagedFile(f"cannot read {path}: {error.strerror or error}") from error
-    try:
-        metadata = _metadata(data)
-        digest = metadata["sha256"]
-        place = data.index(f'"sha256":"{digest}"'.encode()) + len('"sha256":"')
-        data[place : place + 64] = _BLANK.encode()
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise ValueError("its checksum does not match")
-        return load(bytes(data)), json.loads(metadata["facts"])
     except Exception as error:  # the safetensors parser has many kinds; all mean the same here
         raise DamagedFile(f"{path} is damaged or no Onsight file: {error}") from error
 
 
-def _metadata(data: bytearray) -> dict[str, str]:
+def _checked_facts(path: Path) -> dict[str, Any]:
+    """The facts of a file whose digest is right; ValueError and others if it is not."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        metadata = _metadata(data)
+        digest = metadata["sha256"]
+        place = _digest_place(data, digest)
+        with memoryview(data) as view:
+            found = hashlib.sha256(view[:place])
+            found.update(_BLANK.encode())
+            found.update(view[place + 64 :])
+        if found.hexdigest() != digest:
+            raise ValueError("its checksum does not match")
+        facts: dict[str, Any] = json.loads(metadata["facts"])
+        return facts
+
+
+def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
+    """Where the 64 characters of the digest begin."""
+    mark = b'"sha256":"'
+    place = data.find(mark + digest.encode())
+    if place < 0:
+        raise ValueError("it has no checksum")
+    return place + len(mark)
+
+
+def _metadata(data: mmap.mmap) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, _HEADER_LIMIT_BYTES):
         raise ValueError("it is cut short")
-    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-    if not isinstance(metadata, dict) or len(metadata["sha256"]) != 64:
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
+    if len(metadata["sha256"]) != 64:
         raise ValueError("it has no checksum")
     return metadata

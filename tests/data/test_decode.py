@@ -5,9 +5,10 @@ import struct
 
 import numpy as np
 import pytest
+from PIL import Image
+
 from onsight.data.decode import PictureFormat, decode, fit, probe
 from onsight.errors import PictureError
-from PIL import Image
 
 RNG = np.random.default_rng(0)
 

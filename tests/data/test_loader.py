@@ -1,5 +1,6 @@
 import numpy as np
 import torch
+
 from onsight.data.loader import Loader, Pictures
 from onsight.data.views import Normalization, measure
 

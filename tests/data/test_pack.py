@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack

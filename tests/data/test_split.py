@@ -1,6 +1,7 @@
 import hashlib
 
 import numpy as np
+
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.split import assign, leaks
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
+
 from onsight.data import transforms
 from onsight.data.augment import _TRIES, Augmentation, beta
 from onsight.data.loader import Batch

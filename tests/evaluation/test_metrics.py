@@ -1,14 +1,15 @@
-"""Oracles: scikit-learn, torchmetrics-style loops in float64, and statsmodels' published example."""
+"""Oracles: scikit-learn, plain loops in float64, and a published example."""
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn import metrics as sklearn
+
 from onsight.data.loader import Batch
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.metrics import summarise
 from onsight.evaluation.outcome import observe
-from sklearn import metrics as sklearn
 
 CLASSES = tuple("abcdefg")
 

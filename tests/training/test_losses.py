@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from onsight.training.losses import balanced_weights, make_loss
 from sklearn.utils.class_weight import compute_class_weight
+
+from onsight.training.losses import balanced_weights, make_loss
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(11, 4, generator=GENERATOR)

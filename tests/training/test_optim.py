@@ -1,10 +1,12 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
+
 from onsight.errors import ConfigError
 from onsight.training.optim import learning_rate_factor, make_optimizer, set_learning_rate
-from torch import nn
 
 
 def make_model():
@@ -57,8 +59,8 @@ def test_one_cycle_rises_for_a_quarter_and_falls_to_nothing():
     assert max(course) == pytest.approx(1.0, abs=1e-4)
     assert course[0] < 0.05
     assert course[-1] < 0.001
-    assert all(a < b for a, b in zip(course[:peak], course[1:peak], strict=False))
-    assert all(a > b for a, b in zip(course[peak:], course[peak + 1 :], strict=False))
+    assert all(a < b for a, b in pairwise(course[: peak + 1]))
+    assert all(a > b for a, b in pairwise(course[peak:]))
 
 
 def test_cosine_equals_torchs_scheduler():

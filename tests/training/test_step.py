@@ -5,11 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from onsight.training.ema import MovingAverage
 from onsight.training.losses import make_loss
 from onsight.training.optim import make_optimizer
 from onsight.training.step import NonFiniteStepError, Step
-from torch import nn
 
 CPU = torch.device("cpu")
 

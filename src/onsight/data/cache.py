@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def cache_folder(asked: str = "", keep: bool = True) -> Path | None:
-    """The folder asked for, else $ONSIGHT_CACHE, else onsight in the user's cache; None for none."""
+    """The folder asked for, else $ONSIGHT_CACHE, else the user's; None if nothing is kept."""
     if not keep:
         return None
     if asked:

@@ -3,8 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+
+_SETTINGS: Any = torch.utils.deterministic  # a module whose attributes are settings
 
 
 @contextmanager
@@ -13,16 +16,16 @@ def reproducible(threads: int) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     former_threads = torch.get_num_threads()
     former_mode = torch.get_deterministic_debug_mode()
-    former_fill = torch.utils.deterministic.fill_uninitialized_memory
+    former_fill = _SETTINGS.fill_uninitialized_memory
     former_benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, hides nothing here
+    _SETTINGS.fill_uninitialized_memory = False  # costs time, hides nothing here
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.set_num_threads(former_threads)
         torch.set_deterministic_debug_mode(former_mode)
-        torch.utils.deterministic.fill_uninitialized_memory = former_fill
+        _SETTINGS.fill_uninitialized_memory = former_fill
         torch.backends.cudnn.benchmark = former_benchmark

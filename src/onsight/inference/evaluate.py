@@ -33,7 +33,7 @@ def evaluate(
     device: str = "auto",
     layout: str = "auto",
     cache: bool = True,
-    module: nn.Module | None = None,
+    module: nn.Module | str | None = None,
     csv: Path | None = None,
     story: Story | None = None,
 ) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
+from onsight.models.user import make_user_model
 
 Item = TypeVar("Item")
 Picture = str | Path | bytes | Pixels
@@ -49,7 +50,7 @@ class Predictor:
         self.file = file
         self.classes = file.classes
         self.format = picture_format(facts)
-        net = build_model(file, module).to(device, memory_format=torch.channels_last)
+        net = build_model(file, module).to(device).to(memory_format=torch.channels_last)
         normalization = Normalization(tuple(facts["mean"]), tuple(facts["std"]))
         self.classifier = Classifier(net, normalization, facts["precision"], device)
 
@@ -105,13 +106,19 @@ class Predictor:
         return rows
 
 
-def load(model: str | Path, *, device: str = "auto", module: nn.Module | None = None) -> Predictor:
+def load(
+    model: str | Path, *, device: str = "auto", module: nn.Module | str | None = None
+) -> Predictor:
     """Load a run folder or model file for prediction.
 
-    module: the network itself, for a model of one's own; a file never names code to run.
-    Raises ModelError, DeviceError.
+    module: the network itself, or package.module:callable, for a model of one's own; a file
+    never names code to run. Raises ModelError, DeviceError.
     """
-    file = load_model_file(Path(model))
+    file = load_model_file(model)
+    if isinstance(module, str):
+        facts = picture_format(file.picture)
+        shape = (facts.channels, facts.height, facts.width)
+        module = make_user_model(module, shape, len(file.classes))
     return Predictor(file, choose_device(device).value, module)
 
 

@@ -121,8 +121,9 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
 @torch.no_grad()
 def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
     # A real forward of one black picture: the meta device would import half of torch first.
+    picture = torch.zeros(1, *shape)
     try:
-        output: Tensor = features(torch.zeros(1, *shape))
+        output: Tensor = features(picture)
     except RuntimeError:  # torch refuses a map smaller than the kernel
         return None
     return output.numel() or None

@@ -48,7 +48,7 @@ def _heads(model: nn.Module) -> list[nn.Module]:
         if heads:
             return heads
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return linears[-1:]
+    return [*linears[-1:]]
 
 
 def _head_parameters(model: nn.Module) -> list[nn.Parameter]:

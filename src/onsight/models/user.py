@@ -124,6 +124,8 @@ def _arguments(
             f"Onsight passes any of {', '.join(offered)}"
         )
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    if inspect.getattr_static(target, "__init__", None) is nn.Module.__init__:
+        takes_any = False  # a class without an __init__ inherits one that only seems to take any
     if takes_any and not named & {"num_classes", "classes"}:
         accepted["num_classes"] = classes  # torchvision's nets take it so
     return accepted

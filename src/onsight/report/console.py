@@ -69,7 +69,10 @@ class Story:
 
     def choice(self, name: str, choice: Choice[Any]) -> None:
         """A choice with its reason."""
-        self.say(f"{name}: {choice.value} ({choice.reason})")
+        value = choice.value
+        if isinstance(value, tuple):  # a (height, width)
+            value = "x".join(str(side) for side in value)
+        self.say(f"{name}: {value} ({choice.reason})")
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Bar]:

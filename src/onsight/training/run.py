@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import seconds_since_start
 from onsight.models.catalog import make_model, preferred_size, pretrained_normalization
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import freeze_backbone, hold_frozen_norms
+from onsight.models.freeze import freeze_backbone
 from onsight.randomness import key
 from onsight.report.console import Story
 from onsight.report.tables import write_problems
@@ -294,12 +294,10 @@ def _make_net(
     torch.manual_seed(key(config.seed) >> 1)
     shape = (channels, height, width)
     if module is None:
-        module = make_model(
-            config.model, shape, len(dataset.classes), pretrained=config.pretrained
-        )
+        module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
     if config.freeze:
         freeze_backbone(module)
-    return module.to(device, memory_format=torch.channels_last)
+    return module.to(device).to(memory_format=torch.channels_last)
 
 
 def _make_step(

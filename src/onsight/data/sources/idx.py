@@ -1,0 +1,123 @@
+"""IDX files, the format of MNIST and its family, gzipped or not.
+
+Source: http://yann.lecun.com/exdb/mnist/ (a big-endian header, then the values).
+"""
+
+import gzip
+import math
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, UNSPLIT, VALIDATION
+from onsight.data.sources.arrays import Part, array_source
+from onsight.data.sources.source import Source
+from onsight.errors import DataError
+
+_IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
+_UBYTE = 0x08
+_SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
+_MOST_DEFLATE_RATIO = 1032  # what 258-byte matches of 2 bits each can reach
+
+
+class _Pair(NamedTuple):
+    """The two files of one split."""
+
+    split: int
+    images: Path
+    labels: Path
+
+
+def holds_idx(folder: Path) -> bool:
+    """Whether a folder has IDX image files in it."""
+    return any(_IMAGES.fullmatch(name) for name in os.listdir(folder))
+
+
+def read_idx(folder: Path) -> Source:
+    """The pictures (H, W, 1) of the IDX files in a folder, by split.
+
+    Raises DataError for a missing, damaged or cut-short file, or several sets at once.
+    """
+    folder = Path(os.path.realpath(folder))
+    pairs = sorted(_pairs(folder))
+    if not pairs:
+        raise DataError(f"{folder} has no file like train-images-idx3-ubyte or ...-ubyte.gz")
+    _refuse_several(folder, pairs)
+    files = [file for pair in pairs for file in (pair.images, pair.labels)]
+    return array_source("idx", "IDX files", folder, files, [_read(pair) for pair in pairs], ())
+
+
+def _pairs(folder: Path) -> Iterator[_Pair]:
+    """The pairs of files in a folder; a file beside its gzipped twin comes first."""
+    names = sorted(os.listdir(folder))
+    for prefix in sorted({match[1] for name in names if (match := _IMAGES.fullmatch(name))}):
+        images = _file(folder, names, f"{prefix}-images", "idx3-ubyte")
+        labels = _file(folder, names, f"{prefix}-labels", "idx1-ubyte")
+        yield _Pair(_split(prefix), images, labels)
+
+
+def _file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
+    pattern = re.compile(rf"{re.escape(prefix)}[-.]{ending}(\.gz)?")
+    for name in names:
+        if pattern.fullmatch(name):
+            return folder / name
+    raise DataError(f"{folder / prefix}-{ending}[.gz] is missing; put it beside the others")
+
+
+def _split(prefix: str) -> int:
+    return next((split for word, split in _SPLITS.items() if word in prefix.lower()), UNSPLIT)
+
+
+def _refuse_several(folder: Path, pairs: list[_Pair]) -> None:
+    for one, two in pairwise(pairs):
+        if one.split == two.split:
+            raise DataError(
+                f"{folder} holds several data sets: {one.images.name} and {two.images.name} are "
+                f"both {SPLIT_NAMES[one.split]}. Put each set in a folder of its own."
+            )
+
+
+def _read(pair: _Pair) -> Part:
+    images, labels = _values(pair.images, 3), _values(pair.labels, 1)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{pair.images} has {len(images):,} pictures, but {pair.labels} {len(labels):,} labels"
+        )
+    if 0 in images.shape[1:]:
+        raise DataError(f"{pair.images} has pictures of {images.shape[1]}x{images.shape[2]} pixels")
+    return Part(pair.split, images[..., np.newaxis], labels)
+
+
+def _values(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """The values of an IDX file, in its shape."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            shape = _shape(path, file.read(4 + 4 * dimensions), dimensions)
+            expected = math.prod(shape)
+            # One byte more shows a file that is too long; a false header must not fill memory.
+            most = _MOST_DEFLATE_RATIO * path.stat().st_size
+            data = file.read(min(expected, most) + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged or cut short: {error}") from error
+    if len(data) != expected:
+        kind = "longer" if len(data) > expected else "shorter"
+        raise DataError(f"{path} is {kind} than its header says ({shape}); fetch it again")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
+    """The sizes that a header states, once it is the right kind of header."""
+    if header[:4] != bytes([0, 0, _UBYTE, dimensions]) or len(header) != 4 + 4 * dimensions:
+        raise DataError(
+            f"{path} is no IDX file of {dimensions}-dimensional bytes: "
+            f"it starts with {header[:4].hex(' ') or 'nothing'}"
+        )
+    return struct.unpack(f">{dimensions}I", header[4:])

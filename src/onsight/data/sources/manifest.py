@@ -1,0 +1,114 @@
+"""A manifest: a table that lists pictures with their labels and perhaps their splits."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
+from onsight.data.sources.entries import Entry, read_entries
+from onsight.data.sources.folder import FileReader
+from onsight.data.sources.found import counted, found_line
+from onsight.data.sources.regular import identity
+from onsight.data.sources.source import Source
+from onsight.errors import DataError
+
+
+def read_manifest(manifest: Path) -> Source:
+    """The pictures that a CSV, TSV, JSON lines or Parquet file lists.
+
+    Paths are relative to the manifest's folder. Raises DataError for a manifest that
+    cannot be understood or that leaves no picture.
+    """
+    manifest = manifest.absolute()
+    listing = _Listing(manifest)
+    for entries in _by_file(read_entries(manifest), str(manifest.parent)):
+        listing.judge(entries)
+    if not listing.rows:
+        raise DataError(f"{manifest} leaves no picture to use{listing.first_reason()}")
+    index = Index.of(listing.rows)
+    size = counted(listing.lines, "line", "lines")
+    return Source(
+        kind="manifest",
+        root=manifest,
+        index=index,
+        read=FileReader(str(manifest.parent), index.locators),
+        fingerprint=listing.digest.hexdigest(),
+        found=found_line(f"{manifest.suffix[1:].upper()} manifest", index, size),
+        problems=[problem for _, problem in sorted(listing.problems)],
+    )
+
+
+class _Listing:
+    """What comes of a manifest's entries: each becomes a row or a problem."""
+
+    def __init__(self, manifest: Path) -> None:
+        self.folder = str(manifest.parent)
+        self.rows: list[Row] = []
+        self.problems: list[tuple[int, Problem]] = []
+        self.digest = hashlib.sha256(identity("manifest", manifest.stat()))
+
+    @property
+    def lines(self) -> int:
+        """The number of entries judged."""
+        return len(self.rows) + len(self.problems)
+
+    def first_reason(self) -> str:
+        """An example of why entries cannot be used."""
+        if not self.problems:
+            return ": it lists none"
+        line, problem = min(self.problems)
+        return f" (line {line}: {problem.path}: {problem.reason})"
+
+    def judge(self, entries: Sequence[Entry]) -> None:
+        """Take in all entries of one file: at most one row, and problems for the others."""
+        self._refuse((entry for entry in entries if not entry.label), "has no label")
+        entries = [entry for entry in entries if entry.label]
+        reason = _contradiction(entries)
+        if entries and not reason:
+            reason = self._look(entries[0].path)
+        if entries and not reason:
+            first = entries[0]
+            self.rows.append(Row(first.path, first.label, first.split))
+            entries, reason = entries[1:], "listed twice; used once"
+        self._refuse(entries, reason)
+
+    def _refuse(self, entries: Iterable[Entry], reason: str) -> None:
+        for entry in entries:
+            self.problems.append((entry.line, Problem(entry.path, "scan", reason)))
+
+    def _look(self, path: str) -> str:
+        """Why a file cannot be used, or nothing; it goes into the fingerprint then."""
+        try:
+            facts = Path(self.folder, path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return "listed in the manifest but the file is not there"
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        if not stat.S_ISREG(facts.st_mode):
+            return "not a regular file"
+        self.digest.update(identity(path, facts))
+        return ""
+
+
+def _by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry]]:
+    """Entries in groups of the same file, however its path is spelt."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        file = os.path.normpath(os.path.join(folder, entry.path))
+        groups.setdefault(file, []).append(entry)
+    return groups.values()
+
+
+def _contradiction(entries: Sequence[Entry]) -> str:
+    """How entries of one file contradict each other, or nothing."""
+    labels = sorted({entry.label for entry in entries})
+    if len(labels) > 1:
+        return f"listed under {_number(labels)} labels: {', '.join(labels)}"
+    splits = [SPLIT_NAMES[split] for split in sorted({entry.split for entry in entries})]
+    return f"listed in {_number(splits)} splits: {', '.join(splits)}" if len(splits) > 1 else ""
+
+
+def _number(items: Sequence[str]) -> str:
+    return "two" if len(items) == 2 else str(len(items))

@@ -1,0 +1,134 @@
+"""Data sets by name: downloaded by torchvision, then read by our own readers."""
+
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from onsight.data.sources.cifar import read_cifar
+from onsight.data.sources.folder import read_folder
+from onsight.data.sources.idx import read_idx
+from onsight.data.sources.source import Source
+from onsight.errors import DataError, did_you_mean
+from onsight.files import disk_errors
+
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _NamedSet(NamedTuple):
+    """torchvision's class, the folder it fills below its root, what that holds, and our reader."""
+
+    torchvision_class: str
+    folder: str
+    files: str
+    read: Callable[[Path], Source]
+
+
+_IDX_FILES = (
+    "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+    "t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz"
+)
+
+NAMED_SETS = {
+    "cifar10": _NamedSet(
+        "CIFAR10", "cifar-10-batches-py", "the content of cifar-10-python.tar.gz", read_cifar
+    ),
+    "cifar100": _NamedSet(
+        "CIFAR100", "cifar-100-python", "the content of cifar-100-python.tar.gz", read_cifar
+    ),
+    "mnist": _NamedSet("MNIST", "MNIST/raw", _IDX_FILES, read_idx),
+    "fashion-mnist": _NamedSet("FashionMNIST", "FashionMNIST/raw", _IDX_FILES, read_idx),
+    "kmnist": _NamedSet("KMNIST", "KMNIST/raw", _IDX_FILES, read_idx),
+    "eurosat": _NamedSet(
+        "EuroSAT", "eurosat/2750", "the class folders of EuroSAT.zip", read_folder
+    ),
+    "imagenette": _NamedSet(
+        "Imagenette", "imagenette2", "train and val of imagenette2.tgz", read_folder
+    ),
+}
+
+
+def known_name(data: str) -> str | None:
+    """The name of a set however it is spelt: FashionMNIST, fashion_mnist, CIFAR-10."""
+    plain = {_plain(name): name for name in NAMED_SETS}
+    return plain.get(_plain(data))
+
+
+def read_named(data: str) -> Source:
+    """A data set by its name, downloaded at the first use.
+
+    Raises DataError for an unknown name, or saying which files to put where when they
+    cannot be downloaded.
+    """
+    name = known_name(data)
+    if name is None:
+        known = ", ".join(NAMED_SETS)
+        hint = did_you_mean(data.lower(), NAMED_SETS)
+        raise DataError(f"no data set is called '{data}'.{hint} Known are {known}.")
+    root, chosen = named_root(), NAMED_SETS[name]
+    folder = root / chosen.folder
+    if not folder.is_dir():
+        _download(name, chosen, root)
+    source = chosen.read(folder)
+    return replace(source, found=f"{name} in {folder}: {source.found}")
+
+
+def named_root() -> Path:
+    """Where named sets lie: $ONSIGHT_DATA, else onsight/datasets in the user's cache."""
+    own = os.environ.get("ONSIGHT_DATA")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(own).expanduser() if own else Path(base).expanduser() / "onsight" / "datasets"
+
+
+def _download(name: str, chosen: _NamedSet, root: Path) -> None:
+    """Let torchvision fetch and check a set beside its place, then rename it into it."""
+    with disk_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(prefix=".download-", dir=root)
+    with temporary as folder:
+        try:
+            _fetch(chosen.torchvision_class, folder)
+        except Exception as error:  # whatever failed, the files can be put there by hand
+            raise _cannot_download(name, chosen, root, error) from error
+        with disk_errors(root):
+            _move(Path(folder) / chosen.folder, root / chosen.folder)
+
+
+def _fetch(torchvision_class: str, root: str) -> None:
+    from torchvision import datasets
+
+    usual_timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that swallows packets is none
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout holds the result
+            getattr(datasets, torchvision_class)(root, download=True)
+    finally:
+        socket.setdefaulttimeout(usual_timeout)
+
+
+def _move(folder: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.rename(place)
+    except OSError:
+        if not place.is_dir():  # otherwise another run was faster; its files are as good
+            raise
+
+
+def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> DataError:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return DataError(
+        f"{name} is not in {root} and cannot be downloaded: {first_line}\n"
+        f"Put {chosen.files} into {root / chosen.folder}, or give the folder that holds "
+        "them: onsight train FOLDER"
+    )
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")

@@ -1,0 +1,49 @@
+"""Reading one picture's file whole, and nothing but a regular file."""
+
+import os
+import stat
+
+from onsight.errors import PictureError
+
+LARGEST_FILE_BYTES = 512 * 2**20  # no picture is that large; a mislaid video may be
+
+# O_NONBLOCK: a FIFO put in a picture's place must not hang the run.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def read_regular_file(path: str) -> bytes:
+    """All bytes of a regular file.
+
+    Raises PictureError when it is none, cannot be read, is empty or is over 512 MB.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+        try:
+            size = _checked_size(os.fstat(descriptor))
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise PictureError(f"cannot be read: {error.strerror or error}") from error
+
+
+def check_size(size: int) -> int:
+    """A picture's size in bytes, if it is sensible; raises PictureError."""
+    if size == 0:
+        raise PictureError("empty file (0 bytes)")
+    if size > LARGEST_FILE_BYTES:
+        raise PictureError(f"{size / 2**20:,.0f} MB is over the limit of 512 MB for one picture")
+    return size
+
+
+def identity(path: str, facts: os.stat_result) -> bytes:
+    """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
+    text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _checked_size(facts: os.stat_result) -> int:
+    if not stat.S_ISREG(facts.st_mode):
+        raise PictureError("not a regular file")
+    return check_size(facts.st_size)

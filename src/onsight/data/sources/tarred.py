@@ -1,0 +1,87 @@
+"""The members of a plain tar, read in place by their offsets."""
+
+import os
+import tarfile
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from onsight.data.sources.members import Members
+from onsight.data.sources.regular import check_size
+from onsight.errors import PictureError
+
+
+class BrokenTar(Exception):
+    """The archive is damaged or cut short."""
+
+
+@dataclass(frozen=True)
+class TarReader:
+    """Reads usable member i; threads do not disturb each other, as pread has no position."""
+
+    descriptor: int
+    offsets: "array[int]"
+    sizes: "array[int]"
+
+    def __call__(self, member: int) -> bytes:
+        """The bytes of a member. Raises PictureError."""
+        size = check_size(self.sizes[member])
+        try:
+            data = os.pread(self.descriptor, size, self.offsets[member])
+        except OSError as error:
+            raise PictureError(f"cannot be read: {error.strerror}") from error
+        if len(data) < size:
+            raise PictureError("the archive was cut short since it was opened")
+        return data
+
+
+def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
+    """The usable members of an uncompressed tar and their reader.
+
+    Raises BrokenTar; DataError at too many members.
+    """
+    members, offsets, sizes = Members(), array("q"), array("q")
+    for info in _headers(file):
+        if not info.isdir() and members.admit(info.name, _refusal(info)):
+            offsets.append(info.offset_data)
+            sizes.append(info.size)
+    return members, TarReader(file.fileno(), offsets, sizes)
+
+
+def _headers(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """Every member's header, up to the end mark.
+
+    TarFile's own iteration takes a damaged header for the end, and keeps every member.
+    """
+    length = os.fstat(file.fileno()).st_size
+    try:
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8")
+        place = 0
+        while _has_more(file, place):
+            info = tarfile.TarInfo.fromtarfile(archive)
+            if not place < archive.offset <= length:  # the next header's; sizes may be negative
+                raise BrokenTar(f"{info.name} reaches beyond the archive, which was cut short")
+            place = archive.offset
+            yield info
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise BrokenTar(str(error) or type(error).__name__) from error
+
+
+def _has_more(file: IO[bytes], place: int) -> bool:
+    """Whether a header stands at a place, and not the end mark; the file is left there."""
+    file.seek(place)
+    block = file.read(tarfile.BLOCKSIZE)
+    if not block:
+        raise BrokenTar("it ends without an end mark, so it was cut short")
+    file.seek(place)
+    return block.count(0) < len(block)
+
+
+def _refusal(info: tarfile.TarInfo) -> str:
+    """Why a member's kind cannot be used, or nothing."""
+    if info.issym() or info.islnk():
+        return "a link"
+    if info.issparse():
+        return "stored as a sparse file"
+    return "" if info.isreg() else "not a regular file"

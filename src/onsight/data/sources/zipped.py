@@ -1,0 +1,85 @@
+"""The members of a zip, read in place."""
+
+import contextlib
+import stat
+import zipfile
+from dataclasses import dataclass
+from typing import IO
+
+from onsight.data.sources.members import Members
+from onsight.data.sources.regular import check_size
+from onsight.errors import PictureError
+
+_ENCRYPTED, _UTF8 = 0x1, 0x800  # general purpose flags, APPNOTE.TXT 4.4.4
+_UNIX = 3  # the system whose file modes stand in the upper half of external_attr
+_RATIO_FREE_BYTES = 10_000_000
+_MOST_RATIO = 200
+
+
+@dataclass(frozen=True)
+class ZipReader:
+    """Reads usable member i; any number of threads may do so at a time.
+
+    The archive is opened on a file of the caller's, which zipfile then never closes by
+    itself: its count of open members is not safe against threads, its reading is.
+    """
+
+    archive: zipfile.ZipFile
+    infos: list[zipfile.ZipInfo]
+
+    def __call__(self, member: int) -> bytes:
+        """The bytes of a member. Raises PictureError."""
+        info = self.infos[member]
+        _refuse(info)
+        try:
+            return self.archive.read(info)
+        except Exception as error:  # the decompressors raise many kinds on damaged members
+            raise PictureError(f"cannot be read from the archive: {error}") from error
+
+
+def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
+    """The usable members of a zip and their reader.
+
+    Raises what zipfile raises on a broken archive; DataError at too many members.
+    """
+    archive = zipfile.ZipFile(file)
+    members = Members()
+    files = (info for info in archive.infolist() if not _is_folder(info))
+    infos = [info for info in files if members.admit(_name(info), _refusal(info))]
+    return members, ZipReader(archive, infos)
+
+
+def _refuse(info: zipfile.ZipInfo) -> None:
+    """Raise PictureError for a member that must not be decompressed."""
+    if info.flag_bits & _ENCRYPTED:
+        raise PictureError("encrypted; unpack the archive with its password first")
+    size = check_size(info.file_size)
+    if size > _RATIO_FREE_BYTES and size > _MOST_RATIO * info.compress_size:
+        raise PictureError(
+            f"suspiciously compressed: {size / 1e6:,.0f} MB in {info.compress_size:,} bytes"
+        )
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """A member's name; unmarked UTF-8, as macOS writes it, is recognised."""
+    name = info.filename
+    if not name.isascii() and not info.flag_bits & _UTF8:
+        with contextlib.suppress(UnicodeError):
+            name = name.encode("cp437").decode("utf-8")
+    return name.replace("\\", "/")
+
+
+def _mode(info: zipfile.ZipInfo) -> int:
+    return info.external_attr >> 16 if info.create_system == _UNIX else 0
+
+
+def _is_folder(info: zipfile.ZipInfo) -> bool:
+    return info.is_dir() or stat.S_ISDIR(_mode(info))
+
+
+def _refusal(info: zipfile.ZipInfo) -> str:
+    """Why a member's kind cannot be used, or nothing."""
+    mode = _mode(info)
+    if stat.S_ISLNK(mode):
+        return "a link"
+    return "not a regular file" if stat.S_IFMT(mode) not in (0, stat.S_IFREG) else ""

@@ -1,0 +1,101 @@
+"""Accelerators are mocked at torch's own border: no test needs one."""
+
+import types
+
+import pytest
+import torch
+
+from onsight.errors import ConfigError, DeviceError
+from onsight.hardware import cores, devices
+from onsight.hardware.reproducible import reproducible
+from onsight.hardware.usage import peak_memory_bytes, seconds_since_start
+from onsight.training.plan import choose_precision, choose_residency
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    facts = types.SimpleNamespace(name="Test GPU", total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
+
+
+def test_without_an_accelerator_auto_is_the_cpu_and_says_why(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    choice = devices.choose_device("auto")
+    assert choice.value == torch.device("cpu")
+    assert "no accelerator" in choice.reason
+
+
+def test_auto_takes_the_first_gpu(two_gpus):
+    choice = devices.choose_device("auto")
+    assert choice.value == torch.device("cuda:0")
+    assert "of 2" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("cpu", "cpu")]
+)
+def test_a_device_that_is_asked_for_is_obeyed(two_gpus, asked, expected):
+    assert devices.choose_device(asked).value == torch.device(expected)
+
+
+@pytest.mark.parametrize("asked", ["cuda:2", "mps", "xpu", "tpu", "cuda:x", ""])
+def test_a_device_that_is_not_there_lists_those_that_are(two_gpus, asked):
+    with pytest.raises(DeviceError, match="there are: cuda:0, cuda:1, cpu"):
+        devices.choose_device(asked)
+
+
+def test_a_cpu_only_torch_beside_a_driver_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(devices.Path, "exists", lambda path: "nvidia" in str(path))
+    with pytest.raises(DeviceError, match="CPU-only build"):
+        devices.choose_device("cuda:0")
+
+
+def test_devices_are_described(two_gpus):
+    assert devices.describe_device(torch.device("cuda:0")) == "Test GPU, 80 GiB"
+    assert "cores" in devices.describe_device(torch.device("cpu"))
+
+
+def test_precision_follows_the_device(two_gpus):
+    assert choose_precision("auto", torch.device("cuda:0")).value == "bf16"
+    assert choose_precision("auto", torch.device("cpu")).value == "fp32"
+    assert choose_precision("fp16", torch.device("cuda:0")).value == "fp16"
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        choose_precision("fp16", torch.device("cpu"))
+
+
+def test_pictures_stay_on_a_device_only_with_room_to_spare(two_gpus):
+    gpu = torch.device("cuda:0")
+    assert choose_residency(types.SimpleNamespace(nbytes=3 * 10**8), gpu).value == "device"
+    assert choose_residency(types.SimpleNamespace(nbytes=5 * 10**8), gpu).value == "memory map"
+    cpu = torch.device("cpu")
+    assert choose_residency(types.SimpleNamespace(nbytes=1), cpu).value == "memory map"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("150000 100000", 1), ("max 100000", 8), ("400000 100000", 4)]
+)
+def test_cores_respect_the_cgroup_quota(monkeypatch, tmp_path, text, expected):
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(cores, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert cores.usable_cores() == expected
+
+
+def test_settings_come_back_after_a_run():
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with reproducible(1):
+        assert torch.get_num_threads() == 1
+        assert torch.are_deterministic_algorithms_enabled()
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+
+
+def test_usage_is_plausible():
+    assert 0 < seconds_since_start() < 3600
+    assert peak_memory_bytes() > 50e6

@@ -1,0 +1,140 @@
+"""Oracle: the run's own predictions.csv."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import onsight
+from onsight.cli import main
+from onsight.errors import DataError, ModelError, PictureError
+from onsight.report.console import Silence
+
+FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
+
+
+@pytest.fixture
+def run(bars, tmp_path):
+    return onsight.train(bars, out=tmp_path / "run", **FAST)
+
+
+def rows_of(run):
+    text = (run.path / "predictions.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_predictions_equal_the_runs(run, bars):
+    rows = rows_of(run)
+    predictor = onsight.load(run.path)
+    paths = [bars / row["path"] for row in rows]
+    assert predictor.predict(paths) == [row["predicted"] for row in rows]
+    probabilities = predictor.predict_proba(paths)
+    assert probabilities.shape == (len(rows), 2)
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-6)
+    for row, found in zip(rows, probabilities.max(1), strict=True):
+        assert float(row["probability"]) == pytest.approx(found, abs=1e-5)
+
+
+def test_evaluation_is_bit_equal_to_the_runs(run, bars, tmp_path):
+    results = onsight.evaluate(run.path, bars, csv=tmp_path / "again.csv")
+    for name in ("accuracy", "loss", "confusion", "classes", "calibration", "images"):
+        expected = run.results[name]
+        if name == "classes":
+            kept = results["classes"][0].keys()
+            expected = [{key: row[key] for key in kept} for row in expected]
+        assert results[name] == expected
+    assert (tmp_path / "again.csv").read_text() == (run.path / "predictions.csv").read_text()
+    assert results["seen"] == 120 - results["images"]
+
+
+def test_a_picture_gives_the_same_alone_and_among_others(run, bars):
+    predictor = onsight.load(run.path)
+    paths = sorted(bars.rglob("*.png"))[:40]
+    before = {name: t.clone() for name, t in predictor.classifier.net.state_dict().items()}
+    together = predictor.predict_proba(paths)
+    alone = np.concatenate([predictor.predict_proba([path]) for path in paths])
+    assert np.allclose(together, alone, atol=1e-5)
+    for name, tensor in predictor.classifier.net.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_paths_bytes_and_pixels_are_the_same_to_it(run, bars):
+    predictor = onsight.load(run.model)
+    path = next(bars.rglob("*.png"))
+    pixels = np.asarray(Image.open(path))[:, :, None]
+    rows = predictor.predict_proba([path, str(path), path.read_bytes(), pixels])
+    assert (rows == rows[0]).all()
+
+
+def test_every_input_has_its_row_and_a_broken_one_its_reason(run, bars, tmp_path, capsysbinary):
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    good = sorted(bars.rglob("*.png"))[:3]
+    for number, path in enumerate(good):
+        (mixed / f"{number}.png").write_bytes(path.read_bytes())
+    (mixed / "1-broken.png").write_bytes(good[0].read_bytes()[:50])
+    (mixed / ".hidden").write_bytes(b"")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(run.path), str(mixed), "--csv", "-"])
+    assert stop.value.code == 0
+    rows = list(csv.DictReader(capsysbinary.readouterr().out.decode().splitlines()))
+    assert [Path(row["path"]).name for row in rows] == ["0.png", "1-broken.png", "1.png", "2.png"]
+    assert [bool(row["predicted"]) for row in rows] == [True, False, True, True]
+    assert rows[1]["problem"].startswith("broken")
+    assert rows[1]["probability"] == ""
+    with pytest.raises(SystemExit):
+        main(["predict", str(run.path), str(mixed), "--json"])
+    facts = json.loads(capsysbinary.readouterr().out.decode().splitlines()[-1])
+    assert (facts["images"], facts["used"], facts["problems"]) == (4, 3, 1)
+    with pytest.raises(PictureError, match="1-broken.png: broken"):
+        onsight.load(run.path).predict([mixed / "1-broken.png"])
+
+
+def test_evaluation_refuses_pictures_it_was_trained_on(run, bars, tmp_path):
+    trained_on = tmp_path / "trained"
+    held_out = {row["path"] for row in rows_of(run)}
+    for path in bars.rglob("*.png"):
+        relative = path.relative_to(bars)
+        if str(relative) not in held_out:
+            target = trained_on / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match="used to train this model"):
+        onsight.evaluate(run.path, trained_on)
+
+
+def test_evaluation_goes_by_class_names_not_numbers(run, bars, tmp_path):
+    rng = np.random.default_rng(5)
+    for name in ("down", "aardvark"):
+        (tmp_path / "new" / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = rng.integers(0, 255, (12, 12), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "new" / name / f"{number}.png")
+    results = onsight.evaluate(run.path, tmp_path / "new")
+    assert results["images"] == 4
+    assert results["problems"] == 4
+    assert "aardvark" in results["problem_rows"][0].reason
+    assert [row["images"] for row in results["classes"]] == [0, 4]
+
+
+class OwnNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(144, 2)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+def test_a_network_of_ones_own_is_never_imported_because_a_file_says_so(bars, tmp_path):
+    run = onsight.train(bars, out=tmp_path / "own", model=OwnNet(), **FAST)
+    with pytest.raises(ModelError, match="--module"):
+        onsight.load(run.path)
+    rows = rows_of(run)
+    predictor = onsight.load(run.path, module=OwnNet())
+    assert predictor.predict([bars / rows[0]["path"]]) == [rows[0]["predicted"]]

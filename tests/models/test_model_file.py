@@ -1,0 +1,165 @@
+"""The model file: the same net comes back, damage is refused, no code is run."""
+
+import random
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from onsight.errors import ModelError
+from onsight.models.catalog import make_model
+from onsight.models.file import ModelFile, build_model, load_model_file, picture_keys, save_model
+from onsight.tensorfile import write_tensors
+
+PICTURE = {"height": 16, "width": 20, "channels": 1, "fit": "stretch", "mean": [0.5], "std": [0.2]}
+
+
+def model_file(name: str, net: nn.Module) -> ModelFile:
+    return ModelFile(
+        model=name,
+        classes=("cat", "chien", "犬"),
+        picture=PICTURE,
+        results={"accuracy": 0.75, "classes": [{"name": "cat", "n": 4}]},
+        provenance={"config": {"seed": 3}},
+        weights=dict(net.state_dict()),
+        seen=np.array([5, -3, 9], np.int64),
+    )
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("name", ["compact", "lenet", "resnet10t"])
+def test_the_same_net_comes_back(tmp_path, name):
+    torch.manual_seed(0)
+    net = make_model(name, (1, 16, 20), 3)
+    net(torch.randn(8, 1, 16, 20))  # norms have statistics now
+    file = model_file(name, net.eval())
+    save_model(tmp_path / "model.safetensors", file)
+    for path in (tmp_path, str(tmp_path / "model.safetensors")):
+        loaded = load_model_file(path)
+        state = torch.get_rng_state()
+        again = build_model(loaded)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert not any(module.training for module in again.modules())
+        images = torch.randn(2, 1, 16, 20)
+        with torch.no_grad():
+            assert torch.equal(net(images), again(images))
+    facts = ("model", "classes", "picture", "results", "provenance")
+    for field in facts:
+        assert getattr(loaded, field) == getattr(file, field)
+    assert loaded.seen.tolist() == [-3, 5, 9]
+
+
+def test_tied_weights_can_be_saved(tmp_path):
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    save_model(tmp_path / "m.safetensors", model_file("my.nets:Tied", net))
+    other = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    build_model(load_model_file(tmp_path / "m.safetensors"), other)
+    assert torch.equal(other[0].weight, net[0].weight)
+    assert torch.equal(other[1].weight, net[0].weight)
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """One bit flipped, the end cut off, or a block zeroed; never the same bytes."""
+    place = rng.randrange(len(data))
+    kind = rng.choice(["flip", "flip", "cut", "zero"])
+    if kind == "cut":
+        return data[:place]
+    if kind == "flip":
+        return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+    end = min(len(data), place + rng.choice([1, 16, 64, 512]))
+    zeroed = data[:place] + bytes(end - place) + data[end:]
+    return zeroed if zeroed != data else damaged(data, rng)
+
+
+def test_any_damage_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_model(path, model_file("my.nets:Tiny", tiny()))
+    data = path.read_bytes()
+    rng = random.Random(0)
+    for number in range(1400):
+        broken = damaged(data, rng)
+        assert broken != data
+        path.write_bytes(broken)
+        try:
+            load_model_file(path)
+        except ModelError:
+            continue
+        pytest.fail(f"damage {number} went unnoticed")
+    path.write_bytes(data)
+    assert load_model_file(path).model == "my.nets:Tiny"
+
+
+def test_what_is_no_model_file_is_said(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(ModelError, match=r"holds no model.safetensors"):
+        load_model_file(tmp_path)
+    with pytest.raises(ModelError, match="No such file"):
+        load_model_file(path)
+    path.write_bytes(b"PK\x03\x04 a zip of pickles")
+    with pytest.raises(ModelError, match="damaged or no Onsight file"):
+        load_model_file(path)
+    write_tensors(path, {"a": torch.zeros(1)}, {"step": 3})
+    with pytest.raises(ModelError, match="is no Onsight model file"):
+        load_model_file(path)
+    write_tensors(path, {}, {"format": "onsight-model", "version": 99})
+    with pytest.raises(ModelError, match=r"version 99 .*reads version 1.*Upgrade"):
+        load_model_file(path)
+    write_tensors(path, {}, {"format": "onsight-model", "version": 1, "model": "lenet"})
+    with pytest.raises(ModelError, match=r"no complete Onsight model file.*classes"):
+        load_model_file(path)
+
+
+def test_a_file_never_has_code_imported(tmp_path, monkeypatch):
+    (tmp_path / "canary.py").write_text(
+        "import pathlib\npathlib.Path('sang').touch()\nfrom torch import nn\n"
+        "def Net(): return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    net = tiny()
+    save_model(tmp_path / "model.safetensors", model_file("canary:Net", net))
+    file = load_model_file(tmp_path)
+    with pytest.raises(ModelError, match=r"--module canary:Net.*module="):
+        build_model(file)
+    assert "canary" not in sys.modules
+    assert not (tmp_path / "sang").exists()
+    filled = build_model(file, tiny())
+    assert torch.equal(filled[1].weight, net[1].weight)
+    assert not filled.training
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), r"1.weight is \(3, 4\), .*\(3, 5\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False)), "1.bias is not part of"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 3)), "0.weight is missing; 0.bias is missing"),
+        (nn.BatchNorm2d(3), "weight is missing; bias is missing; running_mean .* and 4 more"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(module, message):
+    file = model_file("my.nets:Tiny", tiny())
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with pytest.raises(ModelError, match=f"do not fit 'my.nets:Tiny': .*{message}"):
+        build_model(file, module)
+    assert all(torch.equal(before[name], one) for name, one in module.state_dict().items())
+
+
+@pytest.mark.parametrize("picture", [{}, {**PICTURE, "height": "16"}])
+def test_a_file_without_its_pictures_size(picture):
+    file = replace(model_file("lenet", tiny()), picture=picture)
+    with pytest.raises(ModelError, match=r"does not say its picture's size.*(channels|'16')"):
+        build_model(file)
+
+
+def test_picture_keys_are_the_first_half_of_the_digests():
+    digests = np.random.default_rng(0).integers(0, 256, (5, 16), np.uint8)
+    expected = [int.from_bytes(bytes(row[:8]), "big", signed=True) for row in digests]
+    assert picture_keys(digests).tolist() == expected

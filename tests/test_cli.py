@@ -1,0 +1,286 @@
+"""What people type, what they read, and how it ends."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from onsight.cli import main
+from onsight.config import Config, make_config, read_config_file, save_config
+from onsight.errors import ConfigError
+
+SLIGHT = ["--epochs", "1", "--batch-size", "16"]
+
+
+def run_command(capsys, *words):
+    """(exit code, stdout, stderr) of a command line."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def refused(capsys, *words):
+    """The message of a command that must end with exit code 2, without a traceback."""
+    code, out, err = run_command(capsys, *words)
+    assert code == 2, err
+    assert out == ""
+    assert "Traceback" not in err
+    message = err.partition("error: ")[2]
+    assert message
+    return message
+
+
+def test_help_needs_no_torch_and_no_other_heavy_library():
+    script = (
+        "import sys, onsight\n"
+        "from onsight.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "names = {'torch', 'timm', 'torchvision', 'matplotlib', 'numpy', 'PIL'}\n"
+        "heavy = names & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for words in (["--help"], ["train", "--help"], ["--version"], []):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_field_has_a_flag_and_every_flag_its_sentence(capsys):
+    _, out, _ = run_command(capsys, "train", "--help")
+    for name, field in Config.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in out
+        assert field.description
+        assert field.description.endswith(".")
+
+
+def test_the_commands_and_flags_are_a_contract(capsys):
+    _, out, _ = run_command(capsys, "--help")
+    commands = set(re.findall(r"^│ ([a-z]+) ", out, re.MULTILINE))
+    assert commands >= {"train", "eval", "predict", "models", "recipes", "report"}
+    _, out, _ = run_command(capsys, "train", "--help")
+    for flag in ("out", "recipe", "model", "epochs", "device", "seed", "config", "resume", "json"):
+        assert f"--{flag}" in out
+
+
+def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
+    code, out, err = run_command(
+        capsys, "train", bars, "--out", tmp_path / "run", "--json", *SLIGHT
+    )
+    assert code == 0
+    facts = json.loads(out.splitlines()[-1])
+    assert facts.keys() >= {
+        "accuracy",
+        "accuracy_low",
+        "accuracy_high",
+        "images",
+        "seconds",
+        "images_per_second",
+        "device",
+        "model",
+        "report",
+        "used",
+        "problems",
+    }
+    assert Path(facts["report"]).exists()
+    assert Path(facts["model"]).exists()
+    first = err.splitlines()[0]
+    assert "cores" in first
+    assert "torch" in first
+    assert "--layout" in err
+
+
+def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
+    run = tmp_path / "run"
+    code, out, _ = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
+    assert code == 0
+    assert re.search(r"accuracy [\d.]+% \(95% interval [\d.]+% to [\d.]+%, n = \d+\)", out)
+    code, out, _ = run_command(capsys, "eval", run, bars, "--json")
+    assert code == 0
+    assert json.loads(out)["images"] > 0
+    code, out, _ = run_command(capsys, "predict", run, bars / "across", bars / "down" / "000.png")
+    assert code == 0
+    assert len(out.splitlines()) == 61
+    (run / "report.html").unlink()
+    code, out, _ = run_command(capsys, "report", run)
+    assert code == 0
+    assert (run / "report.html").exists()
+
+
+# ------------------------------------------------------------------ bad input
+
+
+def test_missing_path(capsys, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    assert "does not exist" in refused(capsys, "train", tmp_path / "picturs")
+
+
+def test_empty_folder(capsys, tmp_path):
+    assert refused(capsys, "train", tmp_path, "--out", tmp_path / "run")
+
+
+def test_one_class_only(capsys, bars, tmp_path):
+    shutil.rmtree(bars / "down")
+    message = refused(capsys, "train", bars, "--out", tmp_path / "run")
+    assert "only one class ('across')" in message
+
+
+def test_all_pictures_broken(capsys, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "x.png").write_bytes(b"no picture")
+        (tmp_path / "data" / name / "y.png").write_bytes(b"")
+    message = refused(capsys, "train", tmp_path / "data", "--out", tmp_path / "run")
+    assert "none of the 4 pictures" in message
+    assert "empty file" in message
+
+
+def test_strict_names_the_first_problem(capsys, bars, tmp_path):
+    (bars / "down" / "empty.png").write_bytes(b"")
+    message = refused(capsys, "train", bars, "--out", tmp_path / "run", "--strict")
+    assert "down/empty.png: empty file" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model", "compcat"], "Did you mean compact"),
+        (["--model", "resnet51"], "resnet50"),
+        (["--recipe", "fastest"], "no recipe 'fastest'"),
+        (["--device", "cuda:7"], "there are: cpu"),
+        (["--device", "gpu"], "there are: cpu"),
+        (["--optimizer", "sdg"], "Did you mean sgd"),
+        (["--epoch", "3"], "Did you mean --epochs"),
+        (["--epochs", "0"], "--epochs 0: input should be greater than or equal to 1"),
+        (["--epochs", "many"], "--epochs many"),
+        (["--image-size", "big"], "--image-size big"),
+        (["--loss", "hinge"], "hinge"),
+        (["--precision", "fp16"], "needs a GPU"),
+        (["--config", "no-such.toml"], "cannot read config no-such.toml"),
+    ],
+)
+def test_wrong_words_are_explained(capsys, bars, tmp_path, words, expected):
+    assert expected in refused(capsys, "train", bars, "--out", tmp_path / "run", *words)
+
+
+def test_config_file_with_an_unknown_key(capsys, bars, tmp_path):
+    (tmp_path / "my.toml").write_text("epoch = 3\n")
+    message = refused(capsys, "train", bars, "--config", tmp_path / "my.toml")
+    assert "unknown field 'epoch'. Did you mean epochs" in message
+    (tmp_path / "my.toml").write_text("epochs = = 3\n")
+    assert "is no TOML file" in refused(capsys, "train", bars, "--config", tmp_path / "my.toml")
+
+
+def test_output_folder_in_use(capsys, bars, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    message = refused(capsys, "train", bars, "--out", tmp_path / "run")
+    assert "already holds files" in message
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_manifest_with_a_missing_file_and_a_double_row(capsys, bars, tmp_path):
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in bars.rglob("*.png")]
+    rows += ["bars/across/missing.png,across", rows[0]]
+    (tmp_path / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    run = tmp_path / "run"
+    code, out, _ = run_command(
+        capsys, "train", tmp_path / "list.csv", "--out", run, "--json", *SLIGHT
+    )
+    assert code == 0
+    facts = json.loads(out)
+    assert (facts["used"], facts["problems"]) == (120, 2)
+    problems = (run / "problems.csv").read_text()
+    assert "missing.png" in problems
+    assert "twice" in problems
+
+
+def test_model_files_that_are_none(capsys, bars, tmp_path):
+    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", bars)
+    (tmp_path / "x.safetensors").write_bytes(b"nothing")
+    assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
+    assert "no finished run" in refused(capsys, "eval", bars, bars)
+
+
+def test_predict_on_nothing(capsys, bars, tmp_path):
+    run = tmp_path / "run"
+    run_command(capsys, "train", bars, "--out", run, *SLIGHT)
+    assert "does not exist" in refused(capsys, "predict", run, tmp_path / "nowhere.jpg")
+    (tmp_path / "empty").mkdir()
+    assert "no files" in refused(capsys, "predict", run, tmp_path / "empty")
+
+
+# --------------------------------------------------------------------- config
+
+
+def test_later_layers_win():
+    config = make_config({"epochs": 3, "seed": 1}, {"epochs": 4}, {})
+    assert (config.epochs, config.seed, config.batch_size) == (4, 1, Config().batch_size)
+
+
+def test_config_survives_its_file(tmp_path):
+    config = make_config({"epochs": 3, "background": "#102030", "image_size": "20x30"})
+    save_config(config, tmp_path / "config.toml")
+    assert make_config(read_config_file(tmp_path / "config.toml")) == config
+    assert config.size == (20, 30)
+    assert config.background_rgb == (16, 32, 48)
+
+
+def test_python_hears_the_same_words():
+    with pytest.raises(ConfigError, match="unknown field 'epoch'. Did you mean epochs"):
+        make_config({"epoch": 3})
+
+
+def test_names_exported_are_sorted_and_there():
+    import onsight
+
+    assert sorted(onsight.__all__) == onsight.__all__
+    assert all(getattr(onsight, name) for name in onsight.__all__)
+    with pytest.raises(AttributeError):
+        _ = onsight.nonsense
+
+
+def test_pictures_of_a_demo_are_inside_the_package():
+    from importlib import resources
+
+    folder = resources.files("onsight") / "demo"
+    assert (folder / "fashion-mnist-sample.zip").is_file()
+    assert "MIT License" in (folder / "LICENSE-fashion-mnist.txt").read_text(encoding="utf-8")
+
+
+def test_large_folder_prints_progress_now_and_then(monkeypatch, capsys):
+    from onsight.report import console
+
+    monkeypatch.setattr(console, "_LINE_SECONDS", 0.01)
+    story = console.Story()
+    with story.bar("decode", 100) as bar:
+        for _ in range(10):
+            time.sleep(0.005)
+            bar.advance(10, loss=0.5)
+    err = capsys.readouterr().err
+    assert "decode:" in err
+    assert "/100" in err
+    assert "loss 0.500" in err
+
+
+def test_no_number_of_pixels_is_out_of_place():
+    """The demo's pictures are those of the data set, as grey PNGs of 28x28."""
+    import io
+    import zipfile
+    from importlib import resources
+
+    path = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
+    with zipfile.ZipFile(str(path)) as archive:
+        names = archive.namelist()
+        assert len(names) == 7000
+        picture = np.asarray(Image.open(io.BytesIO(archive.read(names[0]))))
+    assert picture.shape == (28, 28)

@@ -1,0 +1,371 @@
+"""Whole runs on small real PNG files, from the first line to the files in the run folder."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import onsight
+from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss, OutputError
+from onsight.report.console import Silence
+from onsight.tensorfile import read_tensors
+from onsight.training.folder import claim_folder
+
+FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
+
+
+def weights_of(run_folder):
+    tensors, _ = read_tensors(Path(run_folder) / "model.safetensors")
+    return tensors
+
+
+def rows_of_csv(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def rows_of_metrics(run_folder):
+    text = (run_folder / "metrics.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def assert_equal_weights(one, other):
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture
+def trained(bars, tmp_path):
+    return onsight.train(bars, out=tmp_path / "run", **FAST)
+
+
+def test_a_run_leaves_all_its_files(trained):
+    names = {path.name for path in trained.path.iterdir()}
+    assert names >= {
+        "config.toml",
+        "plan.json",
+        "environment.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "problems.csv",
+        "predictions.csv",
+        "results.json",
+        "checkpoints",
+        "model.safetensors",
+        "report.html",
+    }
+    assert not list(trained.path.rglob("*.tmp"))
+
+
+def test_it_learns_and_its_numbers_agree_with_each_other(trained):
+    results = trained.results
+    assert trained.accuracy == results["accuracy"] >= 0.9
+    assert results["accuracy_low"] < results["accuracy"] <= results["accuracy_high"]
+    assert results["used"] == 120
+    assert results["problems"] == 0
+    rows = rows_of_csv(trained.path / "predictions.csv")
+    assert len(rows) == results["images"] == sum(map(sum, results["confusion"]))
+    right = sum(row["label"] == row["predicted"] for row in rows)
+    assert right / len(rows) == results["accuracy"]
+    metrics = rows_of_metrics(trained.path)
+    assert [row["epoch"] for row in metrics] == [1, 2, 3]
+    assert metrics[-1]["train_loss"] < metrics[0]["train_loss"]
+
+
+def test_tensorboard_says_what_metrics_jsonl_says(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained.path / "tensorboard"))
+    events.Reload()
+    metrics = rows_of_metrics(trained.path)
+    for tag, name in [("loss/train", "train_loss"), ("accuracy/validation", "validation_accuracy")]:
+        scalars = events.Scalars(tag)
+        assert [scalar.step for scalar in scalars] == [row["epoch"] for row in metrics]
+        for scalar, row in zip(scalars, metrics, strict=True):
+            assert scalar.value == pytest.approx(row[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"ema": 0.9, "mixup": 0.2, "cutmix": 0.5, "cutout": 0.3, "jitter": 0.2},
+        {"crop_area": 0.5, "rotate_degrees": 10, "precision": "bf16", "optimizer": "sgd"},
+        {"threads": 2},
+    ],
+)
+def test_two_runs_give_the_same_bits(bars, tmp_path, fields):
+    for name in ("one", "two"):
+        onsight.train(bars, out=tmp_path / name, **FAST | fields)
+    assert_equal_weights(tmp_path / "one", tmp_path / "two")
+    shutil.rmtree(tmp_path / "two")
+    onsight.train(bars, out=tmp_path / "two", **FAST | fields, seed=1)
+    first, second = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_names_folders_and_container_do_not_matter(bars, tmp_path):
+    onsight.train(bars, out=tmp_path / "folders", **FAST)
+    renamed = tmp_path / "renamed"
+    for number, path in enumerate(sorted(bars.rglob("*.png"), reverse=True)):
+        target = renamed / path.parent.name / "nested" / f"z{number}.bmp"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).save(target)
+    archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", renamed)
+    onsight.train(archive, out=tmp_path / "archive", **FAST, cache=False)
+    assert_equal_weights(tmp_path / "folders", tmp_path / "archive")
+
+
+class StopAfter:
+    """A stop request that comes true after so many steps."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __bool__(self):
+        self.steps -= 1
+        return self.steps <= 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"ema": 0.9, "optimizer": "muon", "mixup": 0.2}])
+def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(bars, tmp_path, monkeypatch, fields):
+    from contextlib import contextmanager
+
+    from onsight.training import run as run_module
+
+    settings = {**FAST, **fields, "epochs": 2}
+    whole = onsight.train(bars, out=tmp_path / "whole", **settings)
+    metrics = rows_of_metrics(whole.path)
+    steps = 2 * (metrics[0]["epoch"] and -(-_train_images(whole) // 16))
+    real = run_module.stop_on_signals
+    for stop_at in range(1, steps + 1, 2):
+        out = tmp_path / f"stopped-{stop_at}"
+
+        @contextmanager
+        def stop_soon(after=stop_at):
+            yield StopAfter(after)
+
+        monkeypatch.setattr(run_module, "stop_on_signals", stop_soon)
+        with pytest.raises(Interrupted, match="--resume") as stopped:
+            onsight.train(bars, out=out, **settings)
+        assert stopped.value.exit_code == 143
+        monkeypatch.setattr(run_module, "stop_on_signals", real)
+        resumed = onsight.train(bars, out=out, resume=True, story=Silence())
+        assert_equal_weights(whole.path, out)
+        assert resumed.results["confusion"] == whole.results["confusion"]
+        again = rows_of_metrics(out)
+        assert [row["train_loss"] for row in again] == [row["train_loss"] for row in metrics]
+
+
+def _train_images(run):
+    return sum(row["train_images"] for row in run.results["classes"])
+
+
+COMMAND = """
+import sys
+from onsight.cli import main
+main(sys.argv[1:])
+"""
+
+
+def command(*words, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process):
+    _, story = process.communicate(timeout=120)
+    assert process.returncode == 0, story
+
+
+def wait_for(path, process, seconds=60):
+    limit = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, number):
+    words = ["train", bars, "--epochs", 12, "--batch-size", 16, "--threads", 1]
+    finish(command(*words, "--out", tmp_path / "whole"))
+    out = tmp_path / "killed"
+    process = command(*words, "--out", out)
+    wait_for(out / "checkpoints" / "last.safetensors", process)
+    process.send_signal(number)
+    _, story = process.communicate(timeout=60)
+    expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+    if process.returncode != 0:  # it may have been finished already
+        assert process.returncode == expected[number]
+        if number != signal.SIGKILL:
+            assert "--resume" in story
+    finish(command("train", bars, "--out", out, "--resume"))
+    assert_equal_weights(tmp_path / "whole", out)
+
+
+def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
+    with pytest.raises(ConfigError, match="epochs would change"):
+        onsight.train(bars, out=trained.path, resume=True, story=Silence(), epochs=9)
+    onsight.train(bars, out=trained.path, resume=True, story=Silence(), epochs=3)
+    Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
+    with pytest.raises(DataError, match="the pictures changed"):
+        onsight.train(bars, out=trained.path, resume=True, story=Silence())
+    with pytest.raises(OutputError, match="nothing to resume"):
+        onsight.train(bars, out=tmp_path / "no such", resume=True, story=Silence())
+
+
+def test_a_folder_in_use_is_refused(bars, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(OutputError, match="already holds files"):
+        onsight.train(bars, out=tmp_path / "full", **FAST)
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
+    claimed = claim_folder(tmp_path / "run", resume=False)
+    with pytest.raises(OutputError, match="in use by another run"):
+        claim_folder(tmp_path / "run", resume=True)
+    claimed.release()
+
+
+class Exploding(nn.Module):
+    """Gives NaN from the fifth training batch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(144, 2)
+        self.calls = 0
+
+    def forward(self, images):
+        self.calls += self.training
+        logits = self.linear(images.flatten(1))
+        return logits * float("nan") if self.calls >= 5 else logits
+
+
+def test_a_nan_stops_the_run_before_the_update(bars, tmp_path):
+    net = Exploding()
+    before = {}
+
+    def keep(module, inputs):
+        before.update({name: t.clone() for name, t in module.state_dict().items()})
+
+    net.register_forward_pre_hook(keep)
+    with pytest.raises(NonFiniteLoss, match=r"epoch 1, step 5 of .*\.png") as caught:
+        onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
+    assert "not updated" in str(caught.value)
+    assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
+
+
+def test_early_stopping(bars, tmp_path):
+    fields = {**FAST, "epochs": 50, "patience_epochs": 2}
+    run = onsight.train(bars, out=tmp_path / "run", learning_rate=1e-12, **fields)
+    assert run.results["epochs"] <= 6
+
+
+def test_the_best_epoch_is_the_one_that_is_kept(trained):
+    metrics = rows_of_metrics(trained.path)
+    best = max(metrics, key=lambda r: (r["validation_accuracy"], -r["validation_loss"]))
+    assert trained.results["best_epoch"] == best["epoch"]
+
+
+def test_class_weights_freeze_and_the_tutorials_loss(bars, tmp_path):
+    onsight.train(
+        bars, out=tmp_path / "a", class_weights="balanced", loss="mse", clip_norm=1.0, **FAST
+    )
+    onsight.train(bars, out=tmp_path / "b", freeze=True, accumulate=3, **FAST)
+
+
+def test_a_config_reads_back_as_what_a_run_saved(bars, tmp_path, trained):
+    onsight.train(
+        bars, out=tmp_path / "again", config_file=trained.path / "config.toml", story=Silence()
+    )
+    assert_equal_weights(trained.path, tmp_path / "again")
+
+
+def test_nothing_of_the_users_is_touched(bars, tmp_path):
+    def state():
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(bars.rglob("*"))}
+
+    before = state()
+    onsight.train(bars, out=tmp_path / "run", **FAST)
+    assert state() == before
+
+
+def test_every_file_is_used_or_listed(bars, tmp_path):
+    (bars / "across" / "notes.txt").write_text("no picture")
+    (bars / "down" / "empty.png").write_bytes(b"")
+    (bars / "down" / "cut.png").write_bytes((bars / "down" / "000.png").read_bytes()[:60])
+    (bars / "stray.png").write_bytes((bars / "down" / "000.png").read_bytes())
+    run = onsight.train(bars, out=tmp_path / "run", **FAST)
+    rows = rows_of_csv(run.path / "problems.csv")
+    assert {row["path"] for row in rows} == {
+        "across/notes.txt",
+        "down/empty.png",
+        "down/cut.png",
+        "stray.png",
+    }
+    assert all(row["reason"] and row["stage"] for row in rows)
+    present = sum(path.is_file() for path in bars.rglob("*"))
+    assert run.results["used"] + run.results["problems"] == present
+    with pytest.raises(DataError, match=r"stray\.png|notes\.txt|empty\.png|cut\.png"):
+        onsight.train(bars, out=tmp_path / "strict", strict=True, **FAST)
+
+
+def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, monkeypatch):
+    import errno
+
+    from onsight.errors import DiskError
+    from onsight.training import checkpoint
+
+    run = onsight.train(bars, out=tmp_path / "whole", **FAST)
+    saves = []
+    real = os.fsync
+    real_save = checkpoint.write_tensors
+
+    def counted(path, *args):
+        saves.append(path.name)
+        if len(saves) == 4:
+
+            def refuse(descriptor):
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(os, "fsync", refuse)
+        real_save(path, *args)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", counted)
+    with pytest.raises(DiskError, match="no space left"):
+        onsight.train(bars, out=tmp_path / "full", **FAST)
+    monkeypatch.setattr(os, "fsync", real)
+    monkeypatch.setattr(checkpoint, "write_tensors", real_save)
+    onsight.train(bars, out=tmp_path / "full", resume=True, story=Silence())
+    assert_equal_weights(run.path, tmp_path / "full")
+
+
+def test_tiny_classes_are_dealt_with_and_said(bars, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in {"one": 1, "three": 3}.items():
+        (bars / name).mkdir()
+        for number in range(count):
+            pixels = rng.integers(0, 255, (12, 12), np.uint8)
+            Image.fromarray(pixels).save(bars / name / f"{number}.png")
+    run = onsight.train(bars, out=tmp_path / "run", **FAST)
+    notes = " ".join(run.results["notes"])
+    assert "one (1)" in notes
+    assert "three (3)" in notes
