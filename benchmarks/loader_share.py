@@ -32,7 +32,7 @@ from onsight.training.step import Step
 
 CPU = torch.device("cpu")
 AUGMENTATIONS = {
-    "flip and translate": Augmentation(flip=True, translate=0.07),
+    "flip and translate": Augmentation(flip=True, translate=0.05),
     "no augmentation": Augmentation(),
 }
 

@@ -16,6 +16,10 @@ from onsight.errors import OnsightError
 _RUN = Group("Run", sort_key=0)
 _INTERRUPTED = 130
 
+# Threads of libgomp, torch's OpenMP, spin at barriers; by default for so long that a busy
+# machine halves the speed or worse. It is read when torch loads.
+_SPIN_COUNT = "2000"
+
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object on stdout.")
 ]
@@ -193,6 +197,7 @@ def report(run: Path, /) -> None:
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 failed, 2 for the user to mend, 130 interrupted."""
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:

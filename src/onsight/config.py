@@ -101,14 +101,16 @@ class Config(BaseModel):
         "adamw", description="sgd, adam, adamw, or any of timm's."
     )
     learning_rate: Annotated[float, _TRAINING] = Field(
-        3e-3, gt=0, description="Highest learning rate of the schedule."
+        0.0,
+        ge=0,
+        description="Highest learning rate of the schedule; 0: by optimizer and model.",
     )
     momentum: Annotated[float, _TRAINING] = Field(
         0.9, ge=0, lt=1, description="Momentum of sgd and of timm's optimizers that have one."
     )
     nesterov: Annotated[bool, _TRAINING] = Field(False, description="Nesterov's momentum in sgd.")
     weight_decay: Annotated[float, _TRAINING] = Field(
-        0.01, ge=0, description="Weight decay; biases and norms are spared."
+        0.05, ge=0, description="Weight decay; biases and norms are spared."
     )
     schedule: Annotated[Literal["one-cycle", "cosine", "constant"], _TRAINING] = Field(
         "one-cycle", description="Course of the learning rate over the run."

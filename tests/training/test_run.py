@@ -245,6 +245,14 @@ def test_a_folder_in_use_is_refused(bars, tmp_path):
     claimed.release()
 
 
+def test_a_run_that_fails_before_it_begins_leaves_no_folder(bars, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(DataError):
+        onsight.train(tmp_path / "no such", out=out, **FAST)
+    assert not out.exists()
+    onsight.train(bars, out=out, **FAST)
+
+
 class Exploding(nn.Module):
     """Gives NaN from the fifth training batch on."""
 

@@ -12,7 +12,8 @@ from torch import nn
 from onsight.files import write_atomically
 from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
-from onsight.report.console import Story, percent
+from onsight.report.console import Story
+from onsight.report.words import fixed_percent
 
 _HEADER = ("path", "predicted", "probability", "problem")
 
@@ -52,7 +53,7 @@ def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     width = max((len(p.predicted or "-") for p in predictions), default=1)
     for p in predictions:
         note = f"  ({p.problem})" if p.problem else ""
-        yield f"{p.predicted or '-':<{width}}  {percent(p.probability):>7}  {p.path}{note}"
+        yield f"{p.predicted or '-':<{width}}  {fixed_percent(p.probability):>7}  {p.path}{note}"
 
 
 def _as_csv(predictions: Sequence[Prediction]) -> str:

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
+from onsight.report.words import fixed_percent
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
@@ -72,7 +73,7 @@ class Story:
         value = choice.value
         if isinstance(value, tuple):  # a (height, width)
             value = "x".join(str(side) for side in value)
-        self.say(f"{name}: {value} ({choice.reason})")
+        self.say(f"{name.replace('_', ' ')}: {value} ({choice.reason})")
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Bar]:
@@ -117,22 +118,15 @@ def headline(results: dict[str, Any]) -> str:
     """The one claim in one line, with its interval and n."""
     if not results["images"]:
         return "no held-out pictures, so nothing can be claimed"
-    return (
-        f"accuracy {percent(results['accuracy'])} "
-        f"(95% interval {percent(results['accuracy_low'])} to {percent(results['accuracy_high'])}, "
-        f"n = {results['images']:,})"
-    )
-
-
-def percent(value: float | None) -> str:
-    """A share in percent, a dash when there is none."""
-    return "-" if value is None else f"{100 * value:.2f}%"
+    keys = ("accuracy", "accuracy_low", "accuracy_high")
+    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
+    return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,})"
 
 
 def _share_cells(row: dict[str, Any]) -> list[str]:
     cells = []
     for name in ("recall", "precision"):
-        cells.append(percent(row[name]))
+        cells.append(fixed_percent(row[name]))
         low, high = row[f"{name}_low"], row[f"{name}_high"]
         cells.append("-" if low is None else f"{100 * low:.1f} to {100 * high:.1f}")
     return cells

@@ -1,14 +1,16 @@
 """The run folder: where everything of a run lies, and that only one run writes there."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import OutputError
 from onsight.files import disk_errors
 
-LAST = "last.safetensors"
-BEST = "best.safetensors"
+_LOCK = ".lock"
+_CHECKPOINTS = "checkpoints"
+_OWN = {_LOCK, _CHECKPOINTS}  # what a claim makes before the run writes anything
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,12 @@ class RunFolder:
     @property
     def last_checkpoint(self) -> Path:
         """Where the newest checkpoint lies."""
-        return self.path / "checkpoints" / LAST
+        return self.path / _CHECKPOINTS / "last.safetensors"
 
     @property
     def best_weights(self) -> Path:
         """Where the best weights so far lie."""
-        return self.path / "checkpoints" / BEST
+        return self.path / _CHECKPOINTS / "best.safetensors"
 
     @property
     def model_file(self) -> Path:
@@ -34,8 +36,13 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def release(self) -> None:
-        """End the claim."""
+        """End the claim; a folder that the run never wrote to goes with it."""
         os.close(self.lock)
+        with suppress(OSError):
+            if {item.name for item in self.path.iterdir()} <= _OWN:
+                (self.path / _LOCK).unlink()
+                (self.path / _CHECKPOINTS).rmdir()
+                self.path.rmdir()
 
 
 def claim_folder(path: Path, resume: bool) -> RunFolder:
@@ -48,13 +55,13 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
         raise OutputError(f"{path} is a file; --out needs a folder")
     if resume and not path.is_dir():
         raise OutputError(f"nothing to resume: {path} does not exist")
-    if not resume and path.is_dir() and any(path.iterdir()):
+    if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _OWN:
         raise OutputError(
             f"{path} is in use: it already holds files. "
             "Choose another --out, or go on with that run by --resume"
         )
     with disk_errors(path):
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     return RunFolder(path, _lock(path))
 
 
@@ -70,7 +77,7 @@ def next_run_folder(data: str) -> Path:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         import fcntl  # not on Windows, where the claim stays advisory
     except ImportError:

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from onsight.choice import Choice
+from onsight.config import Config
 from onsight.data.loader import Pictures
 from onsight.errors import ConfigError
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import free_memory_bytes
+from onsight.report.words import data_size
 
 _RESIDENT_SHARE = 0.4  # of a device's free memory, at most, for pictures
 
@@ -36,14 +38,29 @@ def choose_precision(asked: str, device: torch.device) -> Choice[str]:
     return Choice("fp32", f"exact everywhere; bf16 is not assumed to pay on {device.type}")
 
 
+def choose_learning_rate(config: Config) -> Choice[float]:
+    """The highest learning rate: what usually works for this optimizer and model."""
+    if config.learning_rate:
+        return Choice(config.learning_rate, "as asked")
+    if config.optimizer == "sgd":
+        rate = 0.005 if config.pretrained else 0.05
+    elif config.pretrained:
+        rate = 3e-4
+    else:
+        rate = 0.01 if config.model == "compact" else 1e-3
+    start = "published weights" if config.pretrained else "random weights"
+    return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
+
+
 def choose_residency(pictures: Pictures, device: torch.device) -> Choice[str]:
     """Where batches are gathered from: the device itself, or the memory map."""
     if device.type == "cpu":
-        return Choice("memory map", "the CPU reads it in place", pictures.nbytes)
-    free = free_memory_bytes(device)
-    if pictures.nbytes < _RESIDENT_SHARE * free:
-        return Choice("device", f"all pictures fit {device} with room to spare", pictures.nbytes)
-    return Choice("memory map", f"the pictures are too large to stay on {device}", pictures.nbytes)
+        value, why = "memory map", "the CPU reads it in place"
+    elif pictures.nbytes < _RESIDENT_SHARE * free_memory_bytes(device):
+        value, why = "device", f"all pictures fit {device} with room to spare"
+    else:
+        value, why = "memory map", f"the pictures are too large to stay on {device}"
+    return Choice(value, f"{why}; {data_size(pictures.nbytes)}", pictures.nbytes)
 
 
 def save_plan(plan: Plan, path: Path) -> None:

@@ -47,6 +47,7 @@ from onsight.training.losses import balanced_weights, make_loss
 from onsight.training.optim import make_optimizer
 from onsight.training.plan import (
     Plan,
+    choose_learning_rate,
     choose_precision,
     choose_residency,
     choose_threads,
@@ -126,8 +127,10 @@ def _run(
     plan["device"] = choose_device(config.device)
     device = plan["device"].value
     plan["precision"] = choose_precision(config.precision, device)
+    plan["learning_rate"] = choose_learning_rate(config)
+    config = config.model_copy(update={"learning_rate": plan["learning_rate"].value})
     story.say(f"{describe_device(device)}; torch {torch.__version__}")
-    for name in ("device", "threads", "precision"):
+    for name in ("device", "threads", "precision", "learning_rate"):
         story.choice(name, plan[name])
     source = find_source(data, config.layout, cache_folder(config.cache_folder, config.cache))
     story.say(f"data: {source.found}")
@@ -202,7 +205,7 @@ def _timed(phases: dict[str, float], name: str) -> Iterator[None]:
 
 def _make_dataset(source: Source, config: Config, plan: Plan, story: Story) -> Dataset:
     plan["image_size"] = choose_size(source, config.size, preferred_size(config.model))
-    story.choice("image size", plan["image_size"])
+    story.choice("image_size", plan["image_size"])
     with story.bar("decode", len(source.index)) as bar:
         return open_dataset(
             source,

@@ -13,7 +13,8 @@ from onsight.evaluation.metrics import share
 from onsight.evaluation.outcome import observe
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
-from onsight.report.console import Bar, Story, percent
+from onsight.report.console import Bar, Story
+from onsight.report.words import fixed_percent
 from onsight.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from onsight.training.ema import MovingAverage
 from onsight.training.folder import RunFolder
@@ -254,7 +255,7 @@ def _epoch_line(row: dict[str, Any], epochs: int) -> str:
     if row["validation_accuracy"] is not None:
         low, high = row["validation_accuracy_low"], row["validation_accuracy_high"]
         line += (
-            f", validation {percent(row['validation_accuracy'])} "
+            f", validation {fixed_percent(row['validation_accuracy'])} "
             f"({100 * low:.1f} to {100 * high:.1f}, n = {row['validation_images']:,})"
         )
     return line + (

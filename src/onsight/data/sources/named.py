@@ -17,7 +17,6 @@ from onsight.data.sources.source import Source
 from onsight.errors import DataError, did_you_mean
 from onsight.files import disk_errors
 
-
 _TIMEOUT_SECONDS = 30.0
 
 

@@ -1,0 +1,36 @@
+"""The pictures of a run's gallery, put inside the page as data URIs."""
+
+import base64
+import struct
+from pathlib import Path
+
+from onsight.report.runfiles import Row, Said, read_json
+
+_TINY_PIXELS = 112
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def embedded_gallery(folder: Path) -> dict[str, list[Row]] | None:
+    """What gallery.json lists, wrong and right, each with its picture; None when unreadable."""
+    listed = read_json(folder / "gallery.json")
+    if listed is None:
+        return None
+    return {
+        side: [
+            Said(item | _picture(folder / Path(item["file"]).name)) for item in listed.get(side, [])
+        ]
+        for side in ("wrong", "right")
+    }
+
+
+def _picture(path: Path) -> Row:
+    """A PNG as a data URI, and whether it is so small that its pixels should stay crisp."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if len(data) < 24 or not data.startswith(_PNG_SIGNATURE):
+        return {"uri": None, "tiny": False}
+    width, height = struct.unpack(">II", data[16:24])
+    uri = "data:image/png;base64," + base64.b64encode(data).decode()
+    return {"uri": uri, "tiny": max(width, height) <= _TINY_PIXELS}

@@ -1,0 +1,51 @@
+"""How a run came about: its choices, its machine, the pictures refused, its command."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onsight.report.runfiles import Row
+from onsight.report.words import plain
+
+_PROBLEM_ROWS = 200
+
+
+def choices(plan: Mapping[str, Any] | None) -> list[Row]:
+    """What Onsight chose, and why."""
+    return [{"name": name, **_choice(value)} for name, value in (plan or {}).items()]
+
+
+def _choice(value: Any) -> Row:
+    known = value if isinstance(value, dict) and "value" in value else {"value": value}
+    return {"value": known["value"], "reason": known.get("reason")}
+
+
+def machine(environment: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The machine and the versions, a fact a row."""
+    return list(_flat(environment or {}))
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        name = f"{above} › {key}" if above else str(key)
+        if isinstance(item, dict):
+            yield from _flat(item, name)
+        else:
+            yield name.replace("_", " "), plain(item)
+
+
+def refused(rows: list[Row] | None) -> Row | None:
+    """The pictures that could not be used, and the reasons counted."""
+    if rows is None:
+        return None
+    reasons = Counter((row["stage"] or "", row["reason"] or "") for row in rows)
+    return {"total": len(rows), "reasons": reasons.most_common(20), "rows": rows[:_PROBLEM_ROWS]}
+
+
+def command(run: Path, data: str | None) -> str | None:
+    """The command that repeats the run."""
+    if data is None:
+        return None
+    return shlex.join(["onsight", "train", str(data), "--config", str(run / "config.toml")])

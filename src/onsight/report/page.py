@@ -1,0 +1,33 @@
+"""Everything that report.html says of a run, section by section."""
+
+from pathlib import Path
+
+from onsight.report import confusion, measured, origin
+from onsight.report.embedding import embedded_gallery
+from onsight.report.runfiles import Row, Said, read_csv, read_json, read_json_lines, read_toml_text
+from onsight.report.sentences import meaning
+
+
+def page_of(run: Path) -> Row:
+    """The names that the template knows, from the files of a run folder and nothing else."""
+    found = read_json(run / "results.json")
+    results: Row = found or Said()
+    classes: list[Row] = results["classes"] or []
+    return {
+        "name": run.resolve().name,
+        "finished": found is not None,
+        "results": results,
+        "meaning": meaning(results, classes),
+        "classes": measured.class_table(results, classes),
+        "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
+        "gallery": embedded_gallery(run / "gallery"),
+        "curves": measured.curves(read_json_lines(run / "metrics.jsonl"), results["best_epoch"]),
+        "matrix": confusion.whole_matrix(results["confusion"], classes),
+        "calibration": measured.calibration(results),
+        "phases": measured.phases(results),
+        "plan": origin.choices(read_json(run / "plan.json")),
+        "environment": origin.machine(read_json(run / "environment.json")),
+        "problems": origin.refused(read_csv(run / "problems.csv")),
+        "config": read_toml_text(run / "config.toml"),
+        "command": origin.command(run, results["data"]),
+    }

@@ -1,0 +1,63 @@
+"""The files of a run folder, read leniently: what is missing or broken is None."""
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Row = dict[str, Any]
+Parsed = TypeVar("Parsed")
+
+
+class Said(Row):
+    """What a file of the run says; None for what it does not."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says, its objects as Said."""
+    return _read(path, _json)
+
+
+def read_json_lines(path: Path) -> list[Row] | None:
+    """The rows of a JSON Lines file; blank lines do not count."""
+    return _read(path, _json_lines)
+
+
+def read_csv(path: Path) -> list[Row] | None:
+    """The rows of a CSV file by the names in its header."""
+    return _read(path, _csv_rows)
+
+
+def read_toml_text(path: Path) -> str | None:
+    """The text of a TOML file, as it stands, if it is TOML."""
+    return _read(path, _checked_toml)
+
+
+def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
+    try:
+        return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_hook=Said)
+
+
+def _json_lines(text: str) -> list[Row]:
+    return [_json(line) for line in text.splitlines() if line.strip()]
+
+
+def _csv_rows(text: str) -> list[Row]:
+    return [Said(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+
+
+def _checked_toml(text: str) -> str:
+    tomllib.loads(text)
+    return text

@@ -1,0 +1,193 @@
+"""What DATA is taken for, by content and by name; messages for what is nothing."""
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from onsight.data.sources import find
+from onsight.data.sources.find import find_source
+from onsight.errors import DataError
+
+
+def plant_folders(root):
+    for label in ("cat", "dog"):
+        (root / label).mkdir(parents=True)
+        (root / label / "1.png").write_bytes(b"picture")
+    return root
+
+
+def plant_idx(root):
+    root.mkdir()
+    (root / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 1, 1, 1) + b"x")
+    (root / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 1) + b"\1")
+    return root
+
+
+def plant_cifar(root):
+    (root / "cifar-100-python").mkdir(parents=True)
+    batch = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "fine_labels": [0]})
+    for name in ("train", "test"):
+        (root / "cifar-100-python" / name).write_bytes(batch)
+    meta = pickle.dumps({"fine_label_names": ["apple"]})
+    (root / "cifar-100-python" / "meta").write_bytes(meta)
+    return root
+
+
+def plant_zip(root):
+    root.mkdir()
+    with zipfile.ZipFile(root / "pets.zip", "w") as archive:
+        archive.writestr("cat/1.png", b"picture")
+    return root / "pets.zip"
+
+
+def plant_tar(root):
+    plant_folders(root / "pets")
+    with tarfile.open(root / "pets.data", "w:xz") as archive:  # told by content alone
+        archive.add(root / "pets", "pets")
+    return root / "pets.data"
+
+
+def plant_manifest(root):
+    plant_folders(root)
+    (root / "list.CSV").write_text("path,label\ncat/1.png,cat\n")
+    return root / "list.CSV"
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "count"),
+    [
+        (plant_folders, "folders", 2),
+        (plant_idx, "idx", 1),
+        (plant_cifar, "cifar", 2),
+        (plant_zip, "archive", 1),
+        (plant_tar, "archive", 2),
+        (plant_manifest, "manifest", 1),
+    ],
+)
+def test_data_is_found_out(tmp_path, plant, kind, count):
+    data = plant(tmp_path / "data")
+    source = find_source(str(data))
+    assert (source.kind, len(source.index)) == (kind, count)
+    assert source.root.is_absolute()
+    assert "override with --layout" in source.found
+    forced = find_source(str(data), kind)
+    assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
+
+
+def test_layout_overrides_what_was_found(tmp_path):
+    data = plant_idx(tmp_path / "data")
+    plant_folders(data)
+    assert find_source(str(data)).kind == "idx"
+    folders = find_source(str(data), "folders")
+    assert folders.kind == "folders"
+    assert len(folders.problems) == 2
+
+
+def test_the_demo_is_inside_the_package():
+    source = find_source("demo")
+    assert (len(source.index), len(source.index.classes)) == (7000, 10)
+    assert np.bincount(source.index.splits).tolist() == [0, 6000, 0, 1000]
+    assert source.found.startswith("the demo, ")
+    assert source.read(0)[1:4] == b"PNG"
+
+
+def test_the_demo_may_be_a_folder_too(tmp_path, monkeypatch):
+    plant_folders(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    assert find_source("demo").kind == "archive"
+    assert find_source("./demo").kind == "folders"
+
+
+def test_relative_path_and_link_to_a_folder_share_a_root(tmp_path, monkeypatch):
+    plant_folders(tmp_path / "data")
+    (tmp_path / "link").symlink_to("data")
+    monkeypatch.chdir(tmp_path)
+    roots = {find_source(data).root for data in ("data", "./link", str(tmp_path / "data"))}
+    assert roots == {tmp_path / "data"}
+
+
+def test_named_sets(tmp_path, monkeypatch):
+    monkeypatch.setattr(find, "read_named", lambda data: f"named {data}")
+    monkeypatch.chdir(tmp_path)
+    assert find_source("FashionMNIST") == "named FashionMNIST"
+    plant_folders(tmp_path / "cifar10")
+    assert find_source("cifar10").kind == "folders"  # what is there comes first
+    assert find_source("cifar10", "torchvision") == "named cifar10"
+    with pytest.raises(DataError, match="mnist does not exist"):
+        find_source("mnist", "folders")
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        ("pest", r"pest does not exist\. Did you mean pets\?"),
+        ("mnits", r"mnits does not exist\. Did you mean .*mnist.*\?"),
+        ("nothing like it at all", r"nothing like it at all does not exist\.$"),
+        ("none/such/folder", r"none/such/folder does not exist\.$"),
+        ("x" * 300, "File name too long"),
+        ("nul\0", "does not exist"),
+        ("", "DATA is empty"),
+    ],
+)
+def test_what_is_not_there(tmp_path, monkeypatch, data, hint):
+    plant_folders(tmp_path / "pets")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=hint):
+        find_source(data)
+
+
+def test_near_names_are_looked_for_beside_the_path(tmp_path):
+    plant_folders(tmp_path / "pets" / "train")
+    with pytest.raises(DataError, match=r"trian does not exist\. Did you mean train\?"):
+        find_source(str(tmp_path / "pets" / "trian"))
+
+
+@pytest.mark.parametrize("layout", ["manifest", "archive"])
+def test_folder_forced_into_a_file_layout(tmp_path, layout):
+    data = str(plant_folders(tmp_path / "pets"))
+    with pytest.raises(DataError, match=f"is no file, so it cannot be read with --layout {layout}"):
+        find_source(data, layout)
+
+
+@pytest.mark.parametrize("layout", ["folders", "idx", "cifar"])
+def test_file_forced_into_a_folder_layout(tmp_path, layout):
+    data = str(plant_zip(tmp_path / "data"))
+    with pytest.raises(DataError, match=f"is no folder, .* --layout {layout}"):
+        find_source(data, layout)
+
+
+def test_files_that_are_nothing(tmp_path):
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(DataError, match="none of the files that hold a data set"):
+        find_source(str(tmp_path / "cat.jpg"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="neither a folder nor a regular file"):
+        find_source(str(tmp_path / "pipe"))
+    with pytest.raises(DataError, match="is no file"):
+        find_source(str(tmp_path / "pipe"), "archive")
+
+
+def test_unreadable_folder(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    data = str(plant_folders(tmp_path / "pets"))
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(DataError, match=r"pets cannot be read: Permission denied"):
+        find_source(data)
+
+
+def test_torch_is_not_imported():
+    code = (
+        "import sys; from onsight.data.sources.find import find_source; find_source('demo');"
+        "print({'torch', 'torchvision', 'pyarrow', 'PIL'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,237 @@
+"""Manifests written here; every line must become a row or a problem."""
+
+import json
+import sys
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
+from onsight.data.sources.manifest import read_manifest
+from onsight.errors import DataError, PictureError
+
+LINES = [
+    ("a/1.png", "cat", "train"),
+    ("a/2.png", "dog", "Validation"),
+    ("b/3.png", "cat", "test"),
+]
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder with 1.png, 2.png, 3.png in a and b, each holding its own path."""
+    for path in ("a/1.png", "a/2.png", "b/3.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(path.encode())
+    return tmp_path
+
+
+def write_csv(file, header, lines, delimiter=",", encoding="utf-8"):
+    text = "".join(delimiter.join(cells) + "\n" for cells in [header, *lines])
+    file.write_bytes(text.encode(encoding))
+    return file
+
+
+def write_jsonl(file, objects):
+    file.write_text("".join(json.dumps(item) + "\n" for item in objects), encoding="utf-8")
+    return file
+
+
+def reasons(source):
+    return [(problem.path, problem.reason) for problem in source.problems]
+
+
+def make(folder, ending):
+    header = ("path", "label", "split")
+    file = folder / f"list{ending}"
+    if ending == ".parquet":
+        columns = dict(zip(header, map(list, zip(*LINES, strict=True)), strict=True))
+        parquet.write_table(pyarrow.table({"pixels": [b"big"] * 3, **columns}), file)
+        return file
+    if ending in (".jsonl", ".ndjson"):
+        return write_jsonl(file, [dict(zip(header, line, strict=True)) for line in LINES])
+    return write_csv(file, header, LINES, "\t" if ending == ".tsv" else ",")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])
+def test_all_formats_say_the_same(pictures, ending):
+    source = read_manifest(make(pictures, ending))
+    assert list(source.index.locators) == [line[0] for line in LINES]
+    assert source.index.classes == ("cat", "dog")
+    assert source.index.labels.tolist() == [0, 1, 0]
+    assert source.index.splits.tolist() == [TRAIN, VALIDATION, TEST]
+    assert [source.read(row) for row in range(3)] == [line[0].encode() for line in LINES]
+    assert source.problems == []
+    assert source.found == (
+        f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines "
+        "(override with --layout)"
+    )
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_delimiters_byte_order_marks_and_other_names(pictures, delimiter, encoding):
+    lines = [("1", "a/1.png", "caf\u00e9"), ("2", "a/2.png", " dog ")]
+    file = write_csv(pictures / "m.csv", ("Nr", " Image ", "CLASS"), lines, delimiter, encoding)
+    source = read_manifest(file)
+    assert list(source.index.locators) == ["a/1.png", "a/2.png"]
+    assert source.index.classes == ("caf\u00e9", "dog")
+    assert source.index.splits.tolist() == [UNSPLIT, UNSPLIT]
+
+
+def test_quoted_cells_and_empty_lines(pictures):
+    (pictures / "m.csv").write_text('path,label\n\n"a/1.png","a ""b"", c"\na/2.png,d\n\n')
+    assert read_manifest(pictures / "m.csv").index.classes == ('a "b", c', "d")
+
+
+def test_absolute_paths_stand_as_written(pictures, tmp_path_factory):
+    far = tmp_path_factory.mktemp("far") / "9.png"
+    far.write_bytes(b"far")
+    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label"), [(str(far), "x")]))
+    assert list(source.index.locators) == [str(far)]
+    assert source.read(0) == b"far"
+
+
+def test_every_line_is_a_row_or_a_problem(pictures):
+    (pictures / "a/folder.png").mkdir()
+    lines = [
+        ("a/1.png", "cat", "train"),
+        ("a/none.png", "cat", "train"),
+        ("a/1.png", "cat", "train"),
+        ("a/./1.png", "cat", "train"),
+        ("a/2.png", "cat", "train"),
+        ("a/2.png", "dog", "train"),
+        ("b/3.png", "", "train"),
+        ("b/3.png", "owl", ""),
+        ("a/folder.png", "cat", ""),
+        ("a/1.png/x.png", "cat", ""),
+        ("a/none.png", "cat", "train"),
+    ]
+    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
+    missing = "listed in the manifest but the file is not there"
+    assert list(source.index.locators) == ["a/1.png", "b/3.png"]
+    assert source.index.splits.tolist() == [TRAIN, UNSPLIT]
+    assert reasons(source) == [
+        ("a/none.png", missing),
+        ("a/1.png", "listed twice; used once"),
+        ("a/./1.png", "listed twice; used once"),
+        ("a/2.png", "listed under two labels: cat, dog"),
+        ("a/2.png", "listed under two labels: cat, dog"),
+        ("b/3.png", "has no label"),
+        ("a/folder.png", "not a regular file"),
+        ("a/1.png/x.png", missing),
+        ("a/none.png", missing),
+    ]
+    assert len(source.index) + len(source.problems) == len(lines)
+
+
+def test_one_file_in_two_splits_is_used_in_neither(pictures):
+    lines = [("a/1.png", "cat", "train"), ("a/1.png", "cat", "test"), ("a/2.png", "cat", "test")]
+    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
+    assert reasons(source) == [("a/1.png", "listed in two splits: train, test")] * 2
+
+
+def test_labels_that_are_no_text(pictures):
+    objects = [
+        {"path": "a/1.png", "label": 3},
+        {"path": "a/2.png", "label": 3.0},
+        {"path": "b/3.png", "label": None},
+    ]
+    source = read_manifest(write_jsonl(pictures / "m.jsonl", objects))
+    assert source.index.classes == ("3",)
+    assert reasons(source) == [("b/3.png", "has no label")]
+
+
+def test_parquet_of_pandas_with_missing_labels(pictures):
+    table = pyarrow.table({"file": ["a/1.png", "a/2.png"], "label": [7.0, float("nan")]})
+    parquet.write_table(table, pictures / "m.parquet")
+    source = read_manifest(pictures / "m.parquet")
+    assert source.index.classes == ("7",)
+    assert reasons(source) == [("a/2.png", "has no label")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,kind\nx,y\n", "no column named path nor one named label; it has: name, kind"),
+        ("path,kind\nx,y\n", "no column named label; it has: path, kind"),
+        ("", "it has: none"),
+        ("path,label\na/1.png\n", r"m\.csv, line 2: 1 cells, but the first line names 2"),
+        ("path,label\na/1.png,x\na,b,c\n", r"m\.csv, line 3: 3 cells"),
+        ('path,label\n"a/1.png,x\n', r"m\.csv, line 2: unexpected end of data"),
+        ("path,label\n,x\n", "line 2: the path is ''"),
+        ("path,label,split\na/1.png,x,trian\n", "line 2: unknown split 'trian'; known are train"),
+        ("path,label\n", "leaves no picture to use: it lists none"),
+        ("path,label\nno.png,x\n", r"leaves no picture to use \(line 2: no\.png: listed in"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(pictures, text, message):
+    (pictures / "m.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_manifest(pictures / "m.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"path": "a/1.png", "label": 1}\n{"path": \n', r"m\.jsonl, line 2: no valid JSON"),
+        ('\n["a/1.png", 1]\n', "line 2: no JSON object"),
+        ('{"path": "a/1.png", "label": [1]}\n', "line 1: the label is no text or number, but list"),
+        ('{"path": 5, "label": "x"}\n', "line 1: the path is 5"),
+        ('{"path": "a\\u0000b", "label": "x"}\n', "line 1: the path is"),
+        ('{"path": "\\ud800", "label": "x"}\n', "line 1: .*surrogates not allowed"),
+        ("[" * 100_000 + "\n", "line 1: no valid JSON"),
+        (
+            '{"path": "a/1.png", "label": 1}\n{"path": "a/2.png", "label": 1, "split": "test"}\n',
+            "line 2: has 'split', which the first line has not",
+        ),
+    ],
+)
+def test_what_is_wrong_in_json_lines(pictures, text, message):
+    (pictures / "m.jsonl").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_manifest(pictures / "m.jsonl")
+
+
+def test_text_that_is_no_utf8(pictures):
+    (pictures / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        read_manifest(pictures / "m.csv")
+
+
+def test_broken_parquet(pictures):
+    file = make(pictures, ".parquet")
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match="no Parquet file or a broken one"):
+        read_manifest(file)
+
+
+def test_without_pyarrow_the_way_to_get_it_is_said(pictures, monkeypatch):
+    file = make(pictures, ".parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"pip install 'onsight\[parquet\]'"):
+        read_manifest(file)
+
+
+def test_unknown_ending(pictures):
+    (pictures / "m.txt").write_text("path,label\n")
+    with pytest.raises(DataError, match=r"does not end in one of \.csv"):
+        read_manifest(pictures / "m.txt")
+
+
+def test_fingerprint_follows_manifest_and_pictures(pictures):
+    file = make(pictures, ".csv")
+    first = read_manifest(file).fingerprint
+    assert read_manifest(file).fingerprint == first
+    (pictures / "a/1.png").write_bytes(b"another picture")
+    changed = read_manifest(file).fingerprint
+    file.write_text(file.read_text() + "\n")
+    assert len({first, changed, read_manifest(file).fingerprint}) == 3
+
+
+def test_picture_gone_since(pictures):
+    source = read_manifest(make(pictures, ".csv"))
+    (pictures / "a/1.png").unlink()
+    with pytest.raises(PictureError, match="No such file"):
+        source.read(0)

@@ -1,0 +1,54 @@
+"""Numbers read well and never round to a claim that they do not make."""
+
+import math
+
+import pytest
+
+from onsight.report.words import data_size, duration, fixed_percent, percent
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0%"),
+        (1.0, "100%"),
+        (0.914, "91.4%"),
+        (0.9997, "99.97%"),
+        (0.99996, ">99.99%"),
+        (0.9999999999999999, "100%"),
+        (0.0004, "0.04%"),
+        (0.00001, "<0.01%"),
+        (0.0042, "0.4%"),
+        (math.nan, "–"),
+        (None, "–"),
+    ],
+)
+def test_percent_never_rounds_to_all_or_none(share: float | None, text: str) -> None:
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.914, "91.40%"), (1.0, "100.00%"), (None, "-")])
+def test_fixed_percent_always_has_two_decimals(share: float | None, text: str) -> None:
+    assert fixed_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.42 s"),
+        (12.34, "12.3 s"),
+        (59.97, "1 min 0 s"),
+        (245, "4 min 5 s"),
+        (7385, "2 h 3 min"),
+    ],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(5_488_000, "5.5 MB"), (54_880_000, "54.9 MB"), (12_345_678_900, "12.3 GB")],
+)
+def test_data_sizes_read_well(count: int, text: str) -> None:
+    assert data_size(count) == text
