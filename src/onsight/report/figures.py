@@ -1,4 +1,4 @@
-"""Figures as inline SVG: text stays text, colours follow the page, the same input gives same bytes.
+"""Figures as inline SVG: text stays text, colours follow the page, equal input gives equal bytes.
 
 Nothing here uses pyplot. Colours are drawn as stand-ins and then exchanged for the page's CSS
 variables, so that one picture reads on a light and on a dark page.
