@@ -146,7 +146,7 @@ class Config(BaseModel):
         True, description="Mirror left-right half of the time. Turn off for digits or text."
     )
     translate: Annotated[float, _AUGMENTATION] = Field(
-        0.07,
+        0.05,
         ge=0,
         le=0.5,
         description="Largest shift, as a share of the side; edges are reflected.",
