@@ -72,6 +72,15 @@ def test_the_commands_and_flags_are_a_contract(capsys):
         assert f"--{flag}" in out
 
 
+def test_the_short_help_is_each_commands_own_first_sentence():
+    from onsight import cli, commands
+
+    for name, text in cli._COMMANDS.items():
+        function = getattr(commands, cli._FUNCTIONS.get(name, name))
+        first = " ".join(function.__doc__.partition("\n\n")[0].split())
+        assert first == text
+
+
 def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
     code, out, err = run_command(
         capsys, "train", bars, "--out", tmp_path / "run", "--json", *SLIGHT

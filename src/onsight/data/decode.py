@@ -75,8 +75,7 @@ def decode(
             "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        limit = f"{pixel_limit / 1e6:g} (--pixel-limit-megapixels)"
-        raise PictureError(f"more megapixels than the limit of {limit}") from error
+        raise _too_large(pixel_limit) from error
     except MemoryError as error:
         raise PictureError("not enough memory to decode it") from error
     except Exception as error:  # Pillow's plugins raise many kinds on damaged files
@@ -150,12 +149,13 @@ def _orientation(data: bytes) -> int:
 
 def _check_pixels(height: int, width: int, limit: int) -> None:
     if height * width > limit:
-        raise PictureError(
-            f"{width}x{height} is {height * width / 1e6:.0f} megapixels, over the limit of "
-            f"{limit / 1e6:g} (--pixel-limit-megapixels)"
-        )
+        raise _too_large(limit)
     if height < 1 or width < 1:
         raise PictureError("has no pixels")
+
+
+def _too_large(limit: int) -> PictureError:
+    return PictureError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
 
 
 def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:

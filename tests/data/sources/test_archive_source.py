@@ -86,6 +86,7 @@ def test_kind_is_told_by_content_not_by_name(tmp_path):
 @pytest.mark.parametrize("ending", [".zip", ".tar", ".tar.gz"])
 def test_wrapper_splits_and_hidden_members(tmp_path, ending):
     files = {
+        "README": b"first, so that rows and members are numbered differently",
         "./pets/train/cat/1.jpg": b"1",
         "./pets/test/cat/2.jpg": b"2",
         "./pets/.DS_Store": b"x",
@@ -96,7 +97,7 @@ def test_wrapper_splits_and_hidden_members(tmp_path, ending):
     assert source.index.splits.tolist() == [TRAIN, TEST]
     assert source.index.classes == ("cat",)
     assert "2 hidden entries skipped" in source.found
-    assert source.problems == []
+    assert reasons(source) == {"README": "not inside a class folder"}
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
@@ -136,7 +137,7 @@ EVIL_NAMES = {
     "C:/cat/drive.jpg": "absolute path",
     "../cat/slip.jpg": "leads out of the archive ('..')",
     "cat/../../slip.jpg": "leads out of the archive ('..')",
-    "cat/..\\..\\slip.jpg": "leads out of the archive ('..')",
+    "cat/..\\..\\windows.jpg": "leads out of the archive ('..')",
 }
 
 
@@ -159,6 +160,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         add(archive, "cat/hard.jpg", type=tarfile.LNKTYPE, linkname="cat/1.jpg")
         add(archive, "cat/device.jpg", type=tarfile.CHRTYPE, devmajor=1, devminor=5)
         add(archive, "cat/pipe.jpg", type=tarfile.FIFOTYPE)
+        add(archive, "cat/sparse.jpg", type=tarfile.GNUTYPE_SPARSE)
         add(archive, "./cat//1.jpg", b"second")
     source = read_archive(tmp_path / "a.tar")
     assert contents(source) == {"cat/1.jpg": b"first"}
@@ -167,6 +169,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         "cat/hard.jpg": "a link",
         "cat/device.jpg": "not a regular file",
         "cat/pipe.jpg": "not a regular file",
+        "cat/sparse.jpg": "stored as a sparse file",
         "./cat//1.jpg": "appears twice in the archive",
     }
 
@@ -266,13 +269,14 @@ def test_damaged_tar_header_is_an_error_and_not_the_end(tmp_path):
 
 
 def test_tar_with_a_negative_size_ends(tmp_path):
-    """A size of -1024 sends a naive reader back to the same header for ever."""
+    """A size of -1024 sends a naive reader back to the first header for ever."""
+    first = tarfile.TarInfo("cat/0.jpg").tobuf()
     header = bytearray(tarfile.TarInfo("cat/1.jpg").tobuf())
     header[124:136] = struct.pack(">Iq", 0xFFFFFFFF, -1024)
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    (tmp_path / "a.tar").write_bytes(bytes(header) * 3 + bytes(1024))
-    with pytest.raises(DataError, match="broken tar"):
+    (tmp_path / "a.tar").write_bytes(first + bytes(header) + bytes(1024))
+    with pytest.raises(DataError, match="negative size"):
         read_archive(tmp_path / "a.tar")
 
 

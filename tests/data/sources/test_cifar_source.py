@@ -185,11 +185,13 @@ def test_damaged_binary_batch(tmp_path):
         read_cifar(tmp_path)
 
 
-def test_label_without_a_name(tmp_path):
-    plant_binary(tmp_path, 10)
-    (tmp_path / "batches.meta.txt").write_text("only one\n")
-    with pytest.raises(DataError, match="but only 1 names"):
-        read_cifar(tmp_path)
+@pytest.mark.parametrize("label", [-1, 10])
+def test_label_without_a_name(tmp_path, label):
+    folder = plant10(tmp_path)
+    batch = {"data": pixels_of(1), "labels": [label]}
+    (folder / "data_batch_5").write_bytes(pickle.dumps(batch, 2))
+    with pytest.raises(DataError, match=f"label {label}, but only 10 names"):
+        read_cifar(folder)
 
 
 class Canary:

@@ -130,6 +130,7 @@ def test_named_sets(tmp_path, monkeypatch):
         ("pest", r"pest does not exist\. Did you mean pets\?"),
         ("mnits", r"mnits does not exist\. Did you mean .*mnist.*\?"),
         ("nothing like it at all", r"nothing like it at all does not exist\.$"),
+        ("pets/mnits", r"pets/mnits does not exist\.$"),
         ("none/such/folder", r"none/such/folder does not exist\.$"),
         ("x" * 300, "File name too long"),
         ("nul\0", "does not exist"),

@@ -28,9 +28,10 @@ def test_split_words_in_any_spelling_and_case():
 
 @pytest.mark.parametrize("other", ["test", "val", "extra", "raw"])
 def test_without_train_or_with_other_folders_they_are_classes(other):
-    paths = [f"{other}/cat/1.jpg", "birds/owl/2.jpg"]
-    rows, _, _ = arrange(paths, "here")
+    rows, _, _ = arrange([f"{other}/cat/1.jpg", "birds/owl/2.jpg"], "here")
     assert {row.label for row in rows} == {other, "birds"}
+    rows, _, _ = arrange(["train/cat/1.jpg", f"{other}/cat/1.jpg", "birds/owl/2.jpg"], "here")
+    assert {row.label for row in rows} == {"train", other, "birds"}
     assert {row.split for row in rows} == {UNSPLIT}
 
 
@@ -70,7 +71,6 @@ def test_wrapped_splits_are_found():
 @pytest.mark.parametrize(
     ("paths", "labels"),
     [
-        (["Train/cat/1.jpg", "Train/dog/2.jpg"], ["cat", "dog"]),  # a split word wraps nothing
         (["cat/1.jpg", "cat/2.jpg", "cat/old/3.jpg"], ["cat"] * 3),  # mostly one part follows
         (["a/cat/1.jpg", "b/dog/2.jpg"], ["a", "b"]),  # two folders
     ],
@@ -78,6 +78,11 @@ def test_wrapped_splits_are_found():
 def test_what_is_no_wrapper(paths, labels):
     rows, _, _ = arrange(paths, "here", strip_top=True)
     assert [row.label for row in rows] == labels
+
+
+def test_split_word_is_no_wrapper():
+    rows, _, _ = arrange(["Train/cat/1.jpg", "Train/dog/2.jpg"], "here", strip_top=True)
+    assert [(row.label, row.split) for row in rows] == [("cat", TRAIN), ("dog", TRAIN)]
 
 
 def test_folders_are_never_looked_through_unasked():

@@ -72,8 +72,8 @@ def test_all_formats_say_the_same(pictures, ending):
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 def test_delimiters_byte_order_marks_and_other_names(pictures, delimiter, encoding):
-    lines = [("1", "a/1.png", "caf\u00e9"), ("2", "a/2.png", " dog ")]
-    file = write_csv(pictures / "m.csv", ("Nr", " Image ", "CLASS"), lines, delimiter, encoding)
+    lines = [("a/1.png", "1", "caf\u00e9"), ("a/2.png", "2", " dog ")]
+    file = write_csv(pictures / "m.csv", ("Image", "Nr", " CLASS "), lines, delimiter, encoding)
     source = read_manifest(file)
     assert list(source.index.locators) == ["a/1.png", "a/2.png"]
     assert source.index.classes == ("caf\u00e9", "dog")

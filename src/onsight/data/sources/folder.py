@@ -149,8 +149,6 @@ class _Walk:
 
         Tools like git-annex keep the files in a hidden folder and link to them.
         """
-        if target == self.root:
-            return True
         prefix = os.path.join(self.root, "")
         parts = target.removeprefix(prefix).split("/")
         return target.startswith(prefix) and not any(is_hidden(part) for part in parts)

@@ -36,10 +36,10 @@ _IDX_FILES = (
 
 NAMED_SETS = {
     "cifar10": _NamedSet(
-        "CIFAR10", "cifar-10-batches-py", "the content of cifar-10-python.tar.gz", read_cifar
+        "CIFAR10", "cifar-10-batches-py", "the files inside cifar-10-python.tar.gz", read_cifar
     ),
     "cifar100": _NamedSet(
-        "CIFAR100", "cifar-100-python", "the content of cifar-100-python.tar.gz", read_cifar
+        "CIFAR100", "cifar-100-python", "the files inside cifar-100-python.tar.gz", read_cifar
     ),
     "mnist": _NamedSet("MNIST", "MNIST/raw", _IDX_FILES, read_idx),
     "fashion-mnist": _NamedSet("FashionMNIST", "FashionMNIST/raw", _IDX_FILES, read_idx),
@@ -121,9 +121,9 @@ def _move(folder: Path, place: Path) -> None:
 
 
 def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> DataError:
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     return DataError(
-        f"{name} is not in {root} and cannot be downloaded: {first_line}\n"
+        f"{name} is not in {root} and cannot be downloaded: {reason}\n"
         f"Put {chosen.files} into {root / chosen.folder}, or give the folder that holds "
         "them: onsight train FOLDER"
     )

@@ -10,7 +10,7 @@ from onsight.data.sources.members import Members
 from onsight.data.sources.regular import check_size
 from onsight.errors import PictureError
 
-_ENCRYPTED, _UTF8 = 0x1, 0x800  # general purpose flags, APPNOTE.TXT 4.4.4
+_UTF8 = 0x800  # among the general purpose flags, APPNOTE.TXT 4.4.4
 _UNIX = 3  # the system whose file modes stand in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000
 _MOST_RATIO = 200
@@ -51,8 +51,6 @@ def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
 
 def _refuse(info: zipfile.ZipInfo) -> None:
     """Raise PictureError for a member that must not be decompressed."""
-    if info.flag_bits & _ENCRYPTED:
-        raise PictureError("encrypted; unpack the archive with its password first")
     size = check_size(info.file_size)
     if size > _RATIO_FREE_BYTES and size > _MOST_RATIO * info.compress_size:
         raise PictureError(
