@@ -19,7 +19,6 @@ from onsight.hardware.usage import (
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
 from onsight.report.gallery import save_gallery
-from onsight.report.html import write_report
 from onsight.report.tables import write_predictions
 from onsight.training.checkpoint import load_weights
 from onsight.training.folder import RunFolder
@@ -129,6 +128,8 @@ def _write_out(
     phases: dict[str, float],
 ) -> dict[str, Any]:
     """Write lists, pictures and report; the report's own time joins the results after it."""
+    from onsight.report.html import write_report  # half a second of matplotlib, not before line 1
+
     begun = time.perf_counter()
     write_predictions(folder.path / "predictions.csv", outcome, dataset.pack.index)
     save_gallery(folder.path / "gallery", outcome, dataset.pack)
