@@ -46,7 +46,7 @@ def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bo
     Only a split that the data came with can hold any. The test twin stays, then the
     validation twin; the copies in training are marked. Returns bool (n,).
     """
-    _, group = np.unique(digests.view(f"V{DIGEST_BYTES}")[:, 0], return_inverse=True)
-    cleanest = np.zeros(group.max() + 1 if len(group) else 0, np.int8)
+    different, group = np.unique(digests.view(f"V{DIGEST_BYTES}")[:, 0], return_inverse=True)
+    cleanest = np.zeros(len(different), np.int8)
     np.maximum.at(cleanest, group, splits)
     return np.asarray(splits < cleanest[group])
