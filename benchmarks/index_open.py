@@ -19,6 +19,7 @@ import numpy as np
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack
+from onsight.data.packing import Job
 from onsight.data.sources.source import Source
 
 ONE_PIXEL = PictureFormat(1, 1, 1)
@@ -57,7 +58,7 @@ def main() -> None:
     count = parser.parse_args().pictures
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
-        open_pack(make_source(count), ONE_PIXEL, Path(folder), threads=2)
+        open_pack(Job(make_source(count), ONE_PIXEL, threads=2), Path(folder))
         built = time.perf_counter() - begun
         (place,) = (Path(folder) / "packs").iterdir()
         key = json.loads((place / "pack.json").read_text())["key"]

@@ -9,7 +9,7 @@ import pytest
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
-from onsight.data.packing import digest_of
+from onsight.data.packing import Job, digest_of
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, DiskError, PictureError
 
@@ -29,6 +29,10 @@ def make_source(pictures, labels=None, fingerprint="one", root="/data"):
     return Source("test", Path(root), Index.of(rows), read, fingerprint, "a test")
 
 
+def open_job(source, target, cache_folder, **options):
+    return open_pack(Job(source, target, **options), cache_folder)
+
+
 def grey(count, side=6):
     return list(RNG.integers(0, 256, (count, side, side, 1), np.uint8))
 
@@ -45,7 +49,7 @@ AUTO = PictureFormat(6, 6, 0)
 def test_every_picture_comes_back_with_its_label(tmp_path, threads, cached):
     pictures = grey(200)
     source = make_source(pictures)
-    pack = open_pack(source, AUTO, tmp_path if cached else None, threads=threads)
+    pack = open_job(source, AUTO, tmp_path if cached else None, threads=threads)
     assert len(pack) == 200
     found = pixels_by_locator(pack)
     for number, picture in enumerate(pictures):
@@ -58,8 +62,8 @@ def test_every_picture_comes_back_with_its_label(tmp_path, threads, cached):
 def test_order_is_that_of_the_digests_whatever_the_order_of_the_source(tmp_path):
     pictures = grey(50)
     labels = [str(number % 3) for number in range(50)]
-    one = open_pack(make_source(pictures, labels), AUTO, None)
-    other = open_pack(make_source(pictures[::-1], labels[::-1]), AUTO, None)
+    one = open_job(make_source(pictures, labels), AUTO, None)
+    other = open_job(make_source(pictures[::-1], labels[::-1]), AUTO, None)
     assert np.array_equal(one.digests, other.digests)
     assert np.array_equal(one.pixels[one.rows], other.pixels[other.rows])
     assert np.array_equal(one.index.labels, other.index.labels)
@@ -81,7 +85,7 @@ def test_digest_tells_content_not_container():
 def test_one_colour_picture_late_makes_all_of_them_colour(tmp_path):
     pictures = grey(150)
     pictures[100] = RNG.integers(0, 256, (6, 6, 3), np.uint8)
-    pack = open_pack(make_source(pictures), AUTO, tmp_path)
+    pack = open_job(make_source(pictures), AUTO, tmp_path)
     assert pack.format.channels == 3
     found = pixels_by_locator(pack)
     for number, picture in enumerate(pictures):
@@ -91,68 +95,68 @@ def test_one_colour_picture_late_makes_all_of_them_colour(tmp_path):
 
 def test_channels_can_be_asked_for():
     pictures = [RNG.integers(0, 256, (6, 6, 3), np.uint8) for _ in range(3)]
-    assert open_pack(make_source(pictures), PictureFormat(6, 6, 1), None).pixels.shape[3] == 1
-    assert open_pack(make_source(grey(3)), PictureFormat(6, 6, 3), None).pixels.shape[3] == 3
+    assert open_job(make_source(pictures), PictureFormat(6, 6, 1), None).pixels.shape[3] == 1
+    assert open_job(make_source(grey(3)), PictureFormat(6, 6, 3), None).pixels.shape[3] == 3
 
 
 def test_unusable_pictures_are_listed_and_distort_nothing(tmp_path):
     pictures = grey(10)
     pictures[3] = None
-    pack = open_pack(make_source(pictures), AUTO, tmp_path)
+    pack = open_job(make_source(pictures), AUTO, tmp_path)
     assert pack.problems == [Problem("p3", "decode", "broken on purpose")]
     assert len(pack) == 9
-    again = open_pack(make_source(pictures), AUTO, tmp_path)
+    again = open_job(make_source(pictures), AUTO, tmp_path)
     assert again.was_cached
     assert again.problems == pack.problems
     with pytest.raises(DataError, match="p3: broken on purpose"):
-        open_pack(make_source(pictures), AUTO, None, strict=True)
+        open_job(make_source(pictures), AUTO, None, strict=True)
     with pytest.raises(DataError, match="p3: broken on purpose"):
-        open_pack(make_source(pictures), AUTO, tmp_path, strict=True)
+        open_job(make_source(pictures), AUTO, tmp_path, strict=True)
 
 
 def test_a_class_without_usable_pictures_is_no_class():
     pictures = grey(4)
     pictures[3] = None
-    pack = open_pack(make_source(pictures, ["x", "y", "x", "z"]), AUTO, None)
+    pack = open_job(make_source(pictures, ["x", "y", "x", "z"]), AUTO, None)
     assert pack.index.classes == ("x", "y")
     assert sorted(pack.index.labels.tolist()) == [0, 0, 1]
 
 
 def test_nothing_usable_is_an_error_with_the_reasons(tmp_path):
     with pytest.raises(DataError, match="none of the 3 pictures .* 3 x broken on purpose"):
-        open_pack(make_source([None] * 3), AUTO, tmp_path)
+        open_job(make_source([None] * 3), AUTO, tmp_path)
     assert not list(tmp_path.glob("packs/*"))
 
 
 def test_pack_is_reused_until_anything_changes(tmp_path):
     pictures = grey(5)
-    assert not open_pack(make_source(pictures), AUTO, tmp_path).was_cached
-    assert open_pack(make_source(pictures), AUTO, tmp_path).was_cached
+    assert not open_job(make_source(pictures), AUTO, tmp_path).was_cached
+    assert open_job(make_source(pictures), AUTO, tmp_path).was_cached
     changed = make_source(grey(5), fingerprint="two")
-    assert not open_pack(changed, AUTO, tmp_path).was_cached
+    assert not open_job(changed, AUTO, tmp_path).was_cached
     assert len(list((tmp_path / "packs").iterdir())) == 1
-    assert not open_pack(changed, PictureFormat(7, 7, 0), tmp_path).was_cached
+    assert not open_job(changed, PictureFormat(7, 7, 0), tmp_path).was_cached
     assert len(list((tmp_path / "packs").iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["pixels.bin", "table.safetensors", "pack.json"])
 def test_a_damaged_pack_is_rebuilt(tmp_path, name):
     pictures = grey(5)
-    open_pack(make_source(pictures), AUTO, tmp_path)
+    open_job(make_source(pictures), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob(f"*/{name}")
     file.write_bytes(file.read_bytes()[:-3])
-    pack = open_pack(make_source(pictures), AUTO, tmp_path)
+    pack = open_job(make_source(pictures), AUTO, tmp_path)
     assert not pack.was_cached
     assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
 
 
 def test_leftovers_of_a_killed_build_are_removed(tmp_path):
-    open_pack(make_source(grey(5)), AUTO, tmp_path)
+    open_job(make_source(grey(5)), AUTO, tmp_path)
     (place,) = (tmp_path / "packs").iterdir()
     abandoned = place.with_name(f".{place.name}.99999999.tmp")
     abandoned.mkdir()
     (abandoned / "pixels.bin").write_bytes(b"half")
-    open_pack(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
+    open_job(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
     assert [path.name for path in (tmp_path / "packs").iterdir()] == [place.name]
 
 
@@ -166,7 +170,7 @@ def test_disk_full_while_packing_leaves_nothing_half_made(tmp_path, monkeypatch)
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(DiskError, match="no space left"):
-        open_pack(make_source(grey(5)), AUTO, tmp_path)
+        open_job(make_source(grey(5)), AUTO, tmp_path)
     assert list((tmp_path / "packs").iterdir()) == []
 
 
@@ -174,18 +178,18 @@ def test_without_a_cache_nothing_is_kept(tmp_path, monkeypatch):
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    pack = open_pack(make_source(grey(5)), AUTO, None)
+    pack = open_job(make_source(grey(5)), AUTO, None)
     assert list(tmp_path.iterdir()) == []
     assert pack.pixels.sum() > 0
 
 
 def test_progress_counts_every_picture():
     seen = []
-    open_pack(make_source(grey(130)), AUTO, None, progress=seen.append)
+    open_job(make_source(grey(130)), AUTO, None, progress=seen.append)
     assert sum(seen) == 130
 
 
 def test_pack_json_names_its_format(tmp_path):
-    open_pack(make_source(grey(5)), AUTO, tmp_path)
+    open_job(make_source(grey(5)), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob("*/pack.json")
     assert json.loads(file.read_text())["format"]["channels"] == 1

@@ -15,7 +15,7 @@ from onsight.data.decode import PictureFormat, probe
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import Pictures
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Progress
+from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError, PictureError
@@ -102,9 +102,7 @@ def open_dataset(
         config.background_rgb,
         config.pixel_limit,
     )
-    pack = open_pack(
-        source, target, cache_folder, strict=config.strict, threads=threads, progress=progress
-    )
+    pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)
     fractions = config.validation_fraction, config.test_fraction
     splits = assign(pack.digests, pack.index.splits, *fractions)
     leaked = leaks(pack.digests, splits)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onsight.data import decode
 from onsight.data.decode import PictureFormat, Pixels
 from onsight.data.index import Index, Problem, TextColumn
-from onsight.data.packing import Progress, decode_all
+from onsight.data.packing import Job, decode_all
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 from onsight.files import disk_errors, sync_folder, write_json
@@ -53,35 +53,26 @@ class Pack:
         return len(self.rows)
 
 
-def open_pack(
-    source: Source,
-    target: PictureFormat,
-    cache_folder: Path | None,
-    *,
-    strict: bool = False,
-    threads: int = 1,
-    progress: Progress = lambda done: None,
-) -> Pack:
-    """Open the source's pack, building it when there is none that matches.
+def open_pack(job: Job, cache_folder: Path | None) -> Pack:
+    """Open the pack of a job, building it when there is none that matches.
 
-    target.channels of 0 means 1 if every picture is stored grey, else 3. Without a cache
-    folder the pack lives in unnamed temporary storage and goes with the process.
-    Raises DiskError; DataError when no picture can be used or, with strict, at the first
-    that cannot.
+    Without a cache folder the pack lives in unnamed temporary storage and goes with the
+    process. Raises DiskError; DataError when no picture can be used or, if the job is
+    strict, at the first that cannot.
     """
     if cache_folder is None:
-        return _build_unnamed(source, target, strict, threads, progress)
-    key = pack_key(source, target)
-    place = cache_folder / "packs" / _slot(source, target)
-    pack = _read(place, key, target)
+        return _build_unnamed(job)
+    key = pack_key(job.source, job.target)
+    place = cache_folder / "packs" / _slot(job)
+    pack = _read(place, key, job.target)
     if pack is None:
-        with disk_errors(place, _least_bytes(source, target)):
-            _build_in_place(place, key, source, target, strict, threads, progress)
-        built = _read(place, key, target)
+        with disk_errors(place, _least_bytes(job)):
+            _build_in_place(place, key, job)
+        built = _read(place, key, job.target)
         if built is None:
             raise DataError(f"{place} was changed while it was written; run the command again")
         return replace(built, was_cached=False)
-    if strict and pack.problems:
+    if job.strict and pack.problems:
         raise DataError(f"{pack.problems[0].path}: {pack.problems[0].reason}")
     return pack
 
@@ -93,14 +84,15 @@ def pack_key(source: Source, target: PictureFormat) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _slot(source: Source, target: PictureFormat) -> str:
+def _slot(job: Job) -> str:
     """One folder for each DATA and format, so that a rebuilt pack replaces its forerunner."""
-    facts = [source.kind, str(source.root), target.facts()]
+    facts = [job.source.kind, str(job.source.root), job.target.facts()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
 
 
-def _least_bytes(source: Source, target: PictureFormat) -> int:
-    return len(source.index) * target.height * target.width * max(1, target.channels)
+def _least_bytes(job: Job) -> int:
+    target = job.target
+    return len(job.source.index) * target.height * target.width * max(1, target.channels)
 
 
 @dataclass(frozen=True)
@@ -114,21 +106,14 @@ class _Table:
     format: PictureFormat
 
 
-def _build(
-    file: BinaryIO,
-    source: Source,
-    target: PictureFormat,
-    strict: bool,
-    threads: int,
-    progress: Progress,
-) -> _Table:
+def _build(file: BinaryIO, job: Job) -> _Table:
     """Decode all of a source's pictures into an open file and make their table."""
-    decoded = decode_all(file, source, target, strict, threads, progress)
+    decoded = decode_all(file, job)
     if not decoded.source_rows:
-        raise DataError(_nothing_usable(source, decoded.problems))
+        raise DataError(_nothing_usable(job.source, decoded.problems))
     taken = np.array(decoded.source_rows, np.int64)
     digests = np.frombuffer(b"".join(decoded.digests), np.uint8).reshape(len(taken), -1)
-    index = source.index.take(taken)
+    index = job.source.index.take(taken)
     halves = np.ascontiguousarray(digests).view(">u8")
     order = np.lexsort((index.labels, halves[:, 1], halves[:, 0]))
     return _Table(
@@ -136,31 +121,21 @@ def _build(
         digests=np.ascontiguousarray(digests[order]),
         index=index.take(order),
         problems=decoded.problems,
-        format=replace(target, channels=decoded.channels),
+        format=replace(job.target, channels=decoded.channels),
     )
 
 
-def _build_unnamed(
-    source: Source, target: PictureFormat, strict: bool, threads: int, progress: Progress
-) -> Pack:
+def _build_unnamed(job: Job) -> Pack:
     """Build into an unlinked temporary file: gone with the process, however that ends."""
     with tempfile.TemporaryFile(prefix="onsight-") as file:
-        with disk_errors(Path(tempfile.gettempdir()), _least_bytes(source, target)):
-            table = _build(file, source, target, strict, threads, progress)
+        with disk_errors(Path(tempfile.gettempdir()), _least_bytes(job)):
+            table = _build(file, job)
             file.flush()
         pixels = _map_pixels(file, len(table.rows), table.format)
     return Pack(pixels=pixels, was_cached=False, **vars(table))
 
 
-def _build_in_place(
-    place: Path,
-    key: str,
-    source: Source,
-    target: PictureFormat,
-    strict: bool,
-    threads: int,
-    progress: Progress,
-) -> None:
+def _build_in_place(place: Path, key: str, job: Job) -> None:
     """Build beside the place, then rename into it; nothing half-made is ever there."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(place)
@@ -168,7 +143,7 @@ def _build_in_place(
     temporary.mkdir()
     try:
         with open(temporary / "pixels.bin", "w+b") as file:
-            table = _build(file, source, target, strict, threads, progress)
+            table = _build(file, job)
             file.flush()
             os.fsync(file.fileno())
         _write_table(temporary, key, table)

@@ -24,6 +24,21 @@ _CHUNK = 64  # pictures a task: large enough to hide the pool's overhead, small 
 Progress = Callable[[int], None]
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is to be decoded, and how.
+
+    target.channels of 0 means 1 if every picture is stored grey, else 3; strict: raise
+    DataError at the first picture that cannot be used; progress hears of every picture.
+    """
+
+    source: Source
+    target: PictureFormat
+    strict: bool = False
+    threads: int = 1
+    progress: Progress = lambda done: None
+
+
 class Picture(NamedTuple):
     """A decoded picture: its row in the source, its fitted pixels and its digest."""
 
@@ -42,24 +57,18 @@ class Decoded:
     problems: list[Problem] = field(default_factory=list)
 
 
-def decode_all(
-    file: BinaryIO,
-    source: Source,
-    target: PictureFormat,
-    strict: bool,
-    threads: int,
-    progress: Progress,
-) -> Decoded:
+def decode_all(file: BinaryIO, job: Job) -> Decoded:
     """Write every usable picture's pixels to a file; list the others with their reasons.
 
     The file holds one channel until the first colour picture comes, unless
     target.channels says otherwise.
     """
+    target = job.target
     decoded = Decoded(channels=target.channels or 1)
-    for chunk in _decoded_chunks(source, target, threads):
+    for chunk in _decoded_chunks(job):
         pictures = [item for item in chunk if isinstance(item, Picture)]
         problems = [item for item in chunk if isinstance(item, Problem)]
-        if strict and problems:
+        if job.strict and problems:
             raise DataError(f"{problems[0].path}: {problems[0].reason}")
         decoded.problems += problems
         if target.channels == 0 and any(picture.pixels.shape[2] == 3 for picture in pictures):
@@ -68,7 +77,7 @@ def decode_all(
             file.write(_to_file(picture.pixels, decoded.channels))
         decoded.source_rows += [picture.source_row for picture in pictures]
         decoded.digests += [picture.digest for picture in pictures]
-        progress(len(chunk))
+        job.progress(len(chunk))
     return decoded
 
 
@@ -94,18 +103,16 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
     return pixels, fit(pixels, replace(target, channels=target.channels or pixels.shape[2]))
 
 
-def _decoded_chunks(
-    source: Source, target: PictureFormat, threads: int
-) -> Iterator[list[Picture | Problem]]:
+def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
     """Chunks of decoded pictures in order, a bounded number of them under way."""
     waiting: deque[Future[list[Picture | Problem]]] = deque()
-    count = len(source.index)
-    with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
+    count = len(job.source.index)
+    with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
             for start in range(0, count, _CHUNK):
                 rows = range(start, min(start + _CHUNK, count))
-                waiting.append(pool.submit(_decode_rows, source, target, rows))
-                if len(waiting) > 4 * threads:
+                waiting.append(pool.submit(_decode_rows, job.source, job.target, rows))
+                if len(waiting) > 4 * job.threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

@@ -15,6 +15,7 @@ from onsight.data.cache import cache_folder
 from onsight.data.index import Index, Problem
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pack import Pack, open_pack
+from onsight.data.packing import Job
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise
@@ -47,13 +48,8 @@ def evaluate(
     source = find_source(str(data), layout, cache_folder(keep=cache))
     story.say(f"data: {source.found}")
     with story.bar("decode", len(source.index)) as bar:
-        pack = open_pack(
-            source,
-            predictor.format,
-            cache_folder(keep=cache),
-            threads=usable_cores(),
-            progress=bar.advance,
-        )
+        job = Job(source, predictor.format, threads=usable_cores(), progress=bar.advance)
+        pack = open_pack(job, cache_folder(keep=cache))
     pack, strangers = _with_classes_of(predictor, pack)
     seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
     known = pack.index.labels >= 0
