@@ -101,7 +101,7 @@ def evaluate(
     for problem in results.pop("problem_rows"):
         story.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
-        story.say(f"{results['seen']:,} pictures left out: the model was trained on them")
+        story.say(f"{results['seen']:,} pictures left out: they trained or chose the model")
     _show_results(results, json_)
 
 
