@@ -197,6 +197,22 @@ def test_output_folder_in_use(capsys, bars, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
+def test_output_folder_inside_the_data(capsys, bars, monkeypatch):
+    before = sorted(bars.rglob("*"))
+    assert "inside the data" in refused(capsys, "train", bars, "--out", bars / "run")
+    monkeypatch.chdir(bars)
+    assert "inside the data" in refused(capsys, "train", ".")
+    assert sorted(bars.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words", [["--batch-size", "1"], ["--batch-size", "4", "--accumulate", "9"]]
+)
+def test_batches_too_small_for_batch_norm(capsys, bars, tmp_path, words):
+    message = refused(capsys, "train", bars, "--out", tmp_path / "run", *words)
+    assert "raise --batch-size" in message
+
+
 def test_manifest_with_a_missing_file_and_a_double_row(capsys, bars, tmp_path):
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in bars.rglob("*.png")]
     rows += ["bars/across/missing.png,across", rows[0]]

@@ -65,9 +65,19 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
     return RunFolder(path, _lock(path))
 
 
+def refuse_inside_data(path: Path, data: str) -> None:
+    """Raise OutputError for a run folder inside the data: its pictures would become a class."""
+    folder = Path(data).expanduser()
+    if folder.is_dir() and path.resolve().is_relative_to(folder.resolve()):
+        raise OutputError(
+            f"the run folder {path} would lie inside the data; name another by --out, "
+            "such as --out ../runs/first"
+        )
+
+
 def next_run_folder(data: str) -> Path:
     """runs/<name of the data>, with a number behind it when that is taken."""
-    name = Path(data.rstrip("/")).name.partition(".")[0] or "run"
+    name = Path(data).resolve().name.partition(".")[0] or "run"
     number = 1
     while True:
         path = Path("runs") / (name if number == 1 else f"{name}-{number}")

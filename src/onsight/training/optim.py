@@ -87,7 +87,7 @@ def _timm_optimizer(
     if name not in names:
         raise ConfigError(
             f"no optimizer '{name}'.{did_you_mean(name, ['sgd', *names])} "
-            f"There are sgd, adam, adamw and timm's: {', '.join(names)}"
+            f"There are sgd, adam, adamw and {len(names)} of timm's, such as lamb, lion and muon"
         )
     made: Optimizer = create_optimizer_v2(
         model, opt=name, lr=learning_rate, weight_decay=weight_decay, momentum=momentum

@@ -42,7 +42,12 @@ from onsight.report.console import Story
 from onsight.report.tables import write_problems
 from onsight.training.ema import MovingAverage
 from onsight.training.finish import finish
-from onsight.training.folder import RunFolder, claim_folder, next_run_folder
+from onsight.training.folder import (
+    RunFolder,
+    claim_folder,
+    next_run_folder,
+    refuse_inside_data,
+)
 from onsight.training.losses import balanced_weights, make_loss
 from onsight.training.optim import make_optimizer
 from onsight.training.plan import (
@@ -107,6 +112,7 @@ def train(
         module = None
     story = story or Story()
     path = Path(out) if out else next_run_folder(str(data))
+    refuse_inside_data(path, str(data))
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     threads = choose_threads(config.threads)
     with reproducible(threads.value), _claimed(path, resume) as folder:

@@ -8,7 +8,7 @@ from typing import Any
 from onsight.config import Config
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Batch, Loader
-from onsight.errors import DataError, Interrupted, NonFiniteLoss
+from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
 from onsight.evaluation.outcome import observe
 from onsight.models.classifier import Classifier
@@ -23,6 +23,10 @@ from onsight.training.record import Record
 from onsight.training.signals import StopRequest
 from onsight.training.step import NonFiniteStepError, Step
 
+_TOO_FEW_FOR_BATCH_NORM = (
+    "batch norm needs more than one value a channel, and one small picture alone gives one: "
+    "raise --batch-size, lower --accumulate, or raise --image-size"
+)
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 
 
@@ -159,6 +163,10 @@ class Trainer:
             loss = self.step(inputs, targets)
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self._explain_non_finite(error, batch)) from error
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
         if self.average:
             self.average.update(self.step.model, self._steps_done)
         return loss
