@@ -172,6 +172,9 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--epochs", "0"], "--epochs 0: input should be greater than or equal to 1"),
         (["--epochs", "many"], "--epochs many"),
         (["--image-size", "big"], "--image-size big"),
+        (["--image-size", "0"], "--image-size 0"),
+        (["--warmup-epochs", "inf"], "--warmup-epochs"),
+        (["--optimizer", "fusedadam"], "cannot be used here"),
         (["--loss", "hinge"], "hinge"),
         (["--precision", "fp16"], "needs a GPU"),
         (["--config", "no-such.toml"], "cannot read config no-such.toml"),
@@ -258,6 +261,10 @@ def test_config_survives_its_file(tmp_path):
     assert make_config(read_config_file(tmp_path / "config.toml")) == config
     assert config.size == (20, 30)
     assert config.background_rgb == (16, 32, 48)
+
+
+def test_a_size_may_be_a_number():
+    assert make_config({"image_size": 64, "channels": 3}).size == (64, 64)
 
 
 def test_python_hears_the_same_words():

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tomli_w
 from cyclopts import Group, Parameter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from onsight.errors import ConfigError, did_you_mean
 from onsight.files import write_atomically
@@ -25,15 +25,17 @@ _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 class Config(BaseModel):
     """What a run does; saved whole as config.toml in the run folder."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
     image_size: Annotated[str, _DATA] = Field(
         "auto",
-        pattern=r"^(auto|\d+|\d+x\d+)$",
+        pattern=r"^(auto|[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})?)$",
         description="Picture size in pixels, as 64 or HEIGHTxWIDTH. auto: the data's own size "
         "when all are alike and small, else what the model wants.",
     )
-    channels: Annotated[Literal["auto", "1", "3"], _DATA] = Field(
+    channels: Annotated[Literal["auto", "1", "3"], BeforeValidator(str), _DATA] = Field(
         "auto", description="1 grey, 3 colour. auto: 1 when every picture is stored grey."
     )
     fit: Annotated[Literal["stretch", "crop", "pad"], _DATA] = Field(

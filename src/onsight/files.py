@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onsight.errors import DiskError
+from onsight.errors import DiskError, OutputError
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -42,6 +42,8 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
 
     Raises DiskError; the former file and no partial one is left then.
     """
+    if not path.name or path.is_dir():
+        raise OutputError(f"'{path}' is a folder; a file is to be written")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path, len(data)):
         path.parent.mkdir(parents=True, exist_ok=True)

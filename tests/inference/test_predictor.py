@@ -122,6 +122,45 @@ def test_evaluation_goes_by_class_names_not_numbers(run, bars, tmp_path):
     assert [row["images"] for row in results["classes"]] == [0, 4]
 
 
+def test_evaluation_reproduces_a_given_split_with_copies(bars, tmp_path):
+    for number, path in enumerate(sorted(bars.rglob("*.png"))):
+        split = "test" if number % 4 == 0 else "train"
+        target = tmp_path / "given" / split / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+        if number % 12 == 0:  # a copy of a test picture among the training ones
+            copy = tmp_path / "given" / "train" / path.parent.name / f"copy-{path.name}"
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    run = onsight.train(tmp_path / "given", out=tmp_path / "run2", **FAST)
+    assert run.results["problems"] == 10
+    results = onsight.evaluate(run.path, tmp_path / "given")
+    assert results["images"] == run.results["images"] == 30
+    assert results["confusion"] == run.results["confusion"]
+
+
+def test_pixels_of_another_kind_are_refused(run):
+    predictor = onsight.load(run.path)
+    for pixels in (
+        np.zeros((12, 12, 1), np.float32),
+        np.zeros((12, 12, 1), np.uint16),
+        np.zeros((12, 12), np.uint8),
+        np.zeros((12, 12, 4), np.uint8),
+    ):
+        with pytest.raises(PictureError, match="pixels must be uint8"):
+            predictor.predict([pixels])
+    with pytest.raises(DataError, match="one picture was given"):
+        predictor.predict("a.png")
+
+
+def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe.png")
+    (prediction,) = onsight.load(run.path).predictions([tmp_path / "pipe.png"])
+    assert prediction.problem == "not a regular file"
+
+
 class OwnNet(nn.Module):
     def __init__(self):
         super().__init__()

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,14 @@ from PIL import Image
 from torch import nn
 
 import onsight
-from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss, OutputError
+from onsight.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    ModelError,
+    NonFiniteLoss,
+    OutputError,
+)
 from onsight.report.console import Silence
 from onsight.tensorfile import read_tensors
 from onsight.training.folder import claim_folder
@@ -253,6 +261,88 @@ def test_a_run_that_fails_before_it_begins_leaves_no_folder(bars, tmp_path):
     onsight.train(bars, out=out, **FAST)
 
 
+def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
+    whole = onsight.train(bars, out=tmp_path / "whole", seed=5, **FAST)
+    (tmp_path / "killed").mkdir()  # what such a run leaves: its config and nothing else
+    shutil.copy(whole.path / "config.toml", tmp_path / "killed")
+    onsight.train(bars, out=tmp_path / "killed", resume=True, story=Silence())
+    assert_equal_weights(whole.path, tmp_path / "killed")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    with pytest.raises(OutputError, match="holds no run"):
+        onsight.train(bars, out=tmp_path / "foreign", resume=True, story=Silence())
+
+
+class TutorialNet(nn.Module):
+    """Reshapes by view(), which needs contiguous pictures, and ties two weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.one = nn.Linear(4 * 144, 8, bias=False)
+        self.two = nn.Linear(8, 8, bias=False)
+        self.three = nn.Linear(8, 8, bias=False)
+        self.three.weight = self.two.weight
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, images):
+        maps = self.conv(images).relu()
+        hidden = self.one(maps.view(maps.size(0), -1))
+        return self.last(self.three(self.two(hidden)))
+
+
+def test_a_tutorials_net_trains_and_holds_the_judged_weights(bars, tmp_path):
+    net = TutorialNet()
+    run = onsight.train(bars, out=tmp_path / "run", model=net, ema=0.9, **FAST)
+    saved = weights_of(run.path)
+    assert all(torch.equal(saved[name], tensor) for name, tensor in net.state_dict().items())
+    results = onsight.evaluate(run.path, bars, module=TutorialNet())
+    assert results["confusion"] == run.results["confusion"]
+
+
+def test_a_net_of_the_wrong_width_is_refused(bars, tmp_path):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
+    with pytest.raises(ModelError, match="7 numbers a picture, the data has 2 classes"):
+        onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adafactorbv"])
+def test_optimizers_with_odd_settings_resume_to_the_same_bits(bars, tmp_path, monkeypatch, name):
+    from contextlib import contextmanager
+
+    from onsight.training import run as run_module
+
+    fields = FAST | {"optimizer": name, "epochs": 2}
+    onsight.train(bars, out=tmp_path / "whole", **fields)
+    real = run_module.stop_on_signals
+
+    @contextmanager
+    def stop_soon():
+        yield StopAfter(4)
+
+    monkeypatch.setattr(run_module, "stop_on_signals", stop_soon)
+    with pytest.raises(Interrupted):
+        onsight.train(bars, out=tmp_path / "stopped", **fields)
+    monkeypatch.setattr(run_module, "stop_on_signals", real)
+    onsight.train(bars, out=tmp_path / "stopped", resume=True, story=Silence())
+    assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_nan_in_validation_is_no_success(bars, tmp_path):
+    with pytest.raises(NonFiniteLoss):
+        onsight.train(bars, out=tmp_path / "run", learning_rate=1e30, **FAST)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_without_validation_or_test_nothing_breaks(bars, tmp_path):
+    none = onsight.train(
+        bars, out=tmp_path / "none", validation_fraction=0.0, test_fraction=0.0, **FAST
+    )
+    assert none.accuracy is None
+    some = onsight.train(bars, out=tmp_path / "some", test_fraction=0.0, **FAST)
+    assert some.results["split"] == "validation"
+
+
 class Exploding(nn.Module):
     """Gives NaN from the fifth training batch on."""
 
@@ -375,5 +465,5 @@ def test_tiny_classes_are_dealt_with_and_said(bars, tmp_path):
             Image.fromarray(pixels).save(bars / name / f"{number}.png")
     run = onsight.train(bars, out=tmp_path / "run", **FAST)
     notes = " ".join(run.results["notes"])
-    assert "one (1)" in notes
-    assert "three (3)" in notes
+    assert re.search(r"one \([01] of 1\)", notes)
+    assert re.search(r"three \([0-3] of 3\)", notes)

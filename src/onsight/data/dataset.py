@@ -170,7 +170,7 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
         )
     total = train + test + dataset.counts(VALIDATION)
     few = [
-        f"{name} ({count})"
+        f"{name} ({tested} of {count})"
         for name, count, tested in zip(dataset.classes, total, test, strict=True)
         if tested < 5
     ]

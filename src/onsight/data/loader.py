@@ -84,7 +84,7 @@ class Loader:
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order."""
-        for ids in torch.split(self.ids, self.batch_size):
+        for ids in torch.split(self.ids, self.batch_size) if len(self.ids) else ():
             yield self._to_device(self.pictures.gather(ids))
 
     def _batches(self, order: Tensor, first_step: int) -> Iterator[Batch]:

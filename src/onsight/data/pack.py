@@ -11,6 +11,8 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -64,17 +66,34 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     place = cache_folder / "packs" / _slot(job)
-    pack = _read(place, key, job.target)
-    if pack is None:
-        with disk_errors(place, _least_bytes(job)):
-            _build_in_place(place, key, job)
-        built = _read(place, key, job.target)
-        if built is None:
-            raise DataError(f"{place} was changed while it was written; run the command again")
-        return replace(built, was_cached=False)
+    with _locked(cache_folder / "locks" / place.name):  # a second run waits, then reopens
+        pack = _read(place, key, job.target)
+        if pack is None:
+            with disk_errors(place, _least_bytes(job)):
+                _build_in_place(place, key, job)
+            built = _read(place, key, job.target)
+            if built is None:
+                raise DataError(f"{place} was changed while it was written; run it again")
+            return replace(built, was_cached=False)
     if job.strict and pack.problems:
         raise DataError(f"{pack.problems[0].path}: {pack.problems[0].reason}")
     return pack
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes, where the system has such."""
+    try:
+        import fcntl  # not on Windows
+    except ImportError:
+        yield
+        return
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "w")  # noqa: SIM115  # its closing ends the lock
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def pack_key(source: Source, target: PictureFormat) -> str:
@@ -218,8 +237,8 @@ def _swap(temporary: Path, place: Path) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove what a killed process left of an earlier build of this pack."""
-    for folder in place.parent.glob(f".{place.name}.*"):
+    """Remove what killed processes left of any pack."""
+    for folder in [*place.parent.glob(".*.tmp"), *place.parent.glob(".*.old")]:
         process = folder.name.rsplit(".", 2)[1]
         if not Path(f"/proc/{process}").exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -100,6 +100,8 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
         pixels = decode(content, target.background, target.pixel_limit, least)
     else:
         pixels = content
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+            raise PictureError("pixels must be uint8 (H, W, 1) or (H, W, 3)")
     return pixels, fit(pixels, replace(target, channels=target.channels or pixels.shape[2]))
 
 

@@ -17,6 +17,7 @@ from onsight.data.loader import Loader, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source
+from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise
 from onsight.evaluation.outcome import BATCH_SIZE, observe
@@ -53,7 +54,9 @@ def evaluate(
     pack, strangers = _with_classes_of(predictor, pack)
     seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
     known = pack.index.labels >= 0
-    ids = torch.from_numpy(np.flatnonzero(known & ~seen))
+    given = assign(pack.digests, pack.index.splits, 0.0, 0.0)
+    copies = leaks(pack.digests, given)  # as in training: one twin of two in a given split
+    ids = torch.from_numpy(np.flatnonzero(known & ~seen & ~copies))
     if len(ids) == 0:
         raise DataError(
             f"every picture of {data} was used to train this model, so none can judge it; "
@@ -71,7 +74,7 @@ def evaluate(
         "device": str(predictor.classifier.device),
         "seconds": seconds,
         "images_per_second": len(outcome) / seconds,
-        "seen": int((seen & known).sum()),
+        "seen": int(((seen | copies) & known).sum()),
         "used": len(outcome),
         "problems": len(source.problems) + len(pack.problems) + len(strangers),
         "problem_rows": [*source.problems, *pack.problems, *strangers],

@@ -28,7 +28,13 @@ def _expand(path: str) -> Iterator[str]:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
+    visited: set[str] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        place = os.path.realpath(parent)
+        if place in visited:  # a link that leads back
+            folders.clear()
+            continue
+        visited.add(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             if not name.startswith("."):

@@ -15,13 +15,15 @@ from torch import nn
 
 from onsight.data.decode import PictureFormat, Pixels
 from onsight.data.packing import prepare_picture
+from onsight.data.sources.regular import read_regular_file
 from onsight.data.views import Normalization
-from onsight.errors import PictureError
+from onsight.errors import DataError, PictureError
 from onsight.evaluation.outcome import BATCH_SIZE
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
+from onsight.models.layout import lay_out
 from onsight.models.user import make_user_model
 
 Item = TypeVar("Item")
@@ -50,7 +52,8 @@ class Predictor:
         self.file = file
         self.classes = file.classes
         self.format = picture_format(facts)
-        net = build_model(file, module).to(device).to(memory_format=torch.channels_last)
+        shape = (self.format.channels, self.format.height, self.format.width)
+        net = lay_out(build_model(file, module), shape, device)
         normalization = Normalization(tuple(facts["mean"]), tuple(facts["std"]))
         self.classifier = Classifier(net, normalization, facts["precision"], device)
 
@@ -73,14 +76,17 @@ class Predictor:
 
     def predictions(self, pictures: Iterable[Picture]) -> Iterator[Prediction]:
         """One Prediction for every input, in order; an unusable one carries its reason."""
+        if isinstance(pictures, (str, bytes, Path)):
+            raise DataError("one picture was given where several are expected: [picture]")
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
             for batch in _batches(pictures, BATCH_SIZE):
                 yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)))
 
     def _prepare(self, picture: Picture) -> Pixels | PictureError:
         try:
-            content = _read(picture) if isinstance(picture, (str, Path)) else picture
-            return prepare_picture(content, self.format)[1]
+            if isinstance(picture, (str, Path)):
+                picture = read_regular_file(os.fspath(picture))
+            return prepare_picture(picture, self.format)[1]
         except PictureError as error:
             return error
 
@@ -132,13 +138,6 @@ def picture_format(facts: dict[str, Any]) -> PictureFormat:
         background=tuple(facts["background"]),
         pixel_limit=facts["pixel_limit"],
     )
-
-
-def _read(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise PictureError(f"cannot be read: {error.strerror or error}") from error
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -120,7 +120,9 @@ def headline(results: dict[str, Any]) -> str:
         return "no held-out pictures, so nothing can be claimed"
     keys = ("accuracy", "accuracy_low", "accuracy_high")
     accuracy, low, high = (fixed_percent(results[key]) for key in keys)
-    return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,})"
+    flattered = results.get("split") == "validation"
+    where = ", on the pictures that chose the epoch" if flattered else ""
+    return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,}){where}"
 
 
 def _share_cells(row: dict[str, Any]) -> list[str]:

@@ -63,7 +63,8 @@ def loss_curve(epochs: Rows) -> str:
         axes = _epoch_axes(figure)
         _line(axes, epochs, "train_loss", _SECOND, "training", "--")
         _line(axes, epochs, "validation_loss", _FIRST, "validation")
-        axes.legend(loc="upper right")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="upper right")
 
     return _draw("loss", (4.1, 2.8), paint, "Training and validation loss by epoch")
 
@@ -79,7 +80,8 @@ def accuracy_curve(epochs: Rows) -> str:
         if len(low) == len(high) > 0:
             axes.fill_between(x, low, high, color=_FIRST, alpha=0.2, lw=0, label="95% interval")
         _line(axes, epochs, "validation_accuracy", _FIRST, "validation")
-        axes.legend(loc="lower right")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower right")
 
     return _draw("accuracy", (4.1, 2.8), paint, "Validation accuracy by epoch with its 95% band")
 

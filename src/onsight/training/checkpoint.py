@@ -1,6 +1,6 @@
 """Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
 
-Tensors lie under `model.`, `average.`, `optimizer.N.` and `rng.`; everything else is JSON.
+Tensors lie under `model.`, `average.`, `optimizer.N.`, `group.N.` and `rng.`; the rest is JSON.
 The learning rate and all augmentation are functions of the step, so they need no state.
 """
 
@@ -17,6 +17,8 @@ from onsight.training.ema import MovingAverage
 from onsight.training.step import Step
 
 VERSION = 1
+
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
 def save_checkpoint(
@@ -54,7 +56,7 @@ def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> di
 
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write a model's weights alone, atomically."""
-    write_tensors(path, dict(model.state_dict()), {"version": VERSION})
+    write_tensors(path, _cloned(model.state_dict()), {"version": VERSION})
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -63,9 +65,13 @@ def load_weights(path: Path, model: nn.Module) -> None:
     model.load_state_dict(tensors)
 
 
+def _cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, such as tied weights.
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    # Cloned: safetensors refuses tensors that share memory, such as tied weights.
-    return {f"{prefix}.{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+    return {f"{prefix}.{name}": tensor for name, tensor in _cloned(tensors).items()}
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -83,7 +89,16 @@ def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
                 tensors[f"optimizer.{number}.{name}"] = value.detach().clone()
             else:
                 values[f"{number}.{name}"] = value
-    return tensors, {"groups": state["param_groups"], "values": values}
+    for number, group in enumerate(state["param_groups"]):
+        for name, value in group.items():
+            if isinstance(value, Tensor):  # some count their steps there
+                tensors[f"group.{number}.{name}"] = value.detach().clone()
+    # What JSON has no word for, such as a dtype, the config makes anew: it is no state.
+    groups = [
+        {name: value for name, value in group.items() if isinstance(value, _PLAIN)}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"groups": groups, "values": values}
 
 
 def _restore_optimizer(
@@ -93,7 +108,17 @@ def _restore_optimizer(
     for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": facts["groups"]})
+    fresh = optimizer.state_dict()["param_groups"]
+    groups = [made | saved for made, saved in zip(fresh, facts["groups"], strict=True)]
+    for key, value in _under("group", tensors).items():
+        number, _, name = key.partition(".")
+        groups[int(number)][name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # A file keeps no memory layout, and sums over another layout differ in their last bits.
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:

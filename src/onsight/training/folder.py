@@ -10,7 +10,8 @@ from onsight.files import disk_errors
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-_OWN = {_LOCK, _CHECKPOINTS}  # what a claim makes before the run writes anything
+CONFIG = "config.toml"
+_CLAIM = {_LOCK, _CHECKPOINTS}  # what a claim makes
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,13 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def release(self) -> None:
-        """End the claim; a folder that the run never wrote to goes with it."""
+        """End the claim; a folder without any result goes with it."""
         os.close(self.lock)
         with suppress(OSError):
-            if {item.name for item in self.path.iterdir()} <= _OWN:
-                (self.path / _LOCK).unlink()
+            if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
                 (self.path / _CHECKPOINTS).rmdir()
+                (self.path / CONFIG).unlink(missing_ok=True)
+                (self.path / _LOCK).unlink()
                 self.path.rmdir()
 
 
@@ -55,7 +57,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
         raise OutputError(f"{path} is a file; --out needs a folder")
     if resume and not path.is_dir():
         raise OutputError(f"nothing to resume: {path} does not exist")
-    if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _OWN:
+    if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _CLAIM:
         raise OutputError(
             f"{path} is in use: it already holds files. "
             "Choose another --out, or go on with that run by --resume"

@@ -41,8 +41,10 @@ class MeanSquaredError(Loss):
         shares = targets if targets.ndim == 2 else F.one_hot(targets, classes).to(logits.dtype)
         shares = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
         errors = (logits.softmax(dim=1) - shares).square()
-        if self.weights is None or targets.ndim == 2:
+        if self.weights is None:
             return errors.mean()
+        if targets.ndim == 2:  # as torch's cross-entropy does for shares of classes
+            return (errors.mean(dim=1) * (targets @ self.weights)).mean()
         weights = self.weights[targets]
         return (errors.mean(dim=1) * weights).sum() / weights.sum()
 

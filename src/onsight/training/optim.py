@@ -89,7 +89,10 @@ def _timm_optimizer(
             f"no optimizer '{name}'.{did_you_mean(name, ['sgd', *names])} "
             f"There are sgd, adam, adamw and {len(names)} of timm's, such as lamb, lion and muon"
         )
-    made: Optimizer = create_optimizer_v2(
-        model, opt=name, lr=learning_rate, weight_decay=weight_decay, momentum=momentum
-    )
+    try:
+        made: Optimizer = create_optimizer_v2(
+            model, opt=name, lr=learning_rate, weight_decay=weight_decay, momentum=momentum
+        )
+    except Exception as error:  # some need a GPU or a package, and say so in many ways
+        raise ConfigError(f"optimizer '{name}' cannot be used here: {error}") from error
     return made

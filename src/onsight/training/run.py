@@ -27,7 +27,7 @@ from onsight.data.loader import Batch, Loader, Pictures
 from onsight.data.sources.find import find_source
 from onsight.data.sources.source import Source
 from onsight.data.views import Normalization, measure
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.outcome import BATCH_SIZE
 from onsight.files import write_json
 from onsight.hardware.devices import choose_device, describe_device
@@ -37,12 +37,15 @@ from onsight.hardware.usage import seconds_since_start
 from onsight.models.catalog import make_model, preferred_size, pretrained_normalization
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import freeze_backbone
+from onsight.models.layout import lay_out
+from onsight.models.shapecheck import check_output
 from onsight.randomness import key
 from onsight.report.console import Story
 from onsight.report.tables import write_problems
 from onsight.training.ema import MovingAverage
 from onsight.training.finish import finish
 from onsight.training.folder import (
+    CONFIG,
     RunFolder,
     claim_folder,
     next_run_folder,
@@ -111,7 +114,7 @@ def train(
     else:
         module = None
     story = story or Story()
-    path = Path(out) if out else next_run_folder(str(data))
+    path = Path(out).expanduser() if out else next_run_folder(str(data))
     refuse_inside_data(path, str(data))
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     threads = choose_threads(config.threads)
@@ -140,11 +143,12 @@ def _run(
         story.choice(name, plan[name])
     source = find_source(data, config.layout, cache_folder(config.cache_folder, config.cache))
     story.say(f"data: {source.found}")
+    save_config(config, folder.path / CONFIG)  # before the long work, so that --resume finds it
     with _timed(phases, "decode"):
         dataset = _make_dataset(source, config, plan, story)
     _tell_data(dataset, story)
     plan["pictures"] = choose_residency(dataset.pictures, device)
-    _write_start(folder, config, plan, dataset, device)
+    _write_start(folder, plan, dataset, device)
 
     with stop_on_signals() as stop:
         trainer = _make_trainer(config, plan, dataset, folder, story, stop, module)
@@ -163,6 +167,8 @@ def _run(
         phases=phases,
         data_key=trainer.data_key,
     )
+    if module is not None:  # with a moving average, the judged weights are those of a copy
+        module.load_state_dict(trainer.classifier.net.state_dict())
     return Run(folder.path, results)
 
 
@@ -179,9 +185,11 @@ def _resolve_config(
         fields,
     ]
     asked = make_config(*layers)
-    if resumed is None or not (resumed / "config.toml").exists():
+    if resumed is None:
         return asked
-    saved = make_config(read_config_file(resumed / "config.toml"))
+    if not (resumed / CONFIG).exists():
+        raise OutputError(f"nothing to resume: {resumed} holds no run")
+    saved = make_config(read_config_file(resumed / CONFIG))
     named = {name for layer in layers for name in layer} - _FREE_ON_RESUME
     changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
     if changed:
@@ -233,10 +241,7 @@ def _tell_data(dataset: Dataset, story: Story) -> None:
         story.warn(note)
 
 
-def _write_start(
-    folder: RunFolder, config: Config, plan: Plan, dataset: Dataset, device: torch.device
-) -> None:
-    save_config(config, folder.path / "config.toml")
+def _write_start(folder: RunFolder, plan: Plan, dataset: Dataset, device: torch.device) -> None:
     save_plan(plan, folder.path / "plan.json")
     write_json(folder.path / "environment.json", describe_environment(device))
     write_problems(folder.path / "problems.csv", dataset.problems)
@@ -304,9 +309,11 @@ def _make_net(
     shape = (channels, height, width)
     if module is None:
         module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
+    else:
+        check_output(module, shape, len(dataset.classes), config.model)
     if config.freeze:
         freeze_backbone(module)
-    return module.to(device).to(memory_format=torch.channels_last)
+    return lay_out(module, shape, device)
 
 
 def _make_step(

@@ -1,5 +1,6 @@
 """The trainer: says when to step, evaluate, save and stop."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -198,6 +199,12 @@ class Trainer:
             "images_per_second": now.epoch_images / now.epoch_seconds,
             "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
         }
+        if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
+            raise NonFiniteLoss(
+                f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
+                f"try a lower --learning-rate. The weights before that epoch, if any, lie in "
+                f"{self.folder.path / 'checkpoints'}"
+            )
         now.close_epoch()
         record.add(row)
         self._keep_best(row)
