@@ -97,5 +97,6 @@ def test_settings_come_back_after_a_run():
 
 
 def test_usage_is_plausible():
-    assert 0 < seconds_since_start() < 3600
+    first, second = seconds_since_start(), seconds_since_start()
+    assert 0 < first <= second
     assert peak_memory_bytes() > 50e6

@@ -32,6 +32,14 @@ def test_weighted_mse_is_the_weighted_mean():
     assert loss.item() == pytest.approx(((errors * weights).sum() / weights.sum()).item())
 
 
+def test_weighted_mse_of_shares_weighs_each_class_by_its_share():
+    shares = torch.eye(4)[LABELS] * 0.75 + torch.eye(4)[(LABELS + 1) % 4] * 0.25
+    loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, shares)
+    errors = (LOGITS.double().softmax(1) - shares.double()).square().mean(1)
+    weights = 0.75 * WEIGHTS.double()[LABELS] + 0.25 * WEIGHTS.double()[(LABELS + 1) % 4]
+    assert loss.item() == pytest.approx((errors * weights).mean().item())
+
+
 def test_balanced_weights_are_scikit_learns():
     labels = torch.tensor([0] * 90 + [1] * 9 + [2])
     weights = balanced_weights(torch.bincount(labels, minlength=3))

@@ -265,6 +265,8 @@ def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
     whole = onsight.train(bars, out=tmp_path / "whole", seed=5, **FAST)
     (tmp_path / "killed").mkdir()  # what such a run leaves: its config and nothing else
     shutil.copy(whole.path / "config.toml", tmp_path / "killed")
+    with pytest.raises(DataError):  # a slip in DATA must not cost the settings
+        onsight.train(tmp_path / "slip", out=tmp_path / "killed", resume=True, story=Silence())
     onsight.train(bars, out=tmp_path / "killed", resume=True, story=Silence())
     assert_equal_weights(whole.path, tmp_path / "killed")
     (tmp_path / "foreign").mkdir()

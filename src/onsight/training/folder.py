@@ -20,6 +20,7 @@ class RunFolder:
 
     path: Path
     lock: int
+    resumed: bool
 
     @property
     def last_checkpoint(self) -> Path:
@@ -39,6 +40,8 @@ class RunFolder:
     def release(self) -> None:
         """End the claim; a folder without any result goes with it."""
         os.close(self.lock)
+        if self.resumed:  # its config is all that a run killed while decoding has left
+            return
         with suppress(OSError):
             if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
                 (self.path / _CHECKPOINTS).rmdir()
@@ -64,7 +67,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
         )
     with disk_errors(path):
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    return RunFolder(path, _lock(path))
+    return RunFolder(path, _lock(path), resume)
 
 
 def refuse_inside_data(path: Path, data: str) -> None:
