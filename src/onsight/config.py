@@ -142,6 +142,19 @@ class Config(BaseModel):
     patience_epochs: Annotated[int, _TRAINING] = Field(
         0, ge=0, description="Stop after so many epochs without a better validation; 0 is off."
     )
+    log_images: Annotated[int, _TRAINING] = Field(
+        0,
+        ge=0,
+        description="Pictures between lines of the mean loss, rounded down to 1, 2 or 5 times a "
+        "power of ten steps; 0: a line an epoch only.",
+    )
+    keep_epochs: Annotated[bool, _TRAINING] = Field(
+        False, description="Keep a model file of every epoch, in checkpoints/epoch-NN.safetensors."
+    )
+    test_each_epoch: Annotated[bool, _TRAINING] = Field(
+        False,
+        description="Tell the test result after every epoch too; it chooses nothing.",
+    )
     seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything drawn.")
 
     flip: Annotated[bool, _AUGMENTATION] = Field(
@@ -176,13 +189,26 @@ class Config(BaseModel):
     )
 
     device: Annotated[str, _MACHINE] = Field(
-        "auto", description="auto, cpu, cuda, cuda:1, xpu, mps."
+        "auto",
+        description="auto, cpu, cuda, cuda:1, xpu, mps; several as all or cuda:0,cuda:2.",
+    )
+    ranks: Annotated[int, _MACHINE] = Field(
+        0,
+        ge=0,
+        description="Processes that train together, sharing each batch; 0: one for each device.",
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE] = Field(
         "auto", description="Arithmetic of forward and backward. auto: bf16 where a GPU has it."
     )
+    memory_format: Annotated[Literal["auto", "channels_last", "contiguous"], _MACHINE] = Field(
+        "auto",
+        description="Order of a picture's numbers in memory. auto: channels_last where the "
+        "network takes it, which is faster nearly everywhere.",
+    )
     threads: Annotated[int, _MACHINE] = Field(
-        0, ge=0, description="Compute and decode threads; 0: every core this process may use."
+        0,
+        ge=0,
+        description="Compute and decode threads of each rank; 0: every core it may use.",
     )
 
     @property

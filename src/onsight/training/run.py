@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from onsight.config import Config, make_config, read_config_file, read_recipe, save_config
-from onsight.data.augment import Augmentation
 from onsight.data.cache import cache_folder
 from onsight.data.dataset import (
     Dataset,
@@ -23,10 +22,9 @@ from onsight.data.dataset import (
     split_sentence,
 )
 from onsight.data.index import TRAIN, VALIDATION
-from onsight.data.loader import Batch, Loader, Pictures
+from onsight.data.loader import Batch, Loader
 from onsight.data.sources.find import find_source
 from onsight.data.sources.source import Source
-from onsight.data.views import Normalization, measure
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.outcome import BATCH_SIZE
 from onsight.files import write_json
@@ -34,14 +32,17 @@ from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.environment import describe_environment
 from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import seconds_since_start
-from onsight.models.catalog import make_model, preferred_size, pretrained_normalization
+from onsight.models.catalog import preferred_size
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import freeze_backbone
-from onsight.models.layout import lay_out
-from onsight.models.shapecheck import check_output
-from onsight.randomness import key
 from onsight.report.console import Story
 from onsight.report.tables import write_problems
+from onsight.training.build import (
+    make_augmentation,
+    make_net,
+    make_normalization,
+    make_step,
+    place_pictures,
+)
 from onsight.training.ema import MovingAverage
 from onsight.training.finish import finish
 from onsight.training.folder import (
@@ -51,8 +52,6 @@ from onsight.training.folder import (
     next_run_folder,
     refuse_inside_data,
 )
-from onsight.training.losses import balanced_weights, make_loss
-from onsight.training.optim import make_optimizer
 from onsight.training.plan import (
     Plan,
     choose_learning_rate,
@@ -62,7 +61,6 @@ from onsight.training.plan import (
     save_plan,
 )
 from onsight.training.signals import StopRequest, stop_on_signals
-from onsight.training.step import Step
 from onsight.training.trainer import Trainer
 
 # What may differ when a run goes on: where it computes and keeps things, not what it does.
@@ -257,18 +255,18 @@ def _make_trainer(
     module: nn.Module | None,
 ) -> Trainer:
     device, precision = plan["device"].value, plan["precision"].value
-    pictures = _place_pictures(dataset, plan)
-    normalization = _make_normalization(config, pictures, dataset)
-    net = _make_net(config, dataset, device, module)
+    pictures = place_pictures(dataset, plan)
+    normalization = make_normalization(config, pictures, dataset)
+    net = make_net(config, dataset, device, module)
     average = MovingAverage(net, config.ema) if config.ema else None
     judged = average.model if average else net
-    step = _make_step(config, net, dataset, precision, device)
+    step = make_step(config, net, dataset, precision, device)
     return Trainer(
         config,
         step,
         average,
         Classifier(judged, normalization, precision, device),
-        _make_augmentation(config),
+        make_augmentation(config),
         Loader(pictures, dataset.ids(TRAIN), config.batch_size, device),
         Loader(pictures, dataset.ids(VALIDATION), BATCH_SIZE, device),
         name_pictures=lambda batch: _name_pictures(batch, dataset),
@@ -278,72 +276,6 @@ def _make_trainer(
         story=story,
         stop=stop,
     )
-
-
-def _place_pictures(dataset: Dataset, plan: Plan) -> Pictures:
-    if plan["pictures"].value == "device":
-        return dataset.pictures.to(plan["device"].value)
-    return dataset.pictures
-
-
-def _make_normalization(config: Config, pictures: Pictures, dataset: Dataset) -> Normalization:
-    channels = pictures.shape[2]
-    if config.normalize == "half":
-        return Normalization((0.5,) * channels, (0.5,) * channels)
-    if config.normalize == "none":
-        return Normalization((0.0,) * channels, (1.0,) * channels)
-    wanted = pretrained_normalization(config.model) if config.pretrained else None
-    if config.normalize == "auto" and wanted:
-        mean, std = wanted
-        if channels == 1:
-            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
-        return Normalization(mean, std)
-    return measure(pictures, dataset.ids(TRAIN))
-
-
-def _make_net(
-    config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None
-) -> nn.Module:
-    height, width, channels = dataset.pictures.shape
-    torch.manual_seed(key(config.seed) >> 1)
-    shape = (channels, height, width)
-    if module is None:
-        module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
-    else:
-        check_output(module, shape, len(dataset.classes), config.model)
-    if config.freeze:
-        freeze_backbone(module)
-    return lay_out(module, shape, device)
-
-
-def _make_step(
-    config: Config, net: nn.Module, dataset: Dataset, precision: str, device: torch.device
-) -> Step:
-    balanced = config.class_weights == "balanced"
-    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
-    loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
-    optimizer = make_optimizer(
-        net,
-        config.optimizer,
-        config.learning_rate,
-        config.weight_decay,
-        config.momentum,
-        config.nesterov,
-    )
-    return Step(
-        net,
-        loss,
-        optimizer,
-        precision=precision,
-        device=device,
-        clip_norm=config.clip_norm,
-        accumulate=config.accumulate,
-    )
-
-
-def _make_augmentation(config: Config) -> Augmentation:
-    names = Augmentation.__dataclass_fields__
-    return Augmentation(**{name: getattr(config, name) for name in names})
 
 
 def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:

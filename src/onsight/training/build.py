@@ -1,0 +1,91 @@
+"""From words to objects: what a config asks for, made for the pictures and the device at hand."""
+
+import torch
+from torch import nn
+
+from onsight.config import Config
+from onsight.data.augment import Augmentation
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN
+from onsight.data.loader import Pictures
+from onsight.data.views import Normalization, measure
+from onsight.models.catalog import make_model, pretrained_normalization
+from onsight.models.freeze import freeze_backbone
+from onsight.models.layout import lay_out
+from onsight.models.shapecheck import check_output
+from onsight.randomness import key
+from onsight.training.losses import balanced_weights, make_loss
+from onsight.training.optim import make_optimizer
+from onsight.training.plan import Plan
+from onsight.training.step import Step
+
+
+def place_pictures(dataset: Dataset, plan: Plan) -> Pictures:
+    """The pictures where the plan wants them."""
+    if plan["pictures"].value == "device":
+        return dataset.pictures.to(plan["device"].value)
+    return dataset.pictures
+
+
+def make_normalization(config: Config, pictures: Pictures, dataset: Dataset) -> Normalization:
+    """The input scaling asked for; measured on training pictures where the data decides."""
+    channels = pictures.shape[2]
+    if config.normalize == "half":
+        return Normalization((0.5,) * channels, (0.5,) * channels)
+    if config.normalize == "none":
+        return Normalization((0.0,) * channels, (1.0,) * channels)
+    wanted = pretrained_normalization(config.model) if config.pretrained else None
+    if config.normalize == "auto" and wanted:
+        mean, std = wanted
+        if channels == 1:
+            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
+        return Normalization(mean, std)
+    return measure(pictures, dataset.ids(TRAIN))
+
+
+def make_net(
+    config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None = None
+) -> nn.Module:
+    """The network on its device, its first weights a function of the seed; or the user's own."""
+    height, width, channels = dataset.pictures.shape
+    torch.manual_seed(key(config.seed) >> 1)
+    shape = (channels, height, width)
+    if module is None:
+        module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
+    else:
+        check_output(module, shape, len(dataset.classes), config.model)
+    if config.freeze:
+        freeze_backbone(module)
+    return lay_out(module, shape, device, config.memory_format)
+
+
+def make_step(
+    config: Config, net: nn.Module, dataset: Dataset, precision: str, device: torch.device
+) -> Step:
+    """The optimisation step with its loss and optimizer."""
+    balanced = config.class_weights == "balanced"
+    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
+    loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
+    optimizer = make_optimizer(
+        net,
+        config.optimizer,
+        config.learning_rate,
+        config.weight_decay,
+        config.momentum,
+        config.nesterov,
+    )
+    return Step(
+        net,
+        loss,
+        optimizer,
+        precision=precision,
+        device=device,
+        clip_norm=config.clip_norm,
+        accumulate=config.accumulate,
+    )
+
+
+def make_augmentation(config: Config) -> Augmentation:
+    """What is done to training pictures."""
+    names = Augmentation.__dataclass_fields__
+    return Augmentation(**{name: getattr(config, name) for name in names})
