@@ -3,10 +3,12 @@
 OnsightError                exit 1  the run failed
 ├── DiskError               exit 1  no room, or the disk refuses to write
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
+├── RankLost                exit 1  another process of the job is gone or stuck
 ├── Interrupted             exit 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can mend it
     ├── ConfigError         a flag, a field or a config file
     ├── DataError           DATA: path, layout, pictures
+    │   └── AbsentData      a data set known by name whose files are not here
     ├── DeviceError         a device that is not there
     ├── ModelError          a model name, module or model file
     └── OutputError         the run folder
@@ -31,6 +33,10 @@ class NonFiniteLoss(OnsightError):
     """The loss became NaN or infinite; no update was made from it."""
 
 
+class RankLost(OnsightError):
+    """Another process of the job is gone or stuck; the message names it."""
+
+
 class Interrupted(OnsightError):
     """A signal asked the run to stop; a checkpoint was written first."""
 
@@ -51,6 +57,10 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     """DATA cannot be used as it is."""
+
+
+class AbsentData(DataError):
+    """A data set known by name is not here; the message says where its files belong."""
 
 
 class DeviceError(UserError):

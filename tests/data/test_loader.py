@@ -1,6 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
+from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
 from onsight.data.views import Normalization, measure
 
@@ -87,3 +89,45 @@ def test_normalization_is_bit_equal_to_the_usual_transform():
     expected = normalize(planes, list(mean), list(std))
     assert torch.equal(Normalization(mean, std).apply(images), expected)
     assert torch.equal(images, make_pictures().gather(torch.arange(20)).images)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [1, 4, 30])
+def test_the_shares_of_all_ranks_are_the_batches_of_one(ranks, size):
+    pictures, ids = make_pictures(), torch.arange(100)
+    whole = list(Loader(pictures, ids, size, CPU).epoch(3, 2))
+    loaders = [Loader(pictures, ids, size, CPU, rank, ranks) for rank in range(ranks)]
+    for batch, *shares in zip(whole, *(loader.epoch(3, 2) for loader in loaders), strict=True):
+        assert torch.equal(torch.cat([share.ids for share in shares]), batch.ids)
+        assert torch.equal(torch.cat([share.images for share in shares]), batch.images)
+        assert all(torch.equal(share.whole, batch.labels) for share in shares)
+        counts = [len(share.ids) for share in shares]
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+@pytest.mark.parametrize("mixing", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
+def test_shares_are_mixed_as_the_whole_batch_is(ranks, mixing):
+    pictures, ids = make_pictures(), torch.arange(100)
+    augmentation = Augmentation(flip=True, translate=0.3, cutout=0.3, **mixing)
+    scaling = Normalization((0.5,) * 3, (0.5,) * 3)
+
+    def mixed(rank, ranks):
+        loader = Loader(pictures, ids, 30, CPU, rank, ranks, with_next=True)
+        for batch in loader.epoch(3, 2):
+            numbers = augmentation.draw(3, 2, batch.ids)
+            yield augmentation.apply(batch, numbers, scaling, 7)
+
+    shares = zip(*(mixed(rank, ranks) for rank in range(ranks)), strict=True)
+    for (inputs, targets), parts in zip(mixed(0, 1), shares, strict=True):
+        assert torch.equal(torch.cat([part[0] for part in parts]), inputs)
+        assert torch.equal(torch.cat([part[1] for part in parts]), targets)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 11, 101])
+def test_in_order_every_picture_is_at_one_rank_once(ranks, count):
+    ids = torch.arange(count)
+    loaders = [Loader(make_pictures(), ids, 4, CPU, rank, ranks) for rank in range(ranks)]
+    seen = torch.cat([batch.ids for loader in loaders for batch in loader.in_order()])
+    assert torch.equal(seen.sort().values, ids)

@@ -20,7 +20,7 @@ def make_batches(count, batch_size, classes=7, seed=0):
     labels = torch.randint(0, classes, (count,), generator=generator)
     logits[torch.arange(count), labels] += 1.5
     ids = torch.arange(count)
-    batches = [Batch(i.view(-1, 1, 1, 1), labels[i], i) for i in ids.split(batch_size)]
+    batches = [Batch(i.view(-1, 1, 1, 1), labels[i], i, labels[i]) for i in ids.split(batch_size)]
     return (lambda images: logits[images.view(-1)]), batches, logits, labels
 
 
@@ -87,7 +87,7 @@ def test_nothing_held_out_claims_nothing():
 def test_classes_never_seen_or_never_predicted_have_no_share():
     forward = lambda images: F.one_hot(torch.zeros(4, dtype=torch.long), 7).float()  # noqa: E731
     labels = torch.tensor([0, 0, 1, 1])
-    batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4))
+    batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4), labels)
     rows = summarise(observe(forward, [batch]), CLASSES)["classes"]
     assert rows[0]["recall"] == 1.0
     assert rows[0]["precision"] == 0.5

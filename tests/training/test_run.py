@@ -28,6 +28,7 @@ from onsight.errors import (
 )
 from onsight.report.console import Silence
 from onsight.tensorfile import read_tensors
+from onsight.training import world
 from onsight.training.folder import claim_folder
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
@@ -150,27 +151,18 @@ class StopAfter:
 
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9, "optimizer": "muon", "mixup": 0.2}])
 def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(bars, tmp_path, monkeypatch, fields):
-    from contextlib import contextmanager
-
-    from onsight.training import run as run_module
-
     settings = {**FAST, **fields, "epochs": 2}
     whole = onsight.train(bars, out=tmp_path / "whole", **settings)
     metrics = rows_of_metrics(whole.path)
     steps = 2 * (metrics[0]["epoch"] and -(-_train_images(whole) // 16))
-    real = run_module.stop_on_signals
     for stop_at in range(1, steps + 1, 2):
         out = tmp_path / f"stopped-{stop_at}"
 
-        @contextmanager
-        def stop_soon(after=stop_at):
-            yield StopAfter(after)
-
-        monkeypatch.setattr(run_module, "stop_on_signals", stop_soon)
-        with pytest.raises(Interrupted, match="--resume") as stopped:
-            onsight.train(bars, out=out, **settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(world, "StopRequest", lambda after=stop_at: StopAfter(after))
+            with pytest.raises(Interrupted, match="--resume") as stopped:
+                onsight.train(bars, out=out, **settings)
         assert stopped.value.exit_code == 143
-        monkeypatch.setattr(run_module, "stop_on_signals", real)
         resumed = onsight.train(bars, out=out, resume=True, story=Silence())
         assert_equal_weights(whole.path, out)
         assert resumed.results["confusion"] == whole.results["confusion"]
@@ -310,22 +302,12 @@ def test_a_net_of_the_wrong_width_is_refused(bars, tmp_path):
 
 @pytest.mark.parametrize("name", ["lamb", "adafactorbv"])
 def test_optimizers_with_odd_settings_resume_to_the_same_bits(bars, tmp_path, monkeypatch, name):
-    from contextlib import contextmanager
-
-    from onsight.training import run as run_module
-
     fields = FAST | {"optimizer": name, "epochs": 2}
     onsight.train(bars, out=tmp_path / "whole", **fields)
-    real = run_module.stop_on_signals
-
-    @contextmanager
-    def stop_soon():
-        yield StopAfter(4)
-
-    monkeypatch.setattr(run_module, "stop_on_signals", stop_soon)
-    with pytest.raises(Interrupted):
-        onsight.train(bars, out=tmp_path / "stopped", **fields)
-    monkeypatch.setattr(run_module, "stop_on_signals", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", lambda: StopAfter(4))
+        with pytest.raises(Interrupted):
+            onsight.train(bars, out=tmp_path / "stopped", **fields)
     onsight.train(bars, out=tmp_path / "stopped", resume=True, story=Silence())
     assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
 

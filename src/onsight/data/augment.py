@@ -51,7 +51,10 @@ class Augmentation:
     def apply(
         self, batch: Batch, numbers: Tensor, normalization: Normalization, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed."""
+        """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed.
+
+        When it mixes, the batch's last picture is there only as the partner of the one before.
+        """
         images = self._move(batch.images, numbers)
         if self.jitter > 0:
             factors = 1 + self.jitter * (2 * numbers[:, BRIGHTNESS : SATURATION + 1] - 1)
@@ -94,8 +97,9 @@ class Augmentation:
     def _mix(
         self, inputs: Tensor, labels: Tensor, numbers: Tensor, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Mix each picture with its mirror place in the batch: first with last, and so on."""
-        partners, partner_labels = inputs.flip(0), labels.flip(0)
+        """Mix each picture with the next one."""
+        partners, partner_labels = inputs[1:], labels[1:]
+        inputs, labels, numbers = inputs[:-1], labels[:-1], numbers[:-1]
         blended_share = beta(numbers[:, MIX:], self.mixup or 1.0)
         box_share = (1 - beta(numbers[:, MIX:], self.cutmix or 1.0)).sqrt()
         boxes = transforms.box(numbers[:, MIX_Y], numbers[:, MIX_X], box_share, *inputs.shape[2:])

@@ -12,11 +12,15 @@ from onsight.randomness import permutation
 
 
 class Batch(NamedTuple):
-    """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers."""
+    """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers.
+
+    whole: labels of the whole batch, of which these pictures may be one rank's share.
+    """
 
     images: Tensor
     labels: Tensor
     ids: Tensor
+    whole: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,30 @@ class Pictures:
         """The batch of these pictures. ids: int64 (B,)."""
         here = ids.to(self.pixels.device, non_blocking=True)
         images = self.pixels.index_select(0, self.rows.index_select(0, here))
-        return Batch(images.view(-1, *self.shape), self.labels.index_select(0, here), here)
+        labels = self.labels.index_select(0, here)
+        return Batch(images.view(-1, *self.shape), labels, here, labels)
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """The labels of these pictures. ids: int64 (B,)."""
+        return self.labels.index_select(0, ids.to(self.labels.device, non_blocking=True))
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Hands out batches of the pictures in `ids` (int64, on the CPU) to a device."""
+    """Hands out batches of the pictures in `ids` (int64, on the CPU) to a device.
+
+    rank of ranks gets its share of each training batch, and every ranks-th batch in order;
+    with_next: each share ends with the picture that comes after it in the batch (after the
+    last the first), for mixing.
+    """
 
     pictures: Pictures
     ids: Tensor
     batch_size: int
     device: torch.device
+    rank: int = 0
+    ranks: int = 1
+    with_next: bool = False
 
     @property
     def steps(self) -> int:
@@ -83,15 +100,25 @@ class Loader:
         return self._batches(order, first_step)
 
     def in_order(self) -> Iterator[Batch]:
-        """Every picture once, in order."""
-        for ids in torch.split(self.ids, self.batch_size) if len(self.ids) else ():
+        """Every picture once, in order; over several ranks, each picture at one of them."""
+        batches = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
+        for ids in batches[self.rank :: self.ranks]:
             yield self._to_device(self.pictures.gather(ids))
 
     def _batches(self, order: Tensor, first_step: int) -> Iterator[Batch]:
         for step in range(first_step, self.steps):
             start = step * self.batch_size
             end = len(order) if step == self.steps - 1 else start + self.batch_size
-            yield self._to_device(self.pictures.gather(order[start:end]))
+            yield self._to_device(self._share(order[start:end]))
+
+    def _share(self, ids: Tensor) -> Batch:
+        if self.ranks == 1 and not self.with_next:
+            return self.pictures.gather(ids)
+        mine = ids.tensor_split(self.ranks)[self.rank]
+        if self.with_next and len(mine):
+            after = sum(len(part) for part in ids.tensor_split(self.ranks)[: self.rank + 1])
+            mine = torch.cat([mine, ids[after % len(ids)].view(1)])
+        return self.pictures.gather(mine)._replace(whole=self.pictures.labels_of(ids))
 
     def _to_device(self, batch: Batch) -> Batch:
         if batch.images.device == self.device:

@@ -37,6 +37,43 @@ def choose_device(asked: str) -> Choice[torch.device]:
     return Choice(torch.device(name), "as asked")
 
 
+def choose_devices(asked: str, ranks: int) -> Choice[list[torch.device]]:
+    """One device for each rank on this machine; ranks of 0 means as many as devices are named.
+
+    asked: what choose_device takes, all, or several with commas. Raises DeviceError.
+    """
+    names = available_devices()[:-1] or ["cpu"] if asked == "all" else asked.split(",")
+    chosen = [choose_device(name.strip()) for name in names]
+    devices = [choice.value for choice in chosen]
+    reason = chosen[0].reason if len(names) == 1 else "as asked"
+    if len({device.type for device in devices}) > 1 or _repeats(devices):
+        raise DeviceError(f"--device {asked}: ranks need devices of one kind, each named once")
+    if ranks in (0, len(devices)):
+        return Choice(devices, reason)
+    if devices == [torch.device("cpu")]:
+        return Choice(devices * ranks, reason)
+    if asked in ("auto", devices[0].type):
+        devices = _first_of(devices[0].type, ranks)
+        return Choice(devices, f"the first {ranks} that torch sees")
+    raise DeviceError(
+        f"--device {asked} names {len(devices)} device(s) for {ranks} ranks; leave out --ranks"
+    )
+
+
+def _repeats(devices: list[torch.device]) -> bool:
+    return len(set(devices)) < len(devices)
+
+
+def _first_of(kind: str, count: int) -> list[torch.device]:
+    there = [name for name in available_devices() if name.partition(":")[0] == kind]
+    if len(there) < count:
+        raise DeviceError(
+            f"{count} ranks need {count} devices, but there are only {', '.join(there)}; "
+            "ask for fewer --ranks, or --device cpu"
+        )
+    return [torch.device(name) for name in there[:count]]
+
+
 def describe_device(device: torch.device) -> str:
     """Name and memory of a device, in words."""
     if device.type in ("cuda", "xpu"):

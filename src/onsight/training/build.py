@@ -16,8 +16,10 @@ from onsight.models.shapecheck import check_output
 from onsight.randomness import key
 from onsight.training.losses import balanced_weights, make_loss
 from onsight.training.optim import make_optimizer
+from onsight.training.parallel import Replica
 from onsight.training.plan import Plan
 from onsight.training.step import Step
+from onsight.training.world import World
 
 
 def place_pictures(dataset: Dataset, plan: Plan) -> Pictures:
@@ -60,7 +62,12 @@ def make_net(
 
 
 def make_step(
-    config: Config, net: nn.Module, dataset: Dataset, precision: str, device: torch.device
+    config: Config,
+    net: nn.Module,
+    dataset: Dataset,
+    precision: str,
+    device: torch.device,
+    world: World | None = None,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
     balanced = config.class_weights == "balanced"
@@ -74,6 +81,8 @@ def make_step(
         config.momentum,
         config.nesterov,
     )
+    world = world or World()
+    height, width, channels = dataset.pictures.shape
     return Step(
         net,
         loss,
@@ -82,6 +91,8 @@ def make_step(
         device=device,
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
+        world=world,
+        replica=Replica(net, (channels, height, width), device) if world.size > 1 else None,
     )
 
 

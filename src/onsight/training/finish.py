@@ -10,7 +10,6 @@ from onsight.data.loader import Loader
 from onsight.evaluation.metrics import summarise
 from onsight.evaluation.outcome import BATCH_SIZE, Outcome, observe
 from onsight.files import write_json
-from onsight.hardware.environment import describe_environment
 from onsight.hardware.usage import (
     peak_device_memory_bytes,
     peak_memory_bytes,
@@ -22,7 +21,9 @@ from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.checkpoint import load_weights
 from onsight.training.folder import RunFolder
-from onsight.training.trainer import Progress
+from onsight.training.parallel import gather_outcome
+from onsight.training.progress import Progress
+from onsight.training.world import World
 
 
 def finish(
@@ -32,31 +33,27 @@ def finish(
     progress: Progress,
     folder: RunFolder,
     *,
-    data: str,
-    found: str,
     phases: dict[str, float],
-    data_key: str,
+    provenance: dict[str, Any],
+    world: World,
 ) -> dict[str, Any]:
-    """Judge the best weights on the held-out pictures, write every result, return them."""
+    """Judge the best weights on the held-out pictures; the first rank writes every result."""
+    world.from_first("best weights", str)  # which it has written when it comes here
     load_weights(folder.best_weights, classifier.net)
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
-    loader = Loader(dataset.pictures, dataset.ids(split), BATCH_SIZE, classifier.device)
-    outcome = observe(classifier, loader.in_order())
+    ids = dataset.ids(split)
+    loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
+    outcome = gather_outcome(observe(classifier, loader.in_order()), ids, world)
     phases["test"] = time.perf_counter() - begun
+    if not world.is_first:
+        return {}
 
     results = summarise(outcome, dataset.classes)
     results["split"] = SPLIT_NAMES[split]
     _add_counts(results, dataset)
-    provenance = {
-        "data": data,
-        "found": found,
-        "data_key": data_key,
-        "config": config.model_dump(),
-        "versions": describe_environment(classifier.device)["versions"],
-    }
-    _save_model_file(folder, config, dataset, classifier, results, provenance)
-    results |= _circumstances(config, dataset, classifier, progress, data, found)
+    save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
+    results |= _circumstances(config, dataset, classifier, progress, provenance, world)
     return _write_out(results, outcome, dataset, folder, phases)
 
 
@@ -70,14 +67,14 @@ def _add_counts(results: dict[str, Any], dataset: Dataset) -> None:
     results["notes"] = dataset.notes
 
 
-def _save_model_file(
-    folder: RunFolder,
+def make_model_file(
     config: Config,
     dataset: Dataset,
     classifier: Classifier,
     results: dict[str, Any],
     provenance: dict[str, Any],
-) -> None:
+) -> ModelFile:
+    """The classifier as it stands, with its preprocessing and what is known of it."""
     picture = {
         **dataset.pack.format.facts(),
         "mean": list(classifier.normalization.mean),
@@ -85,7 +82,7 @@ def _save_model_file(
         "precision": classifier.precision,
     }
     taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
-    file = ModelFile(
+    return ModelFile(
         model=config.model,
         classes=dataset.classes,
         picture=picture,
@@ -94,7 +91,6 @@ def _save_model_file(
         weights=dict(classifier.net.state_dict()),
         seen=picture_keys(dataset.pack.digests[taken]),
     )
-    save_model(folder.model_file, file)
 
 
 def _circumstances(
@@ -102,16 +98,17 @@ def _circumstances(
     dataset: Dataset,
     classifier: Classifier,
     progress: Progress,
-    data: str,
-    found: str,
+    provenance: dict[str, Any],
+    world: World,
 ) -> dict[str, Any]:
     trained = max(progress.training_seconds, 1e-9)
     return {
         "model": config.model,
         "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
         "device": str(classifier.device),
-        "data": data,
-        "found": found,
+        "ranks": world.size,
+        "data": provenance["data"],
+        "found": provenance["found"],
         "best_epoch": progress.best_epoch,
         "epochs": progress.epoch,
         "images_per_second": progress.images / trained,

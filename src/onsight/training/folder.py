@@ -16,10 +16,10 @@ _CLAIM = {_LOCK, _CHECKPOINTS}  # what a claim makes
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A claimed run folder; the claim ends with the process."""
+    """A run folder, claimed by the rank that writes there; the claim ends with the process."""
 
     path: Path
-    lock: int
+    lock: int | None
     resumed: bool
 
     @property
@@ -32,6 +32,10 @@ class RunFolder:
         """Where the best weights so far lie."""
         return self.path / _CHECKPOINTS / "best.safetensors"
 
+    def epoch_file(self, epoch: int) -> Path:
+        """Where the model file of an epoch lies, counted from 1."""
+        return self.path / _CHECKPOINTS / f"epoch-{epoch:02d}.safetensors"
+
     @property
     def model_file(self) -> Path:
         """Where the finished model lies."""
@@ -39,6 +43,8 @@ class RunFolder:
 
     def release(self) -> None:
         """End the claim; a folder without any result goes with it."""
+        if self.lock is None:
+            return
         os.close(self.lock)
         if self.resumed:  # its config is all that a run killed while decoding has left
             return
@@ -68,6 +74,16 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
     with disk_errors(path):
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     return RunFolder(path, _lock(path), resume)
+
+
+def share_folder(path: Path) -> RunFolder:
+    """A run folder that another rank has claimed. Raises OutputError where it cannot be seen."""
+    if not path.is_dir():
+        raise OutputError(
+            f"this machine does not see the run folder {path.absolute()}; "
+            "ranks on several machines need an --out on a disk that they share"
+        )
+    return RunFolder(path, None, resumed=True)
 
 
 def refuse_inside_data(path: Path, data: str) -> None:

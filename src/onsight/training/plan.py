@@ -20,10 +20,13 @@ _RESIDENT_SHARE = 0.4  # of a device's free memory, at most, for pictures
 Plan = dict[str, Choice[Any]]
 
 
-def choose_threads(asked: int) -> Choice[int]:
-    """Threads for decoding and for computing on the CPU."""
+def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
+    """Threads of a rank, for decoding and for computing on the CPU."""
     if asked:
         return Choice(asked, "as asked")
+    if local_ranks > 1:
+        share = max(1, usable_cores() // local_ranks)
+        return Choice(share, f"this rank's share of the {usable_cores()} cores")
     return Choice(usable_cores(), "every core that this process may use")
 
 

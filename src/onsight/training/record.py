@@ -12,34 +12,55 @@ _TAGS = {
     "train_loss": "loss/train",
     "validation_loss": "loss/validation",
     "validation_accuracy": "accuracy/validation",
+    "test_loss": "loss/test",
+    "test_accuracy": "accuracy/test",
     "learning_rate": "learning_rate",
     "images_per_second": "images_per_second",
 }
 
 
 class Record:
-    """Writes each epoch's row; a resumed run goes on behind the rows it is given."""
+    """Writes each epoch's row, and lines as they come; a resumed run goes on behind its rows.
 
-    def __init__(self, folder: Path, rows: list[dict[str, Any]]) -> None:
+    rows: those of the epochs before; steps: how many steps were made before.
+    """
+
+    def __init__(self, folder: Path, rows: list[dict[str, Any]], steps: int) -> None:
         self.path = folder / "metrics.jsonl"
+        self.tensorboard = folder / "tensorboard"
         self.rows = rows
+        self.steps = steps
         self._save()
-        with disk_errors(folder):
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=len(rows) + 1)
+        self.epochs_writer = self._writer(self.tensorboard, len(rows))
+        self.steps_writer: SummaryWriter | None = None
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep an epoch's row."""
         self.rows.append(row)
         self._save()
         for name, tag in _TAGS.items():
-            if row[name] is not None:
-                self.writer.add_scalar(tag, row[name], row["epoch"])
+            if row.get(name) is not None:
+                self.epochs_writer.add_scalar(tag, row[name], row["epoch"])
         with disk_errors(self.path):
-            self.writer.flush()
+            self.epochs_writer.flush()
+
+    def add_line(self, line: dict[str, float], step: int) -> None:
+        """Show a line's mean loss and elapsed seconds at a step of the whole run."""
+        if self.steps_writer is None:
+            # Steps and epochs are counted apart: a resumed run purges by one count a folder.
+            self.steps_writer = self._writer(self.tensorboard / "steps", self.steps)
+        self.steps_writer.add_scalar("loss/train", line["loss"], step)
+        self.steps_writer.add_scalar("seconds", line["seconds"], step)
 
     def close(self) -> None:
         """Write what TensorBoard still holds back."""
-        self.writer.close()
+        self.epochs_writer.close()
+        if self.steps_writer:
+            self.steps_writer.close()
+
+    def _writer(self, folder: Path, done: int) -> SummaryWriter:
+        with disk_errors(folder):
+            return SummaryWriter(str(folder), purge_step=done + 1)
 
     def _save(self) -> None:
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())

@@ -1,6 +1,7 @@
 """A run: the one place that turns a config into objects."""
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from onsight.choice import Choice
 from onsight.config import Config, make_config, read_config_file, read_recipe, save_config
 from onsight.data.cache import cache_folder
 from onsight.data.dataset import (
@@ -21,20 +23,21 @@ from onsight.data.dataset import (
     problem_summary,
     split_sentence,
 )
-from onsight.data.index import TRAIN, VALIDATION
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.data.sources.find import find_source
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.outcome import BATCH_SIZE
 from onsight.files import write_json
-from onsight.hardware.devices import choose_device, describe_device
+from onsight.hardware.devices import choose_devices, describe_device
 from onsight.hardware.environment import describe_environment
 from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import seconds_since_start
 from onsight.models.catalog import preferred_size
 from onsight.models.classifier import Classifier
-from onsight.report.console import Story
+from onsight.models.file import save_model
+from onsight.report.console import Silence, Story
 from onsight.report.tables import write_problems
 from onsight.training.build import (
     make_augmentation,
@@ -44,14 +47,16 @@ from onsight.training.build import (
     place_pictures,
 )
 from onsight.training.ema import MovingAverage
-from onsight.training.finish import finish
+from onsight.training.finish import finish, make_model_file
 from onsight.training.folder import (
     CONFIG,
     RunFolder,
     claim_folder,
     next_run_folder,
     refuse_inside_data,
+    share_folder,
 )
+from onsight.training.launch import launch
 from onsight.training.plan import (
     Plan,
     choose_learning_rate,
@@ -60,11 +65,13 @@ from onsight.training.plan import (
     choose_threads,
     save_plan,
 )
-from onsight.training.signals import StopRequest, stop_on_signals
+from onsight.training.seat import Seat, find_seat
+from onsight.training.signals import stop_on_signals
 from onsight.training.trainer import Trainer
+from onsight.training.world import World, join
 
 # What may differ when a run goes on: where it computes and keeps things, not what it does.
-_FREE_ON_RESUME = {"device", "threads", "cache", "cache_folder"}
+_FREE_ON_RESUME = {"device", "ranks", "threads", "cache", "cache_folder"}
 
 
 @dataclass(frozen=True)
@@ -111,14 +118,49 @@ def train(
         fields["model"] = f"{type(module).__module__}:{type(module).__qualname__}"
     else:
         module = None
-    story = story or Story()
-    path = Path(out).expanduser() if out else next_run_folder(str(data))
-    refuse_inside_data(path, str(data))
+    seat = find_seat()
+    path = Path(out).expanduser() if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
-    threads = choose_threads(config.threads)
-    with reproducible(threads.value), _claimed(path, resume) as folder:
-        plan: Plan = {"threads": threads}
-        return _run(str(data), config, plan, folder, story, module, resume)
+    devices = choose_devices(config.device, _local_ranks(seat, config))
+    if seat is None and len(devices.value) > 1:
+        path = path or next_run_folder(str(data))
+        refuse_inside_data(path, str(data))
+        _refuse_module(module)
+        request = {"data": str(data), "out": str(path), "resume": resume, "recipe": recipe}
+        given = {"config_file": str(config_file) if config_file else None, **fields}
+        launch(request | given, len(devices.value), path)
+        return Run(path, read_results(path))
+    threads = choose_threads(config.threads, seat.local_size if seat else 1)
+    device = Choice(devices.value[seat.local_rank if seat else 0], devices.reason)
+    plan: Plan = {"device": device, "threads": threads}
+    with reproducible(threads.value):
+        world = join(seat, device.value)
+        with world.membership():
+            chosen = world.from_first("folder", lambda: str(path or next_run_folder(str(data))))
+            refuse_inside_data(Path(chosen), str(data))
+            story = (story or Story()) if world.is_first else Silence()
+            with _claimed(Path(chosen), resume, world) as folder:
+                results = _run(str(data), config, plan, folder, story, module, resume, world)
+    return Run(folder.path, results or read_results(folder.path))
+
+
+def _local_ranks(seat: Seat | None, config: Config) -> int:
+    """Ranks on this machine: those that a launcher started, else what the config asks for."""
+    return seat.local_size if seat else config.ranks
+
+
+def _refuse_module(module: nn.Module | None) -> None:
+    if module is not None:
+        raise ConfigError(
+            "a network in memory cannot be sent to other processes: name it as "
+            "package.module:callable, or start your script by torchrun"
+        )
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """The results of a finished run folder."""
+    results: dict[str, Any] = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    return results
 
 
 def _run(
@@ -129,9 +171,9 @@ def _run(
     story: Story,
     module: nn.Module | None,
     resume: bool,
-) -> Run:
+    world: World,
+) -> dict[str, Any]:
     phases = {"start": seconds_since_start()}
-    plan["device"] = choose_device(config.device)
     device = plan["device"].value
     plan["precision"] = choose_precision(config.precision, device)
     plan["learning_rate"] = choose_learning_rate(config)
@@ -139,17 +181,29 @@ def _run(
     story.say(f"{describe_device(device)}; torch {torch.__version__}")
     for name in ("device", "threads", "precision", "learning_rate"):
         story.choice(name, plan[name])
-    source = find_source(data, config.layout, cache_folder(config.cache_folder, config.cache))
-    story.say(f"data: {source.found}")
-    save_config(config, folder.path / CONFIG)  # before the long work, so that --resume finds it
-    with _timed(phases, "decode"):
-        dataset = _make_dataset(source, config, plan, story)
+    with world.one_by_machine("pictures"):
+        source = find_source(data, config.layout, cache_folder(config.cache_folder, config.cache))
+        story.say(f"data: {source.found}")
+        if world.is_first:
+            save_config(config, folder.path / CONFIG)  # before the long work, for --resume
+        with _timed(phases, "decode"):
+            dataset = _make_dataset(source, config, plan, story)
+    data_key = _data_key(dataset)
+    world.agree("pictures", data_key)
     _tell_data(dataset, story)
     plan["pictures"] = choose_residency(dataset.pictures, device)
-    _write_start(folder, plan, dataset, device)
-
-    with stop_on_signals() as stop:
-        trainer = _make_trainer(config, plan, dataset, folder, story, stop, module)
+    if world.is_first:
+        _write_start(folder, plan, dataset, device)
+    provenance = {
+        "data": data,
+        "found": source.found,
+        "data_key": data_key,
+        "config": config.model_dump(),
+        "versions": describe_environment(device)["versions"],
+    }
+    with stop_on_signals(world.stop):
+        trainer = _make_trainer(config, plan, dataset, folder, story, module, provenance, world)
+        _tell_shares(trainer, story)
         if resume:
             trainer.resume()
         progress = trainer.run()
@@ -160,14 +214,13 @@ def _run(
         trainer.classifier,
         progress,
         folder,
-        data=data,
-        found=source.found,
         phases=phases,
-        data_key=trainer.data_key,
+        provenance=provenance,
+        world=world,
     )
     if module is not None:  # with a moving average, the judged weights are those of a copy
         module.load_state_dict(trainer.classifier.net.state_dict())
-    return Run(folder.path, results)
+    return results
 
 
 def _resolve_config(
@@ -200,8 +253,10 @@ def _resolve_config(
 
 
 @contextmanager
-def _claimed(path: Path, resume: bool) -> Iterator[RunFolder]:
-    folder = claim_folder(path, resume)
+def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
+    folder = claim_folder(path, resume) if world.is_first else None
+    world.from_first("claim", str)
+    folder = folder or share_folder(path)
     try:
         yield folder
     finally:
@@ -251,31 +306,61 @@ def _make_trainer(
     dataset: Dataset,
     folder: RunFolder,
     story: Story,
-    stop: StopRequest,
     module: nn.Module | None,
+    provenance: dict[str, Any],
+    world: World,
 ) -> Trainer:
     device, precision = plan["device"].value, plan["precision"].value
     pictures = place_pictures(dataset, plan)
     normalization = make_normalization(config, pictures, dataset)
     net = make_net(config, dataset, device, module)
     average = MovingAverage(net, config.ema) if config.ema else None
-    judged = average.model if average else net
-    step = make_step(config, net, dataset, precision, device)
+    classifier = Classifier(average.model if average else net, normalization, precision, device)
+    augmentation = make_augmentation(config)
+    place = {"device": device, "rank": world.rank, "ranks": world.size}
+    watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
+
+    def keep_epoch(epoch: int, row: dict[str, Any]) -> None:
+        if config.keep_epochs:
+            file = make_model_file(config, dataset, classifier, {"epoch": row}, provenance)
+            save_model(folder.epoch_file(epoch), file)
+
     return Trainer(
         config,
-        step,
+        make_step(config, net, dataset, precision, device, world),
         average,
-        Classifier(judged, normalization, precision, device),
-        make_augmentation(config),
-        Loader(pictures, dataset.ids(TRAIN), config.batch_size, device),
-        Loader(pictures, dataset.ids(VALIDATION), BATCH_SIZE, device),
+        classifier,
+        augmentation,
+        Loader(
+            pictures,
+            dataset.ids(TRAIN),
+            config.batch_size,
+            with_next=augmentation.mixes,
+            **place,
+        ),
+        {
+            name: Loader(pictures, dataset.ids(split), BATCH_SIZE, **place)
+            for name, split in watched.items()
+        },
         name_pictures=lambda batch: _name_pictures(batch, dataset),
+        keep_epoch=keep_epoch,
         classes=len(dataset.classes),
         folder=folder,
-        data_key=_data_key(dataset),
+        data_key=provenance["data_key"],
         story=story,
-        stop=stop,
     )
+
+
+def _tell_shares(trainer: Trainer, story: Story) -> None:
+    """Every rank says where it is and how much of a batch it has."""
+    world = trainer.world
+    if world.size == 1:
+        return
+    batch = next(trainer.loader.epoch(trainer.config.seed, 0))
+    share = len(batch.labels) - trainer.augmentation.mixes
+    line = f"rank {world.rank} on {batch.images.device}: {share} of the {len(batch.whole)} pictures"
+    for told in world.told("share", line):
+        story.say(f"{told} of a batch")
 
 
 def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:

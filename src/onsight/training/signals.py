@@ -18,9 +18,8 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM for a while; the former handlers return afterwards."""
-    request = StopRequest()
+def stop_on_signals(request: StopRequest) -> Iterator[None]:
+    """Note SIGINT and SIGTERM in a request for a while; the former handlers return afterwards."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
@@ -28,11 +27,11 @@ def stop_on_signals() -> Iterator[StopRequest]:
         request.signal_number = number
 
     if threading.current_thread() is not threading.main_thread():
-        yield request  # only the main thread may set handlers
+        yield  # only the main thread may set handlers
         return
     former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield request
+        yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

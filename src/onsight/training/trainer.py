@@ -1,9 +1,10 @@
 """The trainer: says when to step, evaluate, save and stop."""
 
 import math
+import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from onsight.config import Config
@@ -11,7 +12,7 @@ from onsight.data.augment import Augmentation
 from onsight.data.loader import Batch, Loader
 from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
-from onsight.evaluation.outcome import observe
+from onsight.evaluation.outcome import Outcome, observe
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
 from onsight.report.console import Bar, Story
@@ -20,8 +21,9 @@ from onsight.training.checkpoint import load_checkpoint, save_checkpoint, save_w
 from onsight.training.ema import MovingAverage
 from onsight.training.folder import RunFolder
 from onsight.training.optim import learning_rate_factor, set_learning_rate
+from onsight.training.parallel import gather_outcome
+from onsight.training.progress import Progress, line_steps
 from onsight.training.record import Record
-from onsight.training.signals import StopRequest
 from onsight.training.step import NonFiniteStepError, Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
@@ -29,49 +31,6 @@ _TOO_FEW_FOR_BATCH_NORM = (
     "raise --batch-size, lower --accumulate, or raise --image-size"
 )
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
-
-
-@dataclass
-class Progress:
-    """Where a run stands: all that a checkpoint keeps beside tensors.
-
-    epoch and step count from 0 and name the next step; the second group is about the
-    epoch under way, the third about the whole run.
-    """
-
-    epoch: int = 0
-    step: int = 0
-
-    epoch_images: int = 0
-    epoch_loss: float = 0.0
-    epoch_seconds: float = 0.0
-    epoch_wait_seconds: float = 0.0
-
-    images: int = 0
-    training_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    validation_seconds: float = 0.0
-    best_epoch: int = 0
-    best_accuracy: float = -1.0
-    best_loss: float = 0.0
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def count(self, images: int, loss: float, seconds: float, wait_seconds: float) -> None:
-        """Add a step."""
-        self.step += 1
-        self.epoch_images += images
-        self.epoch_loss += loss * images
-        self.epoch_seconds += seconds
-        self.epoch_wait_seconds += wait_seconds
-
-    def close_epoch(self) -> None:
-        """Add the epoch to the run and begin the next."""
-        self.images += self.epoch_images
-        self.training_seconds += self.epoch_seconds
-        self.wait_seconds += self.epoch_wait_seconds
-        self.epoch += 1
-        self.step = self.epoch_images = 0
-        self.epoch_loss = self.epoch_seconds = self.epoch_wait_seconds = 0.0
 
 
 class Trainer:
@@ -85,14 +44,14 @@ class Trainer:
         classifier: Classifier,
         augmentation: Augmentation,
         loader: Loader,
-        validation: Loader,
+        watched: dict[str, Loader],
         *,
         name_pictures: Callable[[Batch], str],
+        keep_epoch: Callable[[int, dict[str, Any]], None],
         classes: int,
         folder: RunFolder,
         data_key: str,
         story: Story,
-        stop: StopRequest,
     ) -> None:
         # what it works with
         self.config = config
@@ -101,20 +60,24 @@ class Trainer:
         self.classifier = classifier
         self.augmentation = augmentation
         self.loader = loader
-        self.validation = validation
+        self.watched = watched
         self.classes = classes
         # where it reports and saves
+        self.world = step.world
         self.name_pictures = name_pictures
+        self.keep_epoch = keep_epoch
         self.folder = folder
         self.data_key = data_key
         self.story = story
-        self.stop = stop
+        self.line_steps = line_steps(config.log_images, config.batch_size)
         # where it stands
         self.progress = Progress()
+        self.record: Record | None = None
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
         """Go on from the folder's last checkpoint. Raises DataError when the data changed."""
+        self.world.agree("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: the start is where it stands
         facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.average)
@@ -127,13 +90,15 @@ class Trainer:
 
     def run(self) -> Progress:
         """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
-        record = Record(self.folder.path, self.progress.rows)
+        if self.world.is_first:
+            self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
         try:
             while self.progress.epoch < self.config.epochs and not self._out_of_patience():
                 self._train_epoch()
-                self._end_epoch(record)
+                self._end_epoch()
         finally:
-            record.close()
+            if self.record:
+                self.record.close()
         return self.progress
 
     def _train_epoch(self) -> None:
@@ -148,8 +113,9 @@ class Trainer:
                 ready = time.perf_counter()
                 loss = self._train_step(batch)
                 ended = time.perf_counter()
-                now.count(len(batch.labels), loss, ended - begun, ready - begun)
-                self._show(bar, len(batch.labels))
+                now.count(len(batch.whole), loss, ended - begun, ready - begun)
+                self._show(bar, len(batch.whole))
+                self._tell_line()
                 self._save_if_due()
                 begun = time.perf_counter()
 
@@ -161,7 +127,7 @@ class Trainer:
         )
         set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
         try:
-            loss = self.step(inputs, targets)
+            loss = self.step(inputs, targets, batch.whole)
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self._explain_non_finite(error, batch)) from error
         except ValueError as error:
@@ -181,24 +147,34 @@ class Trainer:
         warmup = round(self.config.warmup_epochs * self.loader.steps)
         return learning_rate_factor(self.config.schedule, self._steps_done, steps, warmup)
 
-    def _end_epoch(self, record: Record) -> None:
-        """Validate, keep the row, the best weights and a checkpoint."""
+    def _tell_line(self) -> None:
+        """Every so many steps, the mean loss since the last such line."""
+        if self.line_steps and self.progress.step % self.line_steps == 0:
+            line = self.progress.close_line(self.line_steps)
+            if self.record:
+                self.record.add_line(line, self._steps_done)
+            self.story.say(
+                f"[{self.progress.epoch + 1}, {line['step']:5d}] loss: {line['loss']:.3f}, "
+                f"{line['seconds']:.1f} s"
+            )
+
+    def _end_epoch(self) -> None:
+        """Evaluate, keep the row, the best weights and a checkpoint."""
         now = self.progress
         begun = time.perf_counter()
-        outcome = observe(self.classifier, self.validation.in_order())
+        outcomes = {name: self._observe(loader) for name, loader in self.watched.items()}
         now.validation_seconds += time.perf_counter() - begun
-        right = int((outcome.labels == outcome.predicted).sum())
         row: dict[str, Any] = {
             "epoch": now.epoch + 1,
             "train_loss": now.epoch_loss / now.epoch_images,
-            "validation_loss": float(outcome.losses.mean()) if len(outcome) else None,
-            **share("validation_accuracy", right, len(outcome)),
-            "validation_images": len(outcome),
             "learning_rate": self.step.optimizer.param_groups[0]["lr"],
             "seconds": now.epoch_seconds,
             "images_per_second": now.epoch_images / now.epoch_seconds,
             "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
+            "lines": now.epoch_lines,
         }
+        for name, outcome in outcomes.items():
+            row |= _results(name, outcome)
         if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
             raise NonFiniteLoss(
                 f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
@@ -206,10 +182,15 @@ class Trainer:
                 f"{self.folder.path / 'checkpoints'}"
             )
         now.close_epoch()
-        record.add(row)
+        if self.record:
+            self.record.add(row)
+            self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
         self.story.say(_epoch_line(row, self.config.epochs))
+
+    def _observe(self, loader: Loader) -> Outcome:
+        return gather_outcome(observe(self.classifier, loader.in_order()), loader.ids, self.world)
 
     def _keep_best(self, row: dict[str, Any]) -> None:
         """Save the weights unless an earlier epoch validated better; always without validation."""
@@ -220,7 +201,9 @@ class Trainer:
                 return
             now.best_accuracy, now.best_loss = accuracy, loss
         now.best_epoch = now.epoch
-        save_weights(self.folder.best_weights, self.classifier.net)
+        if self.world.is_first:
+            with self.world.excused():
+                save_weights(self.folder.best_weights, self.classifier.net)
 
     def _out_of_patience(self) -> bool:
         patience = self.config.patience_epochs
@@ -228,9 +211,9 @@ class Trainer:
 
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""
-        if self.stop:
+        if self.world.stopping:
             self._save()
-            now, number = self.progress, self.stop.signal_number or 0
+            now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
             raise Interrupted(
                 f"stopped in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps; "
                 f"a checkpoint is written: go on with --out {self.folder.path} --resume",
@@ -240,9 +223,11 @@ class Trainer:
             self._save()
 
     def _save(self) -> None:
-        facts = {**asdict(self.progress), "data_key": self.data_key}
-        save_checkpoint(self.folder.last_checkpoint, self.step, self.average, facts)
         self.saved_at = time.monotonic()
+        if self.world.is_first:
+            facts = {**asdict(self.progress), "data_key": self.data_key}
+            with self.world.excused():
+                save_checkpoint(self.folder.last_checkpoint, self.step, self.average, facts)
 
     def _show(self, bar: Bar, images: int) -> None:
         now = self.progress
@@ -265,14 +250,24 @@ class Trainer:
         )
 
 
+def _results(name: str, outcome: Outcome) -> dict[str, Any]:
+    right = int((outcome.labels == outcome.predicted).sum())
+    return {
+        f"{name}_loss": float(outcome.losses.mean()) if len(outcome) else None,
+        **share(f"{name}_accuracy", right, len(outcome)),
+        f"{name}_images": len(outcome),
+    }
+
+
 def _epoch_line(row: dict[str, Any], epochs: int) -> str:
     line = f"epoch {row['epoch']}/{epochs}: loss {row['train_loss']:.4f}"
-    if row["validation_accuracy"] is not None:
-        low, high = row["validation_accuracy_low"], row["validation_accuracy_high"]
-        line += (
-            f", validation {fixed_percent(row['validation_accuracy'])} "
-            f"({100 * low:.1f} to {100 * high:.1f}, n = {row['validation_images']:,})"
-        )
+    for name in ("validation", "test"):
+        if row.get(f"{name}_accuracy") is not None:
+            low, high = row[f"{name}_accuracy_low"], row[f"{name}_accuracy_high"]
+            line += (
+                f", {name} {fixed_percent(row[f'{name}_accuracy'])} "
+                f"({100 * low:.1f} to {100 * high:.1f}, n = {row[f'{name}_images']:,})"
+            )
     return line + (
         f", {row['images_per_second']:,.0f} images/s, "
         f"{100 * row['data_wait_share']:.1f}% of the time waiting for data"

@@ -11,8 +11,9 @@ from PIL import Image
 from torchvision import datasets
 
 from onsight.data.sources import named
-from onsight.data.sources.named import NAMED_SETS, known_name, named_root, read_named
-from onsight.errors import DataError
+from onsight.data.sources.find import find_source
+from onsight.data.sources.named import NAMED_SETS, NAMES, known_name, named_root, read_named
+from onsight.errors import AbsentData, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def test_without_a_network_the_files_to_put_are_named(root, monkeypatch, failure
         raise failure
 
     monkeypatch.setattr(datasets.MNIST, "download", download)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(AbsentData) as error:
         read_named("fashion-mnist")
     message = str(error.value)
     assert "cannot be downloaded: " in message
@@ -139,6 +140,28 @@ def test_without_torchvision(monkeypatch):
 def test_unknown_name():
     with pytest.raises(DataError, match=r"no data set is called 'mnits'\. Did you mean .*mnist"):
         read_named("mnits")
+
+
+def test_every_known_name_is_told():
+    with pytest.raises(DataError) as error:
+        read_named("nothing")
+    assert all(name in str(error.value) for name in NAMES)
+    assert {"PetImages", "random-vectors", *NAMED_SETS} == set(NAMES)
+
+
+def test_pets_lie_here_or_below_the_root_and_are_never_downloaded(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(named, "_fetch", None)
+    with pytest.raises(AbsentData) as error:
+        find_source("PetImages")
+    for words in (str(root), "current folder", "Cat and Dog", "Kaggle Cats and Dogs Dataset"):
+        assert words in str(error.value)
+    plant_tree(root / "PetImages")
+    for name in ("PetImages", "petimages"):
+        assert find_source(name).root == root / "PetImages"
+    plant_tree(tmp_path / "PetImages")
+    for name in ("PetImages", "petimages"):
+        assert find_source(name).root == tmp_path / "PetImages"
 
 
 def test_place_without_a_setting(monkeypatch):

@@ -1,0 +1,84 @@
+"""A network trained by several ranks at once, wrapped from outside: it does not know.
+
+Each rank computes its share of a batch; torch's DistributedDataParallel makes the mean of the
+gradients while they come. Batch norm's statistics are those of the whole batch, so the
+update is that of one process, whatever the number of ranks.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from onsight.evaluation.outcome import Outcome
+from onsight.training.wholenorm import WholeBatchNorm
+from onsight.training.world import World
+
+
+class Replica:
+    """This rank's copy of a network; the first rank's weights are everybody's."""
+
+    def __init__(self, net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> None:
+        normalises = any(isinstance(module, _BatchNorm) for module in net.modules())
+        self.statistics = WholeBatchNorm() if normalises and device.type == "cpu" else None
+        if normalises and device.type != "cpu":
+            from timm.layers import convert_sync_batchnorm  # knows timm's own norms too
+
+            net = convert_sync_batchnorm(net)
+        self.parallel = DistributedDataParallel(
+            net,
+            device_ids=None if device.type == "cpu" else [device],
+            gradient_as_bucket_view=True,
+            find_unused_parameters=_has_idle_parameters(net, shape, device),
+        )
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The logits (B, K) of this rank's share of a batch, which may be empty."""
+        with self.statistics or nullcontext():
+            if len(inputs):
+                logits: Tensor = self.parallel(inputs)
+                return logits
+            # All ranks must take part in every step: an empty one with a picture that weighs 0.
+            if self.statistics:
+                self.statistics.weight = 0.0
+            blank = inputs.new_zeros(1, *inputs.shape[1:])
+            idle: Tensor = self.parallel(blank)[:0]
+            if self.statistics:
+                self.statistics.weight = 1.0
+            return idle
+
+    def unsynced(self) -> AbstractContextManager[None]:
+        """Backward passes here only add up gradients; a later one sends them."""
+        waiting: AbstractContextManager[None] = self.parallel.no_sync()
+        return waiting
+
+
+def gather_outcome(part: Outcome, ids: Tensor, world: World) -> Outcome:
+    """Every rank's part of an outcome, in the order of ids (n,), each picture once."""
+    if world.size == 1:
+        return part
+    places = torch.searchsorted(ids, torch.from_numpy(part.ids))
+    columns = {}
+    for name, column in vars(part).items():
+        values = torch.from_numpy(column)
+        kind = torch.uint8 if values.dtype == torch.bool else values.dtype
+        whole = torch.zeros(len(ids), dtype=kind)
+        whole[places] = values.to(kind)
+        columns[name] = world.total_tensor(whole).to(values.dtype).numpy()
+    return Outcome(**columns)
+
+
+def _has_idle_parameters(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
+    """Whether a trial leaves trainable parameters without a gradient, which must be said to DDP."""
+    modes = [(module, module.training) for module in net.modules()]
+    with torch.random.fork_rng(devices=[]):
+        net.eval()(torch.zeros(2, *shape, device=device)).sum().backward()
+    for module, training in modes:
+        module.training = training
+    trainable = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    idle = any(parameter.grad is None for parameter in trainable)
+    for parameter in trainable:
+        parameter.grad = None
+    return idle

@@ -1,0 +1,69 @@
+"""Where a run stands: all that a checkpoint keeps beside tensors."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """epoch and step count from 0 and name the next step; the second group is about the
+    epoch under way, the third about the whole run.
+
+    Lines are the mean losses told every so many steps: step, loss, seconds of training so far.
+    """
+
+    epoch: int = 0
+    step: int = 0
+
+    epoch_images: int = 0
+    epoch_loss: float = 0.0
+    epoch_seconds: float = 0.0
+    epoch_wait_seconds: float = 0.0
+    epoch_lines: list[dict[str, float]] = field(default_factory=list)
+    line_loss: float = 0.0
+
+    images: int = 0
+    training_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    validation_seconds: float = 0.0
+    best_epoch: int = 0
+    best_accuracy: float = -1.0
+    best_loss: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, images: int, loss: float, seconds: float, wait_seconds: float) -> None:
+        """Add a step."""
+        self.step += 1
+        self.epoch_images += images
+        self.epoch_loss += loss * images
+        self.epoch_seconds += seconds
+        self.epoch_wait_seconds += wait_seconds
+        self.line_loss += loss
+
+    def close_line(self, steps: int) -> dict[str, float]:
+        """Keep the mean loss of the last steps as a line."""
+        seconds = self.training_seconds + self.epoch_seconds
+        line = {"step": self.step, "loss": self.line_loss / steps, "seconds": seconds}
+        self.epoch_lines.append(line)
+        self.line_loss = 0.0
+        return line
+
+    def close_epoch(self) -> None:
+        """Add the epoch to the run and begin the next."""
+        self.images += self.epoch_images
+        self.training_seconds += self.epoch_seconds
+        self.wait_seconds += self.epoch_wait_seconds
+        self.epoch += 1
+        self.step = self.epoch_images = 0
+        self.epoch_loss = self.epoch_seconds = self.epoch_wait_seconds = self.line_loss = 0.0
+        self.epoch_lines = []
+
+
+def line_steps(images: int, batch_size: int) -> int:
+    """Steps between lines: images' worth, rounded down to 1, 2 or 5 times a power of ten."""
+    if images == 0:
+        return 0
+    steps = max(1, images // batch_size)
+    power = int(10 ** math.floor(math.log10(steps)))
+    return max(lead * power for lead in (1, 2, 5) if lead * power <= steps)

@@ -1,0 +1,199 @@
+"""The watch that every rank keeps over the others: a lost or stuck one ends the job, named.
+
+Each rank writes its beat to the store once a second: a count, the steps it has arrived at, and
+whether it is at work that others may have to wait for. Two things are told apart: a process
+that is gone or stopped beats no more; one that hangs beats on, but lets the others wait.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed import Store
+
+BEAT_SECONDS = 1.0
+LOST_SECONDS = 15.0  # without a beat
+STUCK_SECONDS = 45.0  # that others have waited for a rank in a step
+
+_LEFT = "left"
+
+
+@dataclass
+class Sight:
+    """What was last seen of a rank, and when (monotonic seconds)."""
+
+    beat: str
+    changed_at: float
+    arrived: int = 0
+    arrived_at: float = 0.0
+    excused: bool = False
+    left: bool = False
+
+
+class Lookout:
+    """Judges the ranks by their beats; knows no clock of its own."""
+
+    def __init__(self, size: int, now: float) -> None:
+        self.sights = [Sight("", now, arrived_at=now) for _ in range(size)]
+
+    def read(self, store: Store, now: float) -> None:
+        """Take in the latest beats of all ranks."""
+        for rank in range(len(self.sights)):
+            key = f"beat/{rank}"
+            if store.check([key]):
+                self.see(rank, store.get(key).decode(), now)
+
+    def see(self, rank: int, beat: str, now: float) -> None:
+        """Take in a rank's latest beat."""
+        sight = self.sights[rank]
+        if beat == sight.beat:
+            return
+        sight.beat, sight.changed_at = beat, now
+        sight.left = beat == _LEFT
+        if not sight.left:
+            _, arrived, excused = beat.split()
+            if int(arrived) != sight.arrived or excused == "1":
+                sight.arrived, sight.arrived_at = int(arrived), now
+            sight.excused = excused == "1"
+
+    def silent(self, now: float, seconds: float = LOST_SECONDS) -> list[int]:
+        """Ranks that have beaten, and not for so long."""
+        return [
+            rank
+            for rank, sight in enumerate(self.sights)
+            if sight.beat and not sight.left and now - sight.changed_at > seconds
+        ]
+
+    def stuck(self, now: float) -> list[int]:
+        """Ranks that others have waited for too long at a step."""
+        if any(sight.excused or sight.left for sight in self.sights):
+            return []
+        furthest = max(sight.arrived for sight in self.sights)
+        waiting = [sight for sight in self.sights if sight.arrived == furthest]
+        if furthest == 0 or now - max(sight.arrived_at for sight in waiting) < STUCK_SECONDS:
+            return []
+        return [rank for rank, sight in enumerate(self.sights) if sight.arrived < furthest]
+
+
+class Watch:
+    """Beats for this rank and looks out for the others, in a thread of its own."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self.store = store.clone()  # a connection of its own: the main one may wait for long
+        self.rank = rank
+        self.size = size
+        self.arrived = 0
+        self.excused = True
+        self.lookout = Lookout(size, time.monotonic())
+        self.over = threading.Event()
+        self.lock = threading.Lock()
+        self.store.set(f"process/{rank}", str(os.getpid()))
+        self.store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        self.thread = threading.Thread(target=self._keep, name="watch", daemon=True)
+        self.thread.start()
+
+    def leave(self) -> None:
+        """End the watch; the others see that this rank left in good order."""
+        self.over.set()
+        self.thread.join()
+        with suppress(RuntimeError):  # the keeper of the store may have left before
+            self.store.set(f"beat/{self.rank}", _LEFT)
+
+    def find_lost(self, seconds: float = LOST_SECONDS) -> list[int]:
+        """Wait, no longer than so, until it shows which ranks are gone; may be none."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with self.lock:
+                silent = self.lookout.silent(time.monotonic(), 4 * BEAT_SECONDS)
+            if silent:
+                return silent
+            time.sleep(BEAT_SECONDS / 4)
+        return []
+
+    def describe(self, rank: int) -> str:
+        """A rank with its process and machine, as far as known."""
+        with suppress(RuntimeError):
+            if self.store.check([f"place/{rank}"]):
+                return f"rank {rank} ({self.store.get(f'place/{rank}').decode()})"
+        return f"rank {rank}"
+
+    def _keep(self) -> None:
+        beats = 0
+        while not self.over.wait(BEAT_SECONDS):
+            beats += 1
+            try:
+                self.store.set(f"beat/{self.rank}", f"{beats} {self.arrived} {int(self.excused)}")
+                with self.lock:
+                    self.lookout.read(self.store, time.monotonic())
+            except RuntimeError:
+                if not self.over.is_set():
+                    end_job("the process that keeps the ranks together is gone")
+            self._judge()
+
+    def _judge(self) -> None:
+        with self.lock:
+            now = time.monotonic()
+            silent, stuck = self.lookout.silent(now), self.lookout.stuck(now)
+        for ranks, what in (
+            (silent, f"has not been heard of for {LOST_SECONDS:.0f} s"),
+            (stuck, f"has kept the others waiting for {STUCK_SECONDS:.0f} s"),
+        ):
+            if ranks and self.rank not in ranks and not self.over.is_set():
+                names = ", ".join(self.describe(rank) for rank in ranks)
+                end_job(f"{names} {what}")
+
+
+class Warden:
+    """Looks out for the ranks from their launcher, and ends those that are stopped.
+
+    A stopped process heeds no signal but the last; without it the launcher would wait long.
+    """
+
+    def __init__(self, store: Store, size: int) -> None:
+        self.store = store
+        self.lookout = Lookout(size, time.monotonic())
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._keep, name="warden", daemon=True)
+        self.thread.start()
+
+    def leave(self) -> None:
+        """End the watch."""
+        self.over.set()
+        self.thread.join()
+
+    def _keep(self) -> None:
+        while not self.over.wait(BEAT_SECONDS):
+            self.lookout.read(self.store, time.monotonic())
+            for rank in self.lookout.silent(time.monotonic(), LOST_SECONDS + 2 * BEAT_SECONDS):
+                process = int(self.store.get(f"process/{rank}"))
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def end_job(reason: str) -> None:
+    """Say why and end this process at once: its main thread may be waiting for ever."""
+    message = f"{reason}; the job was ended"
+    if not leave_message(message, 1, lost=True):
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def leave_message(message: str, exit_code: int, lost: bool = False) -> bool:
+    """Tell torch's elastic launcher why this rank ends; False when there is no launcher.
+
+    lost: whether it is another rank that failed.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return False
+    facts = {"timestamp": str(int(time.time())), "exit_code": exit_code, "lost": lost}
+    content = {"message": {"message": message, "extraInfo": facts}}
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
+    return True
