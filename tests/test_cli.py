@@ -13,7 +13,15 @@ import pytest
 from PIL import Image
 
 from onsight.cli import main
-from onsight.config import Config, make_config, read_config_file, save_config
+from onsight.config import (
+    Config,
+    make_config,
+    read_about,
+    read_config_file,
+    read_recipe,
+    recipe_names,
+    save_config,
+)
 from onsight.errors import ConfigError
 
 SLIGHT = ["--epochs", "1", "--batch-size", "16"]
@@ -125,7 +133,75 @@ def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     assert (run / "report.html").exists()
 
 
+def test_recipes_are_listed_with_what_they_reproduce(capsys):
+    code, out, _ = run_command(capsys, "recipes")
+    assert code == 0
+    for name in recipe_names():
+        assert f"\n{name}\n" in f"\n{out}"
+        assert f"onsight train --recipe {name}\n" in out
+        for fact in read_about(name).values():
+            assert fact in out
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_runs_on_other_data(capsys, bars, tmp_path, name):
+    run = tmp_path / "run"
+    words = ["--recipe", name, "--data", bars, "--out", run, "--ranks", "1", "--threads", "1"]
+    code, _, err = run_command(capsys, "train", *words, *SLIGHT)
+    assert code == 0, err
+    config = read_config_file(run / "config.toml")
+    fields = read_recipe(name) | {"epochs": 1, "batch_size": 16, "ranks": 1}
+    assert {field: config[field] for field in fields} == fields
+
+
+def test_a_recipe_brings_its_data_and_data_may_stand_first(capsys, bars, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    common = ["--recipe", "data-parallel", "--ranks", "1"]
+    code, _, err = run_command(capsys, "train", *common)
+    assert code == 0
+    assert "vectors drawn at random" in err
+    assert (tmp_path / "runs" / "random-vectors" / "report.html").exists()
+    code, _, err = run_command(capsys, "train", bars, *common)
+    assert code == 0
+    assert "120 files" in err
+
+
 # ------------------------------------------------------------------ bad input
+
+
+def test_no_data_says_what_to_type(capsys):
+    message = refused(capsys, "train")
+    for command in ("onsight train FOLDER", "onsight train demo", "onsight recipes"):
+        assert command in message
+
+
+def test_data_twice(capsys, bars):
+    assert str(bars) in refused(capsys, "train", bars, "--data", bars)
+
+
+def test_an_unknown_recipe_without_data(capsys):
+    assert "no recipe 'cifar10'. Did you mean" in refused(capsys, "train", "--recipe", "cifar10")
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [("dogs-vs-cats", "Cat and Dog"), ("cifar10-lenet", "cifar-10-python.tar.gz")],
+)
+def test_absent_data_of_a_recipe(capsys, tmp_path, monkeypatch, name, files):
+    def no_network(self):
+        raise OSError("no route")
+
+    monkeypatch.setattr("torchvision.datasets.CIFAR10.download", no_network)
+    monkeypatch.setenv("ONSIGHT_DATA", str(tmp_path / "sets"))
+    monkeypatch.chdir(tmp_path)
+    message = refused(capsys, "train", "--recipe", name)
+    assert files in message
+    assert str(tmp_path / "sets") in message
+    assert message.rstrip().endswith(read_about(name)["stand_in"])
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+    plain = refused(capsys, "train", read_about(name)["data"])
+    assert files in plain
+    assert "--recipe" not in plain
 
 
 def test_missing_path(capsys, tmp_path):

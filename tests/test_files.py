@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from onsight.errors import DiskError
-from onsight.files import write_atomically
+from onsight.errors import DiskError, OutputError
+from onsight.files import check_writable, write_atomically
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 
@@ -47,6 +47,21 @@ def test_every_kind_of_damage_is_refused(tmp_path):
         path.write_bytes(bad)
         with pytest.raises(DamagedFile):
             read_tensors(path)
+
+
+def test_a_place_is_tried_without_leaving_anything(tmp_path):
+    path = tmp_path / "new" / "file"
+    check_writable(path)
+    assert not list(path.parent.iterdir())
+    write_atomically(path, b"former")
+    check_writable(path)
+    assert path.read_bytes() == b"former"
+    for folder in (tmp_path, Path("")):
+        with pytest.raises(OutputError, match="is a folder"):
+            check_writable(folder)
+    for place in (path / "below", Path("/proc/file")):
+        with pytest.raises(DiskError, match=f"cannot write {place}"):
+            check_writable(place)
 
 
 def test_disk_full_leaves_the_former_file_and_no_partial_one(tmp_path, monkeypatch):

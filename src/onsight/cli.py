@@ -24,8 +24,9 @@ _COMMANDS = {
     "eval": "Say how good a model is on DATA, leaving out pictures that it was trained on.",
     "predict": "Predict the class of pictures; every input gets a row, a broken one its reason.",
     "models": "List the models by name: Onsight's own first, then timm's.",
-    "recipes": "List the ready-made configs for --recipe.",
+    "recipes": "Say what each ready-made config for --recipe reproduces, there and here.",
     "report": "Write a run's report.html again from the files in its folder.",
+    "explain": "Say which device trains fastest on DATA at which batch size, and why.",
 }
 _FUNCTIONS = {"eval": "evaluate"}  # eval is a name of Python's own
 

@@ -6,9 +6,15 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from onsight.config import Config
+from onsight.config import Config, read_about, recipe_names
+from onsight.errors import AbsentData, ConfigError
 
 _RUN = Group("Run", sort_key=0)
+_DATA = (
+    "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
+    "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. A "
+    "--recipe names its own, so that with one it may be left out."
+)
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object on stdout.")
 ]
@@ -22,8 +28,7 @@ Cache = Annotated[bool, Parameter(help="Keep decoded pictures on disk for the ne
 
 
 def train(
-    data: str,
-    /,
+    data: Annotated[str | None, Parameter(help=_DATA)] = None,
     *,
     out: Annotated[
         Path | None, Parameter(group=_RUN, help="Run folder to make. Default: runs/NAME.")
@@ -40,25 +45,26 @@ def train(
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
-    """Train a classifier and report how good it is for every class.
-
-    Parameters
-    ----------
-    data
-        A folder of class folders (with or without train/val/test), a zip or tar of one, a
-        CSV, JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10,
-        or demo.
-    """
+    """Train a classifier and report how good it is for every class."""
+    chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
     from onsight.training.run import train as train_run
 
-    run = train_run(
-        data,
-        out=out,
-        resume=resume,
-        recipe=recipe,
-        config_file=config,
-        **_given(fields),
-    )
+    try:
+        run = train_run(
+            chosen,
+            out=out,
+            resume=resume,
+            recipe=recipe,
+            config_file=config,
+            **_given(fields),
+        )
+    except AbsentData as error:
+        if recipe is None:
+            raise
+        others = read_about(recipe)["stand_in"]
+        raise AbsentData(
+            f"{error}\nThe recipe takes that folder as --data FOLDER, and runs on {others}"
+        ) from error
     results = run.results | {"architecture": run.results["model"]}
     _show_results(results, json_, run=run.path, model=run.model, report=run.report)
 
@@ -116,6 +122,10 @@ def predict(
             help="Write a row for every input to this file, or - for stdout.",
         ),
     ] = None,
+    save_grid: Annotated[
+        Path | None,
+        Parameter(help="Draw the first 64 pictures with their predictions into this PNG file."),
+    ] = None,
     device: Device = "auto",
     module: Module = None,
     json_: Json = False,
@@ -131,7 +141,9 @@ def predict(
     """
     from onsight.inference.listing import list_predictions
 
-    list_predictions(model, paths, csv=csv, device=device, module=module, as_json=json_)
+    list_predictions(
+        model, paths, csv=csv, grid=save_grid, device=device, module=module, as_json=json_
+    )
 
 
 def models(name_contains: str = "", /) -> None:
@@ -150,11 +162,14 @@ def models(name_contains: str = "", /) -> None:
 
 
 def recipes() -> None:
-    """List the ready-made configs for --recipe."""
-    from onsight.config import recipe_names
+    """Say what each ready-made config for --recipe reproduces, there and here."""
+    from rich.console import Console
 
+    from onsight.report.recipes import print_recipe
+
+    console = Console(highlight=False, soft_wrap=True)
     for name in recipe_names():
-        print(name)
+        print_recipe(name, read_about(name), console)
 
 
 def report(run: Path, /) -> None:
@@ -168,6 +183,71 @@ def report(run: Path, /) -> None:
     from onsight.report.html import write_report
 
     print(write_report(run))
+
+
+def _choose_data(data: str | None, recipe: str | None) -> str:
+    """DATA as given, else that of the recipe. Raises ConfigError."""
+    if data is not None:
+        return data
+    if recipe is None:
+        raise ConfigError(
+            "no DATA to train on. Type `onsight train FOLDER` with a folder of class folders, "
+            "`onsight train demo` to try it, or `onsight train --recipe NAME` (`onsight recipes` "
+            "lists them). All that DATA may be: `onsight train --help`"
+        )
+    return read_about(recipe)["data"]
+
+
+def explain(
+    data: str,
+    /,
+    *,
+    compare: Annotated[
+        str,
+        Parameter(
+            group=_RUN,
+            help="Devices such as cpu,cuda:0; cpu alone: its threads and precisions. "
+            "Empty: cpu and every accelerator.",
+        ),
+    ] = "",
+    batch_sizes: Annotated[
+        str,
+        Parameter(group=_RUN, help="Such as 4,32. Empty: 4, 32, 128, 512 and the config's own."),
+    ] = "",
+    recipe: Annotated[
+        str | None, Parameter(group=_RUN, help="A ready-made config; see `onsight recipes`.")
+    ] = None,
+    config: Annotated[
+        Path | None, Parameter(group=_RUN, help="A TOML file such as a run's config.toml.")
+    ] = None,
+    json_: Annotated[Json, Parameter(group=_RUN)] = False,
+    fields: Annotated[Config | None, Parameter(name="*")] = None,
+) -> None:
+    """Say which device trains fastest on DATA at which batch size, and why.
+
+    Parameters
+    ----------
+    data
+        Labelled pictures, in any form that `onsight train` takes.
+    """
+    from rich.console import Console
+
+    from onsight.config import make_config, read_config_file, read_recipe
+    from onsight.explain.compare import compare as compare_devices
+    from onsight.explain.show import facts, print_comparison
+    from onsight.explain.sizes import read_batch_sizes
+
+    layers = [read_recipe(recipe) if recipe else {}, read_config_file(config) if config else {}]
+    comparison = compare_devices(
+        data,
+        make_config(*layers, _given(fields)),
+        compare.split(",") if compare else (),
+        read_batch_sizes(batch_sizes) if batch_sizes else (),
+    )
+    if json_:
+        print(json.dumps(facts(comparison)))
+    else:
+        print_comparison(comparison, Console(highlight=False, markup=False))
 
 
 def _given(fields: Config | None) -> dict[str, Any]:

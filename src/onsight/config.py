@@ -279,6 +279,22 @@ def recipe_names() -> list[str]:
 
 def read_recipe(name: str) -> dict[str, Any]:
     """The fields of a recipe. Raises ConfigError naming those there are."""
+    fields = _load_recipe(name)
+    del fields["about"]
+    return fields
+
+
+def read_about(name: str) -> dict[str, str]:
+    """What a recipe says of itself: data, reproduces, there, here and stand_in.
+
+    data is the DATA it was made for; there and here are figures of its source and of this
+    project; stand_in says what else it runs on. Raises ConfigError as `read_recipe`.
+    """
+    about: dict[str, str] = _load_recipe(name)["about"]
+    return about
+
+
+def _load_recipe(name: str) -> dict[str, Any]:
     names = recipe_names()
     if name not in names:
         raise ConfigError(

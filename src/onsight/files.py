@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,13 +38,24 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def check_writable(path: Path) -> None:
+    """Raise now what would keep a file from being written after long work.
+
+    Raises OutputError for a folder, DiskError for a place that cannot be written to.
+    """
+    _refuse_folder(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+
+
 def write_atomically(path: Path, data: bytes | bytearray) -> None:
     """Replace a file whole or not at all, even through a crash.
 
-    Raises DiskError; the former file and no partial one is left then.
+    Raises OutputError for a folder; DiskError, and the former file and no partial one is
+    left then.
     """
-    if not path.name or path.is_dir():
-        raise OutputError(f"'{path}' is a folder; a file is to be written")
+    _refuse_folder(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with disk_errors(path, len(data)):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +69,11 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def _refuse_folder(path: Path) -> None:
+    if not path.name or path.is_dir():
+        raise OutputError(f"'{path}' is a folder; a file is to be written")
 
 
 def write_json(path: Path, value: Any) -> None:

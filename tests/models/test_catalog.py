@@ -15,15 +15,15 @@ from onsight.models.catalog import (
     preferred_size,
     pretrained_normalization,
 )
-from onsight.models.classic import Conv3, LeNet, Quick
+from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
 
-OWN = {"compact": Compact, "lenet": LeNet, "conv3": Conv3, "quick": Quick}
+OWN = {"compact": Compact, "lenet": LeNet, "conv3": Conv3, "quick": Quick, "linear": Linear}
 
 
 def test_own_names_come_first_then_timms():
     names = model_names()
-    assert names[:4] == list(OWN)
+    assert names[: len(OWN)] == list(OWN)
     assert {"resnet10t", "test_vit", "tf_efficientnet_lite0"} <= set(names)
     assert len(names) == len(set(names)) > 1000
 
@@ -115,6 +115,7 @@ def test_preferred_sizes():
         "lenet": (32, 32),
         "conv3": (50, 50),
         "quick": None,
+        "linear": None,
         "test_vit": (160, 160),
         "resnet10t": (176, 176),
         "my.net:Net": None,

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
-from onsight.models.classic import Conv3, LeNet, Quick
+from onsight.models.classic import Conv3, LeNet, Linear, Quick
 
 K = 7
 
@@ -54,6 +54,16 @@ def test_forward_is_the_one_written_by_hand(kind, by_hand, shape):
         logits = net(given)
         assert logits.shape == (4, K)
         torch.testing.assert_close(logits, by_hand(images, net), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 5), (3, 7, 2)])
+def test_linear_is_one_matrix_on_all_numbers(shape):
+    torch.manual_seed(0)
+    net = Linear(shape, K)
+    weight, bias = parameters_of(net)
+    images = torch.randn(4, *shape)
+    expected = torch.stack([weight @ image.reshape(-1) + bias for image in images])
+    torch.testing.assert_close(net(images), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,15 @@ def test_picture_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
     assert read(make_run(tmp_path / "b", side=160))[0].count('class="tiny"') == 0
 
 
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_every_picture_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: str) -> None:
+    run = make_run(tmp_path)
+    items = json.loads((run / "gallery" / "gallery.json").read_text())[kind]
+    text = said(read(run)[1])
+    for item in items:
+        assert f"{item['label']} said {item['predicted']} 98.7%" in text
+
+
 def test_command_repeats_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     page = unescape(read(run)[0])

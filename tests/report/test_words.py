@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from onsight.report.words import data_size, duration, fixed_percent, percent
+from onsight.report.words import data_size, duration, fixed_percent, percent, shortened
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ from onsight.report.words import data_size, duration, fixed_percent, percent
 )
 def test_percent_never_rounds_to_all_or_none(share: float | None, text: str) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("coat", "coat"), ("coats", "co…"), ("a\n b", "a b"), ("", "")]
+)
+def test_names_are_shortened_to_one_line(name: str, text: str) -> None:
+    assert shortened(name, 3 if name == "coats" else 4) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.914, "91.40%"), (1.0, "100.00%"), (None, "-")])

@@ -23,12 +23,20 @@ def list_predictions(
     paths: Sequence[str],
     *,
     csv: str | None = None,
+    grid: Path | None = None,
     device: str = "auto",
     module: str | nn.Module | None = None,
     as_json: bool = False,
 ) -> None:
-    """Predict and print a row for every input, in order, or write them to a CSV file."""
+    """Predict and print a row for every input, in order, or write them to a CSV file.
+
+    grid: a PNG file to draw the first pictures into. Raises UserError, DiskError.
+    """
     story = Story()
+    if grid:
+        from onsight.inference.grid import check_grid_place, save_grid  # loads matplotlib
+
+        check_grid_place(grid)
     inputs = input_paths(paths)
     predictor = load(model, device=device, module=module)
     predictions = []
@@ -45,6 +53,9 @@ def list_predictions(
         for line in _lines(predictions):
             _print(line)
     story.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
+    if grid:
+        shown = save_grid(grid, predictions, predictor)
+        story.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
     if as_json:
         _print(_as_json(predictions, refused))
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from onsight.errors import ModelError, did_you_mean
-from onsight.models.classic import Conv3, LeNet, Quick
+from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
 from onsight.models.pretrained import (
     OFFLINE_CHOICE,
@@ -16,11 +16,12 @@ from onsight.models.pretrained import (
 from onsight.models.shapecheck import check_output
 from onsight.models.user import make_user_model
 
-_OWN: dict[str, type[Compact | LeNet | Conv3 | Quick]] = {
+_OWN: dict[str, type[Compact | LeNet | Conv3 | Quick | Linear]] = {
     "compact": Compact,
     "lenet": LeNet,
     "conv3": Conv3,
     "quick": Quick,
+    "linear": Linear,
 }
 # The textbooks' sizes, for the nets that do not take any picture.
 _OWN_SIZES = {"lenet": (32, 32), "conv3": (50, 50)}

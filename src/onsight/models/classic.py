@@ -4,6 +4,8 @@ Shapes: B batch, C channels, H height, W width, K classes. All take float (B, C,
 and give logits (B, K); none ends in a softmax, because the loss takes logits.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -100,6 +102,13 @@ class Quick(_Textbook):
             nn.Linear(flattened_size("quick", self.features, shape), 64),
             nn.Linear(64, classes),
         )
+
+
+class Linear(nn.Sequential):
+    """One linear layer from all numbers of a picture to K; shape is any (C, H, W)."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:

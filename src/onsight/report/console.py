@@ -25,26 +25,29 @@ _LINE_SECONDS = 15.0
 
 
 class Bar:
-    """Counts pictures towards a total; cheap enough to call every step."""
+    """Counts pictures, or another unit, towards a total; cheap enough to call every step."""
 
-    def __init__(self, console: Console, title: str, total: int, live: Progress | None) -> None:
+    def __init__(
+        self, console: Console, title: str, total: int, live: Progress | None, unit: str
+    ) -> None:
         self.console = console
         self.title = title
         self.total = total
+        self.unit = unit
         self.live = live
         self.task = live.add_task(title, total=total, note="") if live else TaskID(0)
         self.done = 0
         self.started = self.shown = time.monotonic()
 
     def advance(self, count: int, **facts: float) -> None:
-        """Count pictures; facts (loss, accuracy, waited) are shown beside the rate."""
+        """Count so many more; facts (loss, accuracy, waited) are shown beside the rate."""
         self.done += count
         now = time.monotonic()
         if now - self.shown < (_REFRESH_SECONDS if self.live else _LINE_SECONDS):
             return
         self.shown = now
         rate = self.done / (now - self.started)
-        note = f"{rate:,.0f} images/s" + "".join(_fact(*fact) for fact in facts.items())
+        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts.items())
         if self.live:
             self.live.update(self.task, completed=self.done, note=note)
         else:
@@ -76,10 +79,10 @@ class Story:
         self.say(f"{name.replace('_', ' ')}: {value} ({choice.reason})")
 
     @contextmanager
-    def bar(self, title: str, total: int) -> Iterator[Bar]:
+    def bar(self, title: str, total: int, unit: str = "images") -> Iterator[Bar]:
         """A bar for a while; on a terminal it is live and goes when done."""
         if not self.console.is_terminal:
-            yield Bar(self.console, title, total, None)
+            yield Bar(self.console, title, total, None, unit)
             return
         columns = (
             TextColumn("{task.description}"),
@@ -89,7 +92,7 @@ class Story:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.console, transient=True) as live:
-            yield Bar(self.console, title, total, live)
+            yield Bar(self.console, title, total, live, unit)
 
 
 class Silence(Story):

@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import ArrayLike, NDArray
 
 from onsight.evaluation.intervals import wilson
+from onsight.report.words import shortened
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
 _CSS_COLOURS = {
@@ -139,7 +140,7 @@ def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
         axes.set(xlabel="taken for", ylabel="true class")
         axes.spines[["top", "right"]].set_visible(True)
         if size <= 60:
-            short = [_short(name) for name in names]
+            short = [shortened(name, 18) for name in names]
             axes.set_xticks(range(size), short, rotation=90)
             axes.set_yticks(range(size), short)
             axes.tick_params(labelsize=7.5 if size <= 40 else 6)
@@ -193,11 +194,6 @@ def _heat(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     pixels[diagonal, diagonal, :3] = _PAGE_BLUE
     pixels[..., 3] = np.sqrt(shares)
     return pixels
-
-
-def _short(name: str, length: int = 18) -> str:
-    plain = " ".join(name.split())
-    return plain if len(plain) <= length else plain[: length - 1] + "…"
 
 
 def _draw(

@@ -66,6 +66,12 @@ def plain(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def shortened(name: str, length: int) -> str:
+    """A name on one line of at most so many characters."""
+    plain = " ".join(name.split())
+    return plain if len(plain) <= length else plain[: length - 1] + "…"
+
+
 def path_end(path: str, length: int = 44) -> str:
     """The end of a path, which tells files apart."""
     if len(path) <= length:

@@ -73,8 +73,9 @@ def gather_outcome(part: Outcome, ids: Tensor, world: World) -> Outcome:
 def _has_idle_parameters(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
     """Whether a trial leaves trainable parameters without a gradient, which must be said to DDP."""
     modes = [(module, module.training) for module in net.modules()]
+    trial = torch.zeros(2, *shape, device=device, dtype=next(net.parameters()).dtype)
     with torch.random.fork_rng(devices=[]):
-        net.eval()(torch.zeros(2, *shape, device=device)).sum().backward()
+        net.eval()(trial).sum().backward()
     for module, training in modes:
         module.training = training
     trainable = [parameter for parameter in net.parameters() if parameter.requires_grad]

@@ -50,7 +50,8 @@ class WholeBatchNorm(TorchFunctionMode):
             unbiased = variance * (count / max(count - 1, 1.0))
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-        outputs: Tensor = _Normalize.apply(inputs, weight, bias, mean, variance, count, eps)
+        own = (mean, variance, count, self.weight, eps)
+        outputs: Tensor = _Normalize.apply(inputs, weight, bias, *own)
         return outputs
 
 
@@ -66,11 +67,12 @@ class _Normalize(torch.autograd.Function):
         mean: Tensor,
         variance: Tensor,
         count: float,
+        own_weight: float,
         eps: float,
     ) -> Tensor:
         mean, variance = mean.to(inputs.dtype), variance.to(inputs.dtype)
         ctx.save_for_backward(inputs, weight, mean, (variance + eps).rsqrt())
-        ctx.count = count
+        ctx.count, ctx.own_weight = count, own_weight
         return F.batch_norm(inputs, mean, variance, weight, bias, False, 0.0, eps)
 
     @staticmethod
@@ -86,10 +88,10 @@ class _Normalize(torch.autograd.Function):
         whole_sum, whole_product = (sums / ctx.count).to(inputs.dtype).chunk(2)
         slope = whole_product * scale.square()
         back = gradient - whole_sum.view(sides) - centred * slope.view(sides)
-        factor = scale if weight is None else scale * weight
+        factor = ctx.own_weight * (scale if weight is None else scale * weight)
         for_weight = None if weight is None else own_product * scale
         for_bias = own_sum if ctx.needs_input_grad[2] else None
-        return back * factor.view(sides), for_weight, for_bias, None, None, None, None
+        return back * factor.view(sides), for_weight, for_bias, None, None, None, None, None
 
 
 def _whole_statistics(inputs: Tensor, own_weight: float) -> tuple[float, Tensor, Tensor]:

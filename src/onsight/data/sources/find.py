@@ -12,7 +12,7 @@ from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import holds_idx, read_idx
 from onsight.data.sources.manifest import read_manifest
-from onsight.data.sources.named import NAMED_SETS, known_name, read_named
+from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.source import Source
 from onsight.data.sources.tables import READERS
 from onsight.errors import DataError, did_you_mean
@@ -95,5 +95,5 @@ def _missing(data: str, path: Path) -> DataError:
     except OSError:
         names = []
     if os.sep not in data:
-        names += [*NAMED_SETS, DEMO]
+        names += [*NAMES, DEMO]
     return DataError(f"{data} does not exist.{did_you_mean(path.name, sorted(names))}")

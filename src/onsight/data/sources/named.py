@@ -1,4 +1,4 @@
-"""Data sets by name: downloaded by torchvision, then read by our own readers."""
+"""Data sets by name: downloaded by torchvision, put there by hand, or drawn."""
 
 import contextlib
 import os
@@ -14,10 +14,12 @@ from onsight.data.sources.cifar import read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import read_idx
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, did_you_mean
+from onsight.data.sources.vectors import VECTORS, draw_vectors
+from onsight.errors import AbsentData, DataError, did_you_mean
 from onsight.files import disk_errors
 
 _TIMEOUT_SECONDS = 30.0
+_PETS = "PetImages"
 
 
 class _NamedSet(NamedTuple):
@@ -51,31 +53,52 @@ NAMED_SETS = {
         "Imagenette", "imagenette2", "train and val of imagenette2.tgz", read_folder
     ),
 }
+NAMES = (*NAMED_SETS, _PETS, VECTORS)
 
 
 def known_name(data: str) -> str | None:
     """The name of a set however it is spelt: FashionMNIST, fashion_mnist, CIFAR-10."""
-    plain = {_plain(name): name for name in NAMED_SETS}
+    plain = {_plain(name): name for name in NAMES}
     return plain.get(_plain(data))
 
 
 def read_named(data: str) -> Source:
-    """A data set by its name, downloaded at the first use.
+    """A data set by its name, downloaded at the first use where that is possible.
 
-    Raises DataError for an unknown name, or saying which files to put where when they
-    cannot be downloaded.
+    Raises DataError for an unknown name; AbsentData saying which files to put where when
+    they cannot be downloaded.
     """
     name = known_name(data)
     if name is None:
-        known = ", ".join(NAMED_SETS)
-        hint = did_you_mean(data.lower(), NAMED_SETS)
+        known = ", ".join(NAMES)
+        hint = did_you_mean(data.lower(), NAMES)
         raise DataError(f"no data set is called '{data}'.{hint} Known are {known}.")
+    if name == VECTORS:
+        return draw_vectors()
+    return _read_pets() if name == _PETS else _read_downloaded(name)
+
+
+def _read_downloaded(name: str) -> Source:
     root, chosen = named_root(), NAMED_SETS[name]
     folder = root / chosen.folder
     if not folder.is_dir():
         _download(name, chosen, root)
     source = chosen.read(folder)
     return replace(source, found=f"{name} in {folder}: {source.found}")
+
+
+def _read_pets() -> Source:
+    """Cats and dogs, from the current folder or else from among the named sets."""
+    for folder in (Path(_PETS), named_root() / _PETS):
+        if folder.is_dir():
+            source = read_folder(folder)
+            return replace(source, found=f"{_PETS} in {source.root}: {source.found}")
+    raise AbsentData(
+        f"{_PETS} is neither in the current folder nor in {named_root()}, and cannot be "
+        'downloaded from here.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, and '
+        f"put its folder {_PETS}, with Cat and Dog inside, into either; or give the folder that "
+        "holds them: onsight train FOLDER"
+    )
 
 
 def named_root() -> Path:
@@ -120,9 +143,9 @@ def _move(folder: Path, place: Path) -> None:
             raise
 
 
-def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> DataError:
+def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> AbsentData:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    return DataError(
+    return AbsentData(
         f"{name} is not in {root} and cannot be downloaded: {reason}\n"
         f"Put {chosen.files} into {root / chosen.folder}, or give the folder that holds "
         "them: onsight train FOLDER"

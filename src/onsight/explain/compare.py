@@ -1,0 +1,138 @@
+"""Which candidate trains fastest at which batch size, measured on a run's own training step."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN
+from onsight.errors import DeviceError
+from onsight.explain.candidates import Candidate, choose_candidates
+from onsight.explain.fit import Fit, fit_costs
+from onsight.explain.loop import Loop
+from onsight.explain.pictures import open_pictures
+from onsight.explain.rounds import ROUNDS, Cell, is_out_of_memory, run_rounds, warm_up
+from onsight.explain.sizes import choose_batch_sizes, second_size
+from onsight.hardware.devices import describe_device
+from onsight.hardware.reproducible import reproducible
+from onsight.report.console import Story
+from onsight.training.build import make_normalization
+from onsight.training.plan import choose_learning_rate, choose_threads
+
+_BUSY_SHARE = 0.5  # of the machine's cores at work before anything is timed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was measured: a cell for each batch size (ascending) and candidate.
+
+    shape: (height, width, channels) of the pictures in pixels.
+    """
+
+    model: str
+    shape: tuple[int, int, int]
+    candidates: list[Candidate]
+    batch_sizes: list[int]
+    cells: list[Cell]
+
+    def row(self, batch_size: int) -> list[Cell]:
+        """The cells of a batch size, in the order of the candidates."""
+        return [cell for cell in self.cells if cell.batch_size == batch_size]
+
+    def ratio(self, cell: Cell) -> float | None:
+        """A cell's speed over the first candidate's at its batch size; None without both."""
+        first = self.row(cell.batch_size)[0]
+        if first.problem or cell.problem:
+            return None
+        return first.step_seconds / cell.step_seconds
+
+    @cached_property
+    def fits(self) -> dict[str, Fit | None]:
+        """What a step costs each candidate, by name; None where too few sizes were timed."""
+        return {candidate.name: self._fit(candidate) for candidate in self.candidates}
+
+    def _fit(self, candidate: Candidate) -> Fit | None:
+        timed = [one for one in self.cells if one.candidate == candidate and not one.problem]
+        return fit_costs({cell.batch_size: cell.step_seconds for cell in timed})
+
+
+def compare(
+    data: str,
+    config: Config,
+    devices: Sequence[str] = (),
+    batch_sizes: Sequence[int] = (),
+    story: Story | None = None,
+) -> Comparison:
+    """Time the training step of a run with this config on each device at each batch size.
+
+    Without devices: the CPU and every accelerator; on the CPU alone, its thread counts and
+    precisions. Raises UserError for what the user can mend.
+    """
+    story = story or Story()
+    candidates = choose_candidates(devices, config)
+    config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
+    for device in dict.fromkeys(candidate.device for candidate in candidates):
+        story.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
+    _warn_if_busy(story)
+    with reproducible(choose_threads(config.threads).value):
+        dataset = open_pictures(data, config, story)
+        sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), story)
+        story.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
+        loops = _make_loops(candidates, config, dataset, sizes[0], story)
+        cells = [Cell(loop.candidate, size, loop.at(size)) for size in sizes for loop in loops]
+        _time(cells, story)
+    kept = [loop.candidate for loop in loops]
+    return Comparison(config.model, dataset.pictures.shape, kept, sizes, cells)
+
+
+def _warn_if_busy(story: Story) -> None:
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load > _BUSY_SHARE * cores:
+        story.warn(
+            f"other work keeps this machine busy (load {load:.1f} on {cores} cores), which slows "
+            "several threads more than one; measure again when it is idle"
+        )
+
+
+def _choose_sizes(asked: Sequence[int], config: Config, pictures: int, story: Story) -> list[int]:
+    sizes = choose_batch_sizes(asked, config.batch_size, pictures)
+    other = second_size(sizes[0], pictures) if len(sizes) == 1 else None
+    if other:
+        story.say(f"batch {other} is timed too: one size alone cannot tell what a step costs")
+        sizes = sorted([*sizes, other])
+    return sizes
+
+
+def _make_loops(
+    candidates: list[Candidate], config: Config, dataset: Dataset, smallest: int, story: Story
+) -> list[Loop]:
+    normalization = make_normalization(config, dataset.pictures, dataset)
+    loops = []
+    for candidate in candidates:
+        try:
+            loop = Loop(candidate, config, dataset, normalization)
+            if candidate.tentative:
+                loop.at(smallest)(1)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise DeviceError(
+                    f"no memory left on {candidate.device} even for the network and the first "
+                    "batch: end what else uses it, or leave it out of --compare"
+                ) from error
+            if not candidate.tentative:
+                raise
+            story.warn(f"{candidate.name} is left out: {config.model} cannot run so ({error})")
+            continue
+        loops.append(loop)
+    return loops
+
+
+def _time(cells: list[Cell], story: Story) -> None:
+    with story.bar("warm up", len(cells), "timings") as bar:
+        warm_up(cells, lambda: bar.advance(1))
+    with story.bar("time", len(cells) * ROUNDS, "timings") as bar:
+        run_rounds(cells, lambda: bar.advance(1))

@@ -1,0 +1,69 @@
+"""What a step costs: a part that every step costs, and a part for each picture."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fit:
+    """step seconds = fixed_seconds + picture_seconds * batch size, neither below 0.
+
+    miss: the largest distance of a measured step from the line, as a share of that step.
+    """
+
+    fixed_seconds: float
+    picture_seconds: float
+    miss: float
+
+    def step_seconds(self, batch_size: int) -> float:
+        """Seconds of a step by the line."""
+        return self.fixed_seconds + self.picture_seconds * batch_size
+
+
+def fit_costs(step_seconds: dict[int, float]) -> Fit | None:
+    """Non-negative least squares through {batch size: seconds}; None for fewer than two.
+
+    Distances count as shares of each step, so that large batches do not drown small ones.
+    """
+    if len(step_seconds) < 2:
+        return None
+    ones = [1 / seconds for seconds in step_seconds.values()]
+    sizes = [size / seconds for size, seconds in step_seconds.items()]
+    fixed, picture = min(
+        (costs for costs in _solutions(ones, sizes) if min(costs) >= 0),
+        key=lambda costs: sum(miss**2 for miss in _misses(ones, sizes, *costs)),
+    )
+    return Fit(fixed, picture, max(abs(miss) for miss in _misses(ones, sizes, fixed, picture)))
+
+
+def crossover(first: Fit, second: Fit, smallest: int, largest: int) -> int | None:
+    """The batch size from which the second is faster, if that lies above the smallest."""
+    saved = first.picture_seconds - second.picture_seconds
+    if saved <= 0 or second.step_seconds(smallest) <= first.step_seconds(smallest):
+        return None
+    size = math.floor((second.fixed_seconds - first.fixed_seconds) / saved) + 1
+    return size if size <= largest else None
+
+
+def _solutions(ones: Sequence[float], sizes: Sequence[float]) -> list[tuple[float, float]]:
+    """Where fixed * ones + picture * sizes may come nearest to 1: freely, or with one of them 0."""
+    one_one, size_size, one_size = _dot(ones, ones), _dot(sizes, sizes), _dot(ones, sizes)
+    one, size = sum(ones), sum(sizes)
+    determinant = one_one * size_size - one_size**2
+    free = (
+        (one * size_size - size * one_size) / determinant,
+        (size * one_one - one * one_size) / determinant,
+    )
+    return [free, (one / one_one, 0.0), (0.0, size / size_size)]
+
+
+def _misses(
+    ones: Sequence[float], sizes: Sequence[float], fixed: float, picture: float
+) -> list[float]:
+    pairs = zip(ones, sizes, strict=True)
+    return [fixed * one + picture * size - 1 for one, size in pairs]
+
+
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(first, second, strict=True))

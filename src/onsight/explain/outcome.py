@@ -1,0 +1,109 @@
+"""Who wins at a batch size, whether the noise allows to say so, and the first reason."""
+
+from dataclasses import dataclass
+
+from onsight.explain.compare import Comparison
+from onsight.explain.fit import Fit, crossover
+from onsight.explain.rounds import Cell
+
+LEAST_LEAD = 1.02  # a smaller one is of no use to anybody, however sure
+_CLOSE = 0.25  # lines that miss a step by a larger share of it cross nowhere in particular
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out at a batch size.
+
+    winners: the fastest candidate and those level with it, by name; rival: whom they beat
+    (the first candidate, or the best of those behind), "" if nobody; ratio: the fastest's
+    speed over the rival's; cause: "fixed" or "picture", the cost that makes most of the
+    difference, "" where the fits do not tell.
+    """
+
+    batch_size: int
+    winners: tuple[str, ...]
+    rival: str = ""
+    ratio: float = 1.0
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """From this batch size on, one candidate is faster than the first one."""
+
+    batch_size: int
+    slower: str
+    faster: str
+
+
+def outcomes(comparison: Comparison) -> list[Outcome]:
+    """The outcome of each batch size at which anything could be timed."""
+    found = [_outcome(comparison, size) for size in comparison.batch_sizes]
+    return [one for one in found if one.winners]
+
+
+def crossovers(comparison: Comparison) -> list[Crossover]:
+    """Where the first candidate's line crosses another's within the sizes both were timed at.
+
+    Only those that the measured steps bear out on both sides.
+    """
+    first, *others = (candidate.name for candidate in comparison.candidates)
+    pairs = [pair for other in others for pair in ((first, other), (other, first))]
+    found = (_crossover(comparison, slower, faster) for slower, faster in pairs)
+    return [one for one in found if one]
+
+
+def _outcome(comparison: Comparison, size: int) -> Outcome:
+    timed = [cell for cell in comparison.row(size) if not cell.problem]
+    if not timed:
+        return Outcome(size, ())
+    ranked = sorted(timed, key=lambda cell: cell.step_seconds)
+    fastest = ranked[0]
+    winners = tuple(cell.candidate.name for cell in ranked if not _beats(fastest, cell))
+    behind = [cell for cell in timed if _beats(fastest, cell)]
+    if not behind:
+        return Outcome(size, winners)
+    first = timed[0]
+    rival = first if first in behind else min(behind, key=lambda cell: cell.step_seconds)
+    ratio = rival.step_seconds / fastest.step_seconds
+    fits = comparison.fits[winners[0]], comparison.fits[rival.candidate.name]
+    return Outcome(size, winners, rival.candidate.name, ratio, _cause(*fits, size))
+
+
+def _beats(fast: Cell, slow: Cell) -> bool:
+    """Whether one was faster in every round that both were timed in, and 2% overall."""
+    pairs = zip(fast.rounds, slow.rounds, strict=False)
+    every_round = all(mine < other for mine, other in pairs)
+    return every_round and slow.step_seconds >= LEAST_LEAD * fast.step_seconds
+
+
+def _cause(winner: Fit | None, rival: Fit | None, size: int) -> str:
+    if winner is None or rival is None:
+        return ""
+    fixed = rival.fixed_seconds - winner.fixed_seconds
+    pictures = size * (rival.picture_seconds - winner.picture_seconds)
+    if fixed + pictures <= 0:  # the lines contradict what was measured
+        return ""
+    return "fixed" if fixed >= pictures else "picture"
+
+
+def _crossover(comparison: Comparison, slower: str, faster: str) -> Crossover | None:
+    lines = comparison.fits[slower], comparison.fits[faster]
+    pairs = [_pair(comparison, size, slower, faster) for size in comparison.batch_sizes]
+    timed = [(one, other) for one, other in pairs if not one.problem and not other.problem]
+    if lines[0] is None or lines[1] is None or not timed:
+        return None
+    if max(lines[0].miss, lines[1].miss) > _CLOSE:
+        return None
+    size = crossover(lines[0], lines[1], timed[0][0].batch_size, timed[-1][0].batch_size)
+    if size is None or not _beats(*timed[0]) or not _beats(*timed[-1][::-1]):
+        return None
+    against = [
+        _beats(one, other) if one.batch_size >= size else _beats(other, one) for one, other in timed
+    ]
+    return None if any(against) else Crossover(size, slower, faster)
+
+
+def _pair(comparison: Comparison, size: int, *names: str) -> tuple[Cell, Cell]:
+    cells = {cell.candidate.name: cell for cell in comparison.row(size)}
+    return cells[names[0]], cells[names[1]]

@@ -1,0 +1,107 @@
+"""A comparison in plain sentences: who is fastest, by what ratio, and the first reason."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from onsight.explain.compare import Comparison
+from onsight.explain.outcome import LEAST_LEAD, Crossover, Outcome, outcomes
+
+_ROUGH = 0.15  # a line that misses a step by more gives costs to be called about so much
+
+_BY = {"fixed": ", by a lower fixed cost a step", "picture": ", by less time a picture", "": ""}
+
+
+def sentence(comparison: Comparison, outcome: Outcome) -> str:
+    """Who is fastest at a batch size, by what ratio and why."""
+    if outcome.rival:
+        why = _reason(comparison, outcome) or "the fitted costs do not say why"
+        lead = ratio_words(outcome.ratio)
+        return f"{_subject(outcome)} wins {lead} over {outcome.rival}: {why}"
+    if len(outcome.winners) > 1:
+        names = _listed(outcome.winners)
+        return f"no winner: {names} are level (within the noise, or {LEAST_LEAD - 1:.0%})"
+    (name,) = outcome.winners
+    fit = comparison.fits[name]
+    if fit is None:
+        return f"only {name} was timed"
+    share = fit.fixed_seconds / fit.step_seconds(outcome.batch_size)
+    (cost,) = step_times(fit.fixed_seconds)
+    return f"only {name} was timed; {share:.0%} of its step is fixed cost ({cost})"
+
+
+def crossing(found: Crossover) -> str:
+    """Where one candidate begins to be faster than another."""
+    return (
+        f"By their fitted costs, {found.faster} overtakes {found.slower} at about "
+        f"batch {found.batch_size:,}."
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence on the whole comparison."""
+    found = outcomes(comparison)
+    if not found:
+        return "Nothing could be timed."
+    groups = groupby(found, key=lambda one: (one.winners, bool(one.rival)))
+    return "Fastest " + "; ".join(_part(list(group)) for _, group in groups) + "."
+
+
+def ratio_words(ratio: float) -> str:
+    """A ratio as 1.04x, 3.2x or 85x."""
+    digits = 2 if ratio < 2 else 1 if ratio < 20 else 0
+    return f"{ratio:.{digits}f}x"
+
+
+def step_times(*seconds: float) -> list[str]:
+    """Times in one unit, that of the least above 0, as 0.61 ms or 14.2 µs."""
+    least = min((value for value in seconds if value), default=1.0)
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if least >= 0.1 * size:
+            return [f"{_three_digits(value / size)} {unit}" for value in seconds]
+    return [f"{_three_digits(value / 1e-6)} µs" for value in seconds]
+
+
+def _reason(comparison: Comparison, outcome: Outcome) -> str:
+    """The cost that makes most of the difference; empty where the fits do not tell."""
+    winner, rival = comparison.fits[outcome.winners[0]], comparison.fits[outcome.rival]
+    if not outcome.cause or winner is None or rival is None:
+        return ""
+    about = "about " if max(winner.miss, rival.miss) > _ROUGH else ""
+    if outcome.cause == "picture":
+        mine, theirs = step_times(winner.picture_seconds, rival.picture_seconds)
+        return f"{about}{mine} a picture against {theirs}"
+    share = rival.fixed_seconds / rival.step_seconds(outcome.batch_size)
+    mine, theirs = step_times(winner.fixed_seconds, rival.fixed_seconds)
+    return (
+        f"{about}{share:.0%} of {outcome.rival}'s step is fixed cost, "
+        f"{theirs} whatever the batch, against {mine}"
+    )
+
+
+def _part(group: list[Outcome]) -> str:
+    """Neighbouring batch sizes with the same winners."""
+    sizes = [one.batch_size for one in group]
+    where = f"at batch {sizes[0]:,}" + (f" to {sizes[-1]:,}" if len(sizes) > 1 else "")
+    best = max(group, key=lambda one: one.ratio)
+    if best.rival:
+        most = "up to " if len(sizes) > 1 else ""
+        lead = f"{most}{ratio_words(best.ratio)} over {best.rival}{_BY[best.cause]}"
+        return f"{where}: {' or '.join(best.winners)} ({lead})"
+    alone = len(best.winners) == 1
+    return (
+        f"{where}: {best.winners[0]}, the only one timed" if alone else f"{where}: no clear winner"
+    )
+
+
+def _subject(outcome: Outcome) -> str:
+    first, *level = outcome.winners
+    return f"{first}, level with {_listed(level)}," if level else first
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.{2 if 0 < value < 10 else 1 if 0 < value < 100 else 0}f}"

@@ -1,0 +1,216 @@
+"""The grid of predictions: the stored pixels, the words below them, and which are wrong."""
+
+import json
+import unicodedata
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+import onsight
+from onsight.cli import main
+from onsight.data.decode import PictureFormat
+from onsight.errors import DiskError, OutputError
+from onsight.inference.grid import check_grid_place, save_grid
+from onsight.inference.predictor import Prediction
+from onsight.report.canvas import Canvas
+from onsight.report.console import Silence
+
+PREDICTOR = SimpleNamespace(
+    classes=("across", "down", "Füße"), format=PictureFormat(12, 12, 1, background=(255, 0, 0))
+)
+SIDE, CELL_WIDTH, CELL_HEIGHT, GAP = 168, 184, 235, 16
+
+
+def plant(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return str(path)
+
+
+def said(path, label="across", probability=0.875):
+    return Prediction(path, label, probability, None, None)
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 255, (height, width), np.uint8)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The words that are drawn, a list a tile."""
+    tiles = {}
+    write = Canvas.write
+
+    def record(self, x, y, words):
+        tiles.setdefault((y // CELL_HEIGHT, x // CELL_WIDTH), []).append(words.text)
+        write(self, x, y, words)
+
+    monkeypatch.setattr(Canvas, "write", record)
+    return tiles
+
+
+def pixels_of(path):
+    """A grid's pixels (H, W, 3)."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def tile(path, row=0, column=0):
+    """The pixels (168, 168, 3) of a tile of a grid."""
+    x, y = GAP + column * CELL_WIDTH, GAP + row * CELL_HEIGHT
+    return pixels_of(path)[y : y + SIDE, x : x + SIDE]
+
+
+def test_small_pictures_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_path):
+    pictures = [noise(12, 12, seed) for seed in range(7)]
+    paths = [plant(tmp_path / "x" / f"{n}.png", pixels) for n, pixels in enumerate(pictures)]
+    grid = tmp_path / "grid.png"
+    assert save_grid(grid, [said(path) for path in paths], PREDICTOR) == 7
+    assert pixels_of(grid).shape == (2 * CELL_HEIGHT + GAP, 4 * CELL_WIDTH + GAP, 3)
+    for number, pixels in enumerate(pictures):
+        expected = np.repeat(np.repeat(pixels, 14, axis=0), 14, axis=1)
+        found = tile(grid, *divmod(number, 4))[3:-3, 3:-3]
+        assert (found == expected[3:-3, 3:-3, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "height", "width"),
+    [((1, 5), 33, 165), ((400, 200), 168, 84), ((100, 90), 100, 90), ((2, 2000), 1, 168)],
+)
+def test_the_shape_of_a_picture_is_kept(tmp_path, shape, height, width):
+    path = plant(tmp_path / "x" / "black.png", np.zeros(shape, np.uint8))
+    save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+    black = (tile(tmp_path / "grid.png") < 100).all(axis=2)
+    found = black.any(axis=1).sum(), black.any(axis=0).sum()
+    assert np.allclose(found, (height, width), atol=2)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(1, (1, 1)), (2, (2, 1)), (7, (4, 2)), (64, (8, 8)), (70, (8, 8))]
+)
+def test_no_more_than_64_are_shown(tmp_path, written, count, size):
+    path = plant(tmp_path / "x" / "1.png", noise(12, 12))
+    predictions = [said(path, f"label {number}") for number in range(count)]
+    assert save_grid(tmp_path / "grid.png", predictions, PREDICTOR) == min(count, 64)
+    columns, rows = size
+    expected = rows * CELL_HEIGHT + GAP, columns * CELL_WIDTH + GAP, 3
+    assert pixels_of(tmp_path / "grid.png").shape == expected
+    labels = [written[divmod(number, columns)][0] for number in range(min(count, 64))]
+    assert labels == [f"label {number} 87.5%" for number in range(min(count, 64))]
+
+
+def test_what_is_said_and_what_is_true(tmp_path, written):
+    pixels = noise(12, 12)
+    decomposed = unicodedata.normalize("NFD", "Füße")
+    predictions = [
+        said(plant(tmp_path / "across" / "1.png", pixels), "across"),
+        said(plant(tmp_path / "down" / "2.png", pixels), "across", 0.5),
+        said(plant(tmp_path / decomposed / "3.png", pixels), "Füße"),
+        said(plant(tmp_path / "elsewhere" / "4.png", pixels), "down"),
+    ]
+    save_grid(tmp_path / "grid.png", predictions, PREDICTOR)
+    assert written == {
+        (0, 0): ["across 87.5%", "✓ actual: across", "1.png"],
+        (0, 1): ["across 50.0%", "✗ actual: down", "2.png"],
+        (0, 2): ["Füße 87.5%", "✓ actual: Füße", "3.png"],
+        (1, 0): ["down 87.5%", "4.png"],
+    }
+    # Only the wrong one has a red frame.
+    frames = pixels_of(tmp_path / "grid.png")[60].astype(int)
+    red = (frames[:, 0] > 150) & (frames[:, 1] < 80) & (frames[:, 2] < 80)
+    assert set(np.flatnonzero(red) // CELL_WIDTH) <= {0, 1, 2}
+    assert red[GAP + CELL_WIDTH - 3 : GAP + CELL_WIDTH].any()
+    assert not red[: GAP + SIDE].any()
+    assert not red[GAP + 2 * CELL_WIDTH - 3 :].any()
+
+
+def test_the_parent_folder_counts_for_relative_paths_too(tmp_path, written, monkeypatch):
+    plant(tmp_path / "down" / "1.png", noise(12, 12))
+    monkeypatch.chdir(tmp_path / "down")
+    save_grid(tmp_path / "grid.png", [said("1.png")], PREDICTOR)
+    assert written[0, 0] == ["across 87.5%", "✗ actual: down", "1.png"]
+
+
+def test_an_unusable_input_is_an_empty_tile_with_its_reason(tmp_path, written):
+    reason = "not a picture that can be read " * 8
+    gone = str(tmp_path / "down" / "gone.png")
+    predictions = [
+        Prediction(str(tmp_path / "down" / "x.png"), None, None, reason, None),
+        said(gone, "down"),
+    ]
+    save_grid(tmp_path / "grid.png", predictions, PREDICTOR)
+    lines, *below = written[0, 0]
+    assert lines.startswith("not a picture that can\nbe read")
+    assert lines.endswith("…")
+    assert len(lines.splitlines()) == 6
+    assert below == ["no prediction", "x.png"]
+    assert written[0, 1][0].startswith("changed since")
+    assert written[0, 1][1:] == ["down 87.5%", "✓ actual: down", "gone.png"]
+    assert (tile(tmp_path / "grid.png")[100:160, 10:-10] == 240).all()
+
+
+def test_names_that_are_long_or_strange(tmp_path, written):
+    name = "n" * 100 + ".png"
+    path = plant(tmp_path / "x" / name, noise(12, 12))
+    labels = ["a label much too long to fit", "$\\frac$ 猫\n\udcff"]
+    save_grid(tmp_path / "grid.png", [said(path, label) for label in labels], PREDICTOR)
+    assert written[0, 0] == ["a label much to… 87.5%", "n" * 26 + "…"]
+    assert written[0, 1][0] == "$\\frac$ 猫 \udcff 87.5%"
+
+
+def test_transparency_lies_on_the_models_background(tmp_path):
+    path = plant(tmp_path / "x" / "1.png", np.zeros((12, 12, 4), np.uint8))
+    save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+    assert (tile(tmp_path / "grid.png")[3:-3, 3:-3] == (255, 0, 0)).all()
+
+
+def test_a_users_own_matplotlib_settings_change_nothing(tmp_path):
+    path = plant(tmp_path / "x" / "1.png", noise(12, 12))
+    grids = []
+    for settings in ({}, {"savefig.bbox": "tight", "savefig.dpi": 30, "image.origin": "lower"}):
+        with matplotlib.rc_context(settings):
+            save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+        grids.append(pixels_of(tmp_path / "grid.png"))
+    assert np.array_equal(*grids)
+
+
+@pytest.mark.parametrize("name", ["grid.jpg", "grid", "png", "folder"])
+def test_only_png_is_written(tmp_path, name):
+    with pytest.raises(OutputError, match="end in .png"):
+        check_grid_place(tmp_path / name)
+
+
+def test_places_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(OutputError, match="is a folder"):
+        check_grid_place(tmp_path / "folder.png")
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="cannot write"):
+        check_grid_place(tmp_path / "file" / "grid.png")
+    check_grid_place(tmp_path / "new" / "Grid.PNG")
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_beside_csv_and_json(bars, tmp_path, capsys):
+    fast = {"epochs": 1, "batch_size": 16, "threads": 1, "story": Silence()}
+    run = onsight.train(bars, out=tmp_path / "run", **fast)
+    words = ["predict", str(run.path), str(bars), "--csv", str(tmp_path / "rows.csv"), "--json"]
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--save-grid", str(tmp_path / "grid.png")])
+    assert stop.value.code == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["images"] == 120
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 121
+    assert f"{tmp_path / 'grid.png'} shows the first 64 of 120 inputs" in err
+    expected = pixels_of(min((bars / "across").iterdir())).repeat(14, 0).repeat(14, 1)
+    assert (tile(tmp_path / "grid.png")[3:-3, 3:-3] == expected[3:-3, 3:-3]).all()
+
+
+def test_a_bad_place_is_told_before_the_model_is_read(tmp_path, bars, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(tmp_path / "no-run"), str(bars), "--save-grid", "grid.gif"])
+    assert stop.value.code == 2
+    assert "--save-grid writes a PNG file" in capsys.readouterr().err

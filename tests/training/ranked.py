@@ -1,0 +1,140 @@
+"""What the tests of several ranks compute, in one process or as each of several.
+
+Run by torchrun as a script, it does every case and the first rank writes what came out.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from onsight.data.augment import Augmentation
+from onsight.data.loader import Loader, Pictures
+from onsight.data.views import Normalization
+from onsight.evaluation.outcome import observe
+from onsight.models.catalog import make_model
+from onsight.training.losses import make_loss
+from onsight.training.optim import make_optimizer
+from onsight.training.parallel import Replica, gather_outcome
+from onsight.training.seat import find_seat
+from onsight.training.step import Step
+from onsight.training.world import join
+
+CPU = torch.device("cpu")
+SHAPE = (16, 16, 1)
+SCALING = Normalization((0.5,), (0.25,))
+WEIGHTS = torch.tensor([0.2, 1.0, 3.0, 0.5])
+PLAIN = {
+    "model": "lenet",
+    "optimizer": "sgd",
+    "rate": 0.01,
+    "count": 1001,
+    "batch": 30,
+    "steps": 100,
+    "weights": None,
+    "accumulate": 1,
+    "double": False,
+    "augmentation": {"flip": True, "translate": 0.1},
+}
+CASES = {
+    "plain": PLAIN,
+    "mixed": PLAIN | {"augmentation": {"flip": True, "mixup": 0.4, "cutmix": 1.0}, "steps": 40},
+    "weighted": PLAIN | {"weights": True, "steps": 40},
+    "in parts": PLAIN | {"weights": True, "accumulate": 3, "steps": 40},
+    # In float32, rounding grows with each step of such a net; in float64 the algebra shows.
+    "batch norm": PLAIN | {"model": "compact", "steps": 60, "double": True},
+    "batch norm in parts": PLAIN | {"model": "compact", "steps": 8, "accumulate": 4},
+    "fewer pictures than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
+    "batch norm, fewer pictures than ranks": PLAIN
+    | {"model": "compact", "count": 32, "batch": 10, "steps": 8, "double": True},
+    "idle parameters": PLAIN | {"model": "idle", "steps": 10},
+}
+EVALUATED = (0, 1, 2, 3, 10, 11, 1001)
+
+
+class Idle(nn.Module):
+    """A network with a layer that it never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Linear(256, 4)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, images):
+        return self.used(images.flatten(1))
+
+
+def make_pictures(count):
+    """Pictures whose brightness in a corner tells their class."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 4
+    pixels = torch.randint(0, 100, (count, *SHAPE), dtype=torch.uint8, generator=generator)
+    for label in range(4):
+        pixels[labels == label, 4 * label : 4 * label + 4] += 100
+    return Pictures(pixels.view(count, -1), torch.arange(count), labels, SHAPE)
+
+
+def train(case, world):
+    """Loss and pictures of each step, and the final weights."""
+    facts = CASES[case]
+    torch.manual_seed(0)
+    net = Idle() if facts["model"] == "idle" else make_model(facts["model"], (1, 16, 16), 4)
+    kind = torch.float64 if facts["double"] else torch.float32
+    net = net.to(kind, memory_format=torch.channels_last)
+    step = Step(
+        net,
+        make_loss("cross-entropy", 0.0, WEIGHTS if facts["weights"] else None),
+        make_optimizer(net, facts["optimizer"], facts["rate"], 0.0, 0.9, False),
+        precision="fp32",
+        device=CPU,
+        accumulate=facts["accumulate"],
+        world=world,
+        replica=Replica(net, (1, 16, 16), CPU) if world.size > 1 else None,
+    )
+    augmentation = Augmentation(**facts["augmentation"])
+    ids = torch.arange(facts["count"])
+    place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
+    loader = Loader(make_pictures(facts["count"]), ids, facts["batch"], CPU, **place)
+    losses, seen, epoch = [], [], 0
+    while len(losses) < facts["steps"]:
+        for batch in loader.epoch(1, epoch):
+            numbers = augmentation.draw(1, epoch, batch.ids)
+            inputs, targets = augmentation.apply(batch, numbers, SCALING, 4)
+            net.train()
+            losses.append(step(inputs.to(kind), targets, batch.whole))
+            own = batch.ids.tolist()[: len(inputs)]
+            seen.append(world.told(f"{case}/{len(losses)}", json.dumps(own)))
+        epoch += 1
+    pictures = [[i for share in shares for i in json.loads(share)] for shares in seen]
+    weights = {name: tensor.flatten().tolist() for name, tensor in net.state_dict().items()}
+    return {"losses": losses, "pictures": pictures, "weights": weights}
+
+
+def evaluate(count, world):
+    """The outcome of a fixed network over so many pictures."""
+    torch.manual_seed(3)
+    net = make_model("lenet", (1, 16, 16), 4).eval()
+    ids = torch.arange(1001)[:count]
+    loader = Loader(make_pictures(1001), ids, 4, CPU, world.rank, world.size)
+    part = observe(lambda images: net(SCALING.apply(images)), loader.in_order())
+    outcome = gather_outcome(part, ids, world)
+    return {name: column.tolist() for name, column in vars(outcome).items()}
+
+
+def everything(world):
+    torch.set_num_threads(1)
+    return {
+        "size": world.size,
+        "trained": {case: train(case, world) for case in CASES},
+        "evaluated": {str(count): evaluate(count, world) for count in EVALUATED},
+    }
+
+
+if __name__ == "__main__":
+    world = join(find_seat(), CPU)
+    with world.membership():
+        result = everything(world)
+        if world.is_first:
+            Path(sys.argv[1]).write_text(json.dumps(result))

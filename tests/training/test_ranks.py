@@ -1,0 +1,74 @@
+"""Several ranks are one: the same pictures, losses, weights and outcomes as a process alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onsight.training.world import World
+
+sys.path.insert(0, str(Path(__file__).parent))
+import ranked
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return ranked.everything(World())
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def shared(request, tmp_path_factory):
+    """The same under torchrun."""
+    result = tmp_path_factory.mktemp("ranks") / "result.json"
+    script = str(Path(ranked.__file__))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command = [sys.executable, *launcher, str(request.param), script, str(result)]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(result.read_text())
+    assert found["size"] == request.param
+    return found
+
+
+# The statistics of a part are its own, and a part is made of other pictures at each number of
+# ranks: such a run must only get through.
+SAME = [case for case in ranked.CASES if case != "batch norm in parts"]
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared, case):
+    mine, theirs = alone["trained"][case], shared["trained"][case]
+    assert theirs["pictures"] == mine["pictures"]
+    exact = ranked.CASES[case]["double"]
+    assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10 if exact else 1e-5)
+
+
+def test_the_steps_learn(alone):
+    losses = alone["trained"]["plain"]["losses"]
+    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+
+
+def test_a_rank_that_gets_no_picture_of_a_part_keeps_step(alone, shared):
+    case = "batch norm in parts"
+    assert shared["trained"][case]["pictures"] == alone["trained"][case]["pictures"]
+    assert np.isfinite(shared["trained"][case]["losses"]).all()
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_weights_are_those_of_one_process(alone, shared, case):
+    mine, theirs = alone["trained"][case]["weights"], shared["trained"][case]["weights"]
+    assert mine.keys() == theirs.keys()
+    for name, values in mine.items():
+        assert np.allclose(values, theirs[name], rtol=1e-3, atol=1e-5), name
+
+
+@pytest.mark.parametrize("count", ranked.EVALUATED)
+def test_every_picture_is_evaluated_once_and_to_the_same_bits(alone, shared, count):
+    mine, theirs = alone["evaluated"][str(count)], shared["evaluated"][str(count)]
+    assert mine == theirs
+    assert theirs["ids"] == list(range(count))
