@@ -65,6 +65,8 @@ def train(
         raise AbsentData(
             f"{error}\nThe recipe takes that folder as --data FOLDER, and runs on {others}"
         ) from error
+    if run.rank > 0:  # under torchrun or srun the first rank prints for all
+        return
     results = run.results | {"architecture": run.results["model"]}
     _show_results(results, json_, run=run.path, model=run.model, report=run.report)
 

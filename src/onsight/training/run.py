@@ -76,10 +76,11 @@ _FREE_ON_RESUME = {"device", "ranks", "threads", "cache", "cache_folder"}
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, and its results as in results.json."""
+    """A finished run: its folder, its results as in results.json, and this process's rank."""
 
     path: Path
     results: dict[str, Any]
+    rank: int = 0
 
     @property
     def accuracy(self) -> float | None:
@@ -141,7 +142,7 @@ def train(
             story = (story or Story()) if world.is_first else Silence()
             with _claimed(Path(chosen), resume, world) as folder:
                 results = _run(str(data), config, plan, folder, story, module, resume, world)
-    return Run(folder.path, results or read_results(folder.path))
+    return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
 def _local_ranks(seat: Seat | None, config: Config) -> int:

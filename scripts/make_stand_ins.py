@@ -1,0 +1,104 @@
+"""Make stand-ins for the data sets of the recipes, in their very layout, from pictures at hand.
+
+    python scripts/make_stand_ins.py cifar FASHION_MNIST_FOLDER TARGET
+    python scripts/make_stand_ins.py pets PHOTOGRAPHS_FOLDER TARGET [JPEGS_A_CLASS]
+
+cifar: Fashion-MNIST padded to 32x32 in three equal channels, as cifar-10-batches-py.
+pets: PetImages with Cat and Dog: JPEGs of about 500x375 cropped out of two groups of
+photographs, with the two Thumbs.db and 54 broken pictures (24 and 30) planted among them.
+"""
+
+import gzip
+import io
+import pickle
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+NAMES = (
+    "t-shirt", "trouser", "pullover", "dress", "coat",
+    "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+BROKEN = {"Cat": 24, "Dog": 30}
+BROKEN_BYTES = (b"", b"<html>not found</html>", b"\xff\xd8\xff\xe0", b"BM" + bytes(20))
+
+
+def make_cifar(source: Path, target: Path) -> None:
+    folder = target / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    pixels, labels = read_idx(source, "train")
+    for number in range(5):
+        part = slice(number * 12_000, (number + 1) * 12_000)
+        write_batch(folder / f"data_batch_{number + 1}", pixels[part], labels[part])
+    write_batch(folder / "test_batch", *read_idx(source, "t10k"))
+    dump(folder / "batches.meta", {b"label_names": [name.encode() for name in NAMES]})
+
+
+def read_idx(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    images = gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((folder / f"{name}-labels-idx1-ubyte.gz").read_bytes())
+    pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
+    return pixels, np.frombuffer(labels, np.uint8, offset=8)
+
+
+def write_batch(path: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
+    padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
+    rows = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
+    dump(path, {b"data": rows, b"labels": labels.tolist()})
+
+
+def dump(path: Path, content: dict[bytes, object]) -> None:
+    with path.open("wb") as file:
+        pickle.dump(content, file, protocol=2)  # as the authors of CIFAR-10 did
+
+
+def make_pets(source: Path, target: Path, jpegs: int) -> None:
+    photographs = sorted(path for path in source.rglob("*.jpg") if path.stat().st_size > 200_000)
+    jobs = [
+        (photographs[number::2], target / "PetImages" / name, jpegs, BROKEN[name])
+        for number, name in enumerate(BROKEN)
+    ]
+    with ProcessPoolExecutor(len(jobs)) as pool:
+        list(pool.map(make_class, *zip(*jobs, strict=True)))
+
+
+def make_class(photographs: list[Path], folder: Path, jpegs: int, broken: int) -> None:
+    folder.mkdir(parents=True)
+    (folder / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(508))
+    generator = np.random.default_rng(len(photographs[0].name))
+    pictures = [open_small(path) for path in photographs]
+    bad = set(generator.choice(jpegs, broken, replace=False).tolist())
+    for number in range(jpegs):
+        content = crop(pictures[int(generator.integers(len(pictures)))], generator)
+        if number in bad:
+            content = BROKEN_BYTES[number % len(BROKEN_BYTES)]
+        (folder / f"{number}.jpg").write_bytes(content)
+
+
+def open_small(path: Path) -> Image.Image:
+    picture = Image.open(path).convert("RGB")
+    picture.thumbnail((1600, 1600))
+    return picture
+
+
+def crop(picture: Image.Image, generator: np.random.Generator) -> bytes:
+    width, height = int(generator.integers(350, 501)), int(generator.integers(300, 451))
+    zoom = generator.uniform(1.0, min(picture.width / width, picture.height / height))
+    box_width, box_height = int(width * zoom), int(height * zoom)
+    left = int(generator.integers(picture.width - box_width + 1))
+    top = int(generator.integers(picture.height - box_height + 1))
+    box = (left, top, left + box_width, top + box_height)
+    file = io.BytesIO()
+    picture.resize((width, height), Image.Resampling.BILINEAR, box).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+if __name__ == "__main__":
+    kind, source, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    if kind == "cifar":
+        make_cifar(source, target)
+    else:
+        make_pets(source, target, int(sys.argv[4]) if len(sys.argv) > 4 else 12_500)
