@@ -22,7 +22,7 @@ def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(p
     assert found[512].ratio == pytest.approx((0.12e-3 + 512 * 14e-6) / (0.61e-3 + 512 * 1.2e-6))
     said = sentences(comparison)
     assert said[4] == (
-        "cpu wins 3.5x over cuda:0: 99% of cuda:0's step is fixed cost, "
+        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is fixed cost, "
         "0.61 ms whatever the batch, against 0.12 ms"
     )
     assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs a picture against 14.0 µs"
@@ -84,7 +84,7 @@ def test_level_winners_are_named_together_and_beat_the_first_one_behind(planted)
     comparison = planted(costs, (4, 32))
     found = outcomes(comparison)[0]
     assert (found.winners, found.rival, found.ratio) == (("c", "d"), "a", pytest.approx(3))
-    assert sentences(comparison)[4].startswith("c, level with d, wins 3.0x over a: 100% of a's")
+    assert sentences(comparison)[4].startswith("c, level with d, wins 3.0x over a: 100% of a step")
     assert verdict(comparison).startswith("Fastest at batch 4 to 32: c or d (up to 3.0x over a")
 
 

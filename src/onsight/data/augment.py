@@ -45,7 +45,9 @@ class Augmentation:
         return self.crop_area < 1 or self.rotate_degrees > 0
 
     def draw(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
-        """The numbers of each picture in [0, 1): float32 (B, columns)."""
+        """The numbers of each picture in [0, 1): float32 (B, columns), none if none are used."""
+        if self == Augmentation():
+            return torch.empty(len(ids), 0, device=ids.device)
         return uniform(seed, epoch, ids, _COLUMNS if self.mixes else MIX)
 
     def apply(

@@ -73,7 +73,7 @@ def _reason(comparison: Comparison, outcome: Outcome) -> str:
     share = rival.fixed_seconds / rival.step_seconds(outcome.batch_size)
     mine, theirs = step_times(winner.fixed_seconds, rival.fixed_seconds)
     return (
-        f"{about}{share:.0%} of {outcome.rival}'s step is fixed cost, "
+        f"{about}{share:.0%} of a step of {outcome.rival} is fixed cost, "
         f"{theirs} whatever the batch, against {mine}"
     )
 

@@ -193,6 +193,7 @@ def _run(
     world.agree("pictures", data_key)
     _tell_data(dataset, story)
     plan["pictures"] = choose_residency(dataset.pictures, device)
+    plan["ranks"] = _choose_ranks(world, dataset, config, device, story)
     if world.is_first:
         _write_start(folder, plan, dataset, device)
     provenance = {
@@ -204,7 +205,6 @@ def _run(
     }
     with stop_on_signals(world.stop):
         trainer = _make_trainer(config, plan, dataset, folder, story, module, provenance, world)
-        _tell_shares(trainer, story)
         if resume:
             trainer.resume()
         progress = trainer.run()
@@ -352,16 +352,20 @@ def _make_trainer(
     )
 
 
-def _tell_shares(trainer: Trainer, story: Story) -> None:
-    """Every rank says where it is and how much of a batch it has."""
-    world = trainer.world
+def _choose_ranks(
+    world: World, dataset: Dataset, config: Config, device: torch.device, story: Story
+) -> Choice[int]:
+    """How many ranks there are; each says where it is and what it has of a first batch."""
     if world.size == 1:
-        return
-    batch = next(trainer.loader.epoch(trainer.config.seed, 0))
-    share = len(batch.labels) - trainer.augmentation.mixes
-    line = f"rank {world.rank} on {batch.images.device}: {share} of the {len(batch.whole)} pictures"
-    for told in world.told("share", line):
-        story.say(f"{told} of a batch")
+        return Choice(1, "one process")
+    ids, cpu = dataset.ids(TRAIN), torch.device("cpu")
+    loader = Loader(dataset.pictures, ids, config.batch_size, cpu, world.rank, world.size)
+    batch = next(loader.epoch(config.seed, 0))
+    share = f"{len(batch.labels)} of the {len(batch.whole)} pictures of a batch, on {device}"
+    shares = [f"rank {rank}: {told}" for rank, told in enumerate(world.told("share", share))]
+    for line in shares:
+        story.say(line)
+    return Choice(world.size, "; ".join(shares))
 
 
 def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:
