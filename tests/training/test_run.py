@@ -1,5 +1,6 @@
 """Whole runs on small real PNG files, from the first line to the files in the run folder."""
 
+import copy
 import csv
 import json
 import os
@@ -309,6 +310,23 @@ def test_optimizers_with_odd_settings_resume_to_the_same_bits(bars, tmp_path, mo
         with pytest.raises(Interrupted):
             onsight.train(bars, out=tmp_path / "stopped", **fields)
     onsight.train(bars, out=tmp_path / "stopped", resume=True, story=Silence())
+    assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
+
+
+def dropping_net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 16), nn.Dropout(0.5), nn.Linear(16, 2))
+
+
+def test_a_network_that_draws_its_own_numbers_resumes_to_the_same_bits(bars, tmp_path, monkeypatch):
+    whole = dropping_net()
+    fresh = [copy.deepcopy(whole) for _ in range(2)]
+    onsight.train(bars, out=tmp_path / "whole", model=whole, **FAST)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", lambda: StopAfter(5))
+        with pytest.raises(Interrupted):
+            onsight.train(bars, out=tmp_path / "stopped", model=fresh[0], **FAST)
+    torch.rand(100)  # whatever was drawn since
+    onsight.train(bars, out=tmp_path / "stopped", model=fresh[1], resume=True, story=Silence())
     assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
 
-Tensors lie under `model.`, `average.`, `optimizer.N.`, `group.N.` and `rng.`; the rest is JSON.
-The learning rate and all augmentation are functions of the step, so they need no state.
+Tensors lie under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
+learning rate and all that is drawn are functions of the step, so they need no state.
 """
 
 from pathlib import Path
@@ -24,12 +24,12 @@ _PLAIN = (bool, int, float, str, list, tuple, type(None))
 def save_checkpoint(
     path: Path, step: Step, average: MovingAverage | None, progress: dict[str, Any]
 ) -> None:
-    """Write model, average, optimizer, scaler, random state and progress, atomically."""
+    """Write model, average, optimizer, scaler and progress, atomically."""
     tensors = _prefixed("model", dict(step.model.state_dict()))
     if average:
         tensors |= _prefixed("average", dict(average.model.state_dict()))
     optimizer_tensors, optimizer_facts = _flatten_optimizer(step.optimizer)
-    tensors |= optimizer_tensors | _random_state(step.device)
+    tensors |= optimizer_tensors
     facts = {
         "version": VERSION,
         "optimizer": optimizer_facts,
@@ -49,7 +49,6 @@ def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> di
         average.model.load_state_dict(_under("average", tensors))
     _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
     step.scaler.load_state_dict(facts["scaler"])
-    _restore_random_state(tensors, step.device)
     progress: dict[str, Any] = facts["progress"]
     return progress
 
@@ -119,17 +118,3 @@ def _restore_optimizer(
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
                 entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _random_state(device: torch.device) -> dict[str, Tensor]:
-    """Dropout inside a model draws from torch's generators."""
-    state = {"rng.cpu": torch.get_rng_state()}
-    if device.type in ("cuda", "xpu", "mps"):
-        state["rng.device"] = getattr(torch, device.type).get_rng_state()
-    return state
-
-
-def _restore_random_state(tensors: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(tensors["rng.cpu"])
-    if "rng.device" in tensors and device.type in ("cuda", "xpu", "mps"):
-        getattr(torch, device.type).set_rng_state(tensors["rng.device"])

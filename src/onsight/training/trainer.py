@@ -15,6 +15,7 @@ from onsight.evaluation.metrics import share
 from onsight.evaluation.outcome import Outcome, observe
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
+from onsight.randomness import seed_generators
 from onsight.report.console import Bar, Story
 from onsight.report.words import fixed_percent
 from onsight.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
@@ -121,6 +122,7 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> float:
         now, config = self.progress, self.config
+        seed_generators(self.step.device, config.seed, now.epoch, now.step, self.world.rank)
         numbers = self.augmentation.draw(config.seed, now.epoch, batch.ids)
         inputs, targets = self.augmentation.apply(
             batch, numbers, self.classifier.normalization, self.classes
