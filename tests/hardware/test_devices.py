@@ -48,6 +48,68 @@ def test_a_device_that_is_not_there_lists_those_that_are(two_gpus, asked):
         devices.choose_device(asked)
 
 
+@pytest.mark.parametrize(
+    ("asked", "ranks", "expected"),
+    [
+        ("auto", 0, ["cuda:0"]),
+        ("auto", 1, ["cuda:0"]),
+        ("auto", 3, ["cuda:0", "cuda:1", "cuda:2"]),
+        ("cuda", 0, ["cuda:0"]),
+        ("cuda", 2, ["cuda:0", "cuda:1"]),
+        ("cuda:2", 0, ["cuda:2"]),
+        ("cuda:2", 1, ["cuda:2"]),
+        ("all", 0, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ("all", 4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ("cuda:0,cuda:2", 0, ["cuda:0", "cuda:2"]),
+        ("cuda:3, cuda:1", 2, ["cuda:3", "cuda:1"]),
+        ("cpu", 0, ["cpu"]),
+        ("cpu", 3, ["cpu", "cpu", "cpu"]),
+    ],
+)
+def test_each_rank_gets_the_device_asked_for(two_gpus, monkeypatch, asked, ranks, expected):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    chosen = devices.choose_devices(asked, ranks)
+    assert chosen.value == [torch.device(name) for name in expected]
+    assert chosen.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "message"),
+    [
+        ("cuda:0,cuda:0", 0, "each named once"),
+        ("cuda,cuda:0", 0, "each named once"),
+        ("cuda:0,cpu", 0, "devices of one kind"),
+        ("cpu,cpu", 0, "each named once"),
+        ("cuda:0,cuda:7", 0, "no device 'cuda:7'"),
+        ("cuda:0,", 0, "no device ''"),
+        ("all,cpu", 0, "no device 'all'"),
+        ("all", 3, "names 2 device.* for 3 ranks"),
+        ("cuda:1", 2, "names 1 device.* for 2 ranks"),
+        ("cuda:0,cuda:1", 3, "names 2 device.* for 3 ranks"),
+        ("auto", 3, "3 ranks need 3 devices, but there are only cuda:0, cuda:1"),
+        ("cuda", 3, "3 ranks need 3 devices"),
+    ],
+)
+def test_ranks_and_devices_that_do_not_agree_are_refused(two_gpus, asked, ranks, message):
+    with pytest.raises(DeviceError, match=message):
+        devices.choose_devices(asked, ranks)
+
+
+@pytest.mark.parametrize(("asked", "ranks"), [("all", 0), ("auto", 0), ("all", 2), ("auto", 2)])
+def test_without_an_accelerator_ranks_share_the_cpu(monkeypatch, asked, ranks):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    chosen = devices.choose_devices(asked, ranks).value
+    assert chosen == [torch.device("cpu")] * max(1, ranks)
+
+
+def test_an_apple_gpu_is_one_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices.choose_devices("all", 0).value == [torch.device("mps")]
+    with pytest.raises(DeviceError, match="2 ranks need 2 devices"):
+        devices.choose_devices("auto", 2)
+
+
 def test_a_cpu_only_torch_beside_a_driver_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)

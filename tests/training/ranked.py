@@ -91,7 +91,7 @@ def train(case, world):
         device=CPU,
         accumulate=facts["accumulate"],
         world=world,
-        replica=Replica(net, (1, 16, 16), CPU) if world.size > 1 else None,
+        replica=Replica(net, (1, 16, 16), CPU, world) if world.size > 1 else None,
     )
     augmentation = Augmentation(**facts["augmentation"])
     ids = torch.arange(facts["count"])

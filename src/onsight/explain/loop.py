@@ -66,7 +66,8 @@ class Loop:
     def _batches(self, batch_size: int) -> Iterator[tuple[int, Batch]]:
         """Epoch after epoch of full batches, each with its epoch's number."""
         full = len(self.ids) // batch_size * batch_size
-        loader = Loader(self.pictures, self.ids[:full], batch_size, self.candidate.device)
+        ids, mixes = self.ids[:full], self.augmentation.mixes
+        loader = Loader(self.pictures, ids, batch_size, self.candidate.device, with_next=mixes)
         set_learning_rate(self.step.optimizer, self.config.learning_rate, self._first_rate(loader))
         for epoch in count():
             for batch in loader.epoch(self.config.seed, epoch):

@@ -92,7 +92,7 @@ def make_step(
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
         world=world,
-        replica=Replica(net, (channels, height, width), device) if world.size > 1 else None,
+        replica=Replica(net, (channels, height, width), device, world) if world.size > 1 else None,
     )
 
 

@@ -11,12 +11,14 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -26,6 +28,7 @@ from onsight.training.watch import Warden
 from onsight.training.world import STORE
 
 _LOOPBACK = "127.0.0.1"
+_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _TALKERS = "torch.distributed.elastic"
 
 
@@ -55,6 +58,7 @@ def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
             rdzv_backend="c10d",
             rdzv_endpoint=str(Path(folder) / "rendezvous"),
             rdzv_configs={"store_type": "file"},
+            logs_specs=DefaultLogsSpecs(folder),  # else it leaves a folder of its own
             max_restarts=0,
         )
         worker = ("-m", "onsight.training.worker", json.dumps(request))
@@ -68,7 +72,7 @@ def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
 
 def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
     """The first failure in words; where two come together, a killed rank is the cause."""
-    rank, first = min(failures.items(), key=lambda item: (item[1].timestamp, item[1].exitcode > 0))
+    rank, first = min(failures.items(), key=_by_cause)
     if first.exitcode < 0:
         return RankLost(
             f"rank {rank} (process {first.pid}) was lost, ended by {first.signal_name()}; "
@@ -79,8 +83,16 @@ def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
         text, facts = message["message"], message["extraInfo"]
         if facts["lost"]:
             return RankLost(f"{text}; {_resume_hint(run)}")
-        return RankFailed(text, facts["exit_code"])
+        return RankFailed(
+            f"rank {rank} failed:\n{text}" if facts["bug"] else text, facts["exit_code"]
+        )
     return RankFailed(f"rank {rank} failed; what it said stands above", 1)
+
+
+def _by_cause(failed: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]:
+    _, failure = failed
+    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # when another has failed
+    return ended_by_launcher, failure.timestamp, failure.exitcode > 0
 
 
 def _resume_hint(run: Path) -> str:
@@ -94,7 +106,12 @@ def _watched_store(ranks: int) -> Iterator[None]:
     """A store for the ranks, kept by this process and bound to loopback, and their warden."""
     listening = socket.create_server((_LOOPBACK, 0))
     address = f"{_LOOPBACK}:{listening.getsockname()[1]}"
-    variables = {STORE: address, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    variables = {
+        STORE: address,
+        "GLOO_SOCKET_IFNAME": _INTERFACE,
+        "NCCL_SOCKET_IFNAME": _INTERFACE,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
+    }
     former = {name: os.environ.get(name) for name in variables}
     store = TCPStore(
         _LOOPBACK,
@@ -130,5 +147,6 @@ def _former_handlers() -> Iterator[None]:
     finally:
         for talker in talkers:
             talker.disabled = False
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

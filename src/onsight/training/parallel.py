@@ -20,9 +20,15 @@ from onsight.training.world import World
 class Replica:
     """This rank's copy of a network; the first rank's weights are everybody's."""
 
-    def __init__(self, net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        world: World,
+    ) -> None:
         normalises = any(isinstance(module, _BatchNorm) for module in net.modules())
-        self.statistics = WholeBatchNorm() if normalises and device.type == "cpu" else None
+        self.statistics = WholeBatchNorm(world) if normalises and device.type == "cpu" else None
         if normalises and device.type != "cpu":
             from timm.layers import convert_sync_batchnorm  # knows timm's own norms too
 

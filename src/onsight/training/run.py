@@ -124,13 +124,9 @@ def train(
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(seat, config))
     if seat is None and len(devices.value) > 1:
+        given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         path = path or next_run_folder(str(data))
-        refuse_inside_data(path, str(data))
-        _refuse_module(module)
-        request = {"data": str(data), "out": str(path), "resume": resume, "recipe": recipe}
-        given = {"config_file": str(config_file) if config_file else None, **fields}
-        launch(request | given, len(devices.value), path)
-        return Run(path, read_results(path))
+        return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
     threads = choose_threads(config.threads, seat.local_size if seat else 1)
     device = Choice(devices.value[seat.local_rank if seat else 0], devices.reason)
     plan: Plan = {"device": device, "threads": threads}
@@ -150,12 +146,23 @@ def _local_ranks(seat: Seat | None, config: Config) -> int:
     return seat.local_size if seat else config.ranks
 
 
-def _refuse_module(module: nn.Module | None) -> None:
+def _launch_ranks(
+    data: str,
+    path: Path,
+    resume: bool,
+    given: dict[str, Any],
+    ranks: int,
+    module: nn.Module | None,
+) -> Run:
+    """Let so many processes train with what was given; each calls train again, with a seat."""
+    refuse_inside_data(path, data)
     if module is not None:
         raise ConfigError(
             "a network in memory cannot be sent to other processes: name it as "
             "package.module:callable, or start your script by torchrun"
         )
+    launch({"data": data, "out": str(path), "resume": resume, **given}, ranks, path)
+    return Run(path, read_results(path))
 
 
 def read_results(run: Path) -> dict[str, Any]:

@@ -22,6 +22,8 @@ BEAT_SECONDS = 1.0
 LOST_SECONDS = 15.0  # without a beat
 STUCK_SECONDS = 45.0  # that others have waited for a rank in a step
 
+_NAP_SECONDS = 5.0  # between two looks: then the one who looks was stopped itself
+
 _LEFT = "left"
 
 
@@ -42,9 +44,13 @@ class Lookout:
 
     def __init__(self, size: int, now: float) -> None:
         self.sights = [Sight("", now, arrived_at=now) for _ in range(size)]
+        self.looked_at = now
 
     def read(self, store: Store, now: float) -> None:
         """Take in the latest beats of all ranks."""
+        if now - self.looked_at > _NAP_SECONDS:
+            self._forgive(now - self.looked_at)
+        self.looked_at = now
         for rank in range(len(self.sights)):
             key = f"beat/{rank}"
             if store.check([key]):
@@ -62,6 +68,12 @@ class Lookout:
             if int(arrived) != sight.arrived or excused == "1":
                 sight.arrived, sight.arrived_at = int(arrived), now
             sight.excused = excused == "1"
+
+    def _forgive(self, seconds: float) -> None:
+        """Who slept itself, as when a whole job is suspended, cannot tell who else did."""
+        for sight in self.sights:
+            sight.changed_at += seconds
+            sight.arrived_at += seconds
 
     def silent(self, now: float, seconds: float = LOST_SECONDS) -> list[int]:
         """Ranks that have beaten, and not for so long."""
@@ -185,15 +197,16 @@ def end_job(reason: str) -> None:
     os._exit(1)
 
 
-def leave_message(message: str, exit_code: int, lost: bool = False) -> bool:
+def leave_message(message: str, exit_code: int, *, lost: bool = False, bug: bool = False) -> bool:
     """Tell torch's elastic launcher why this rank ends; False when there is no launcher.
 
-    lost: whether it is another rank that failed.
+    lost: whether it is another rank that failed; bug: whether the message is a traceback.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False
-    facts = {"timestamp": str(int(time.time())), "exit_code": exit_code, "lost": lost}
+    facts: dict[str, object] = {"timestamp": str(int(time.time())), "exit_code": exit_code}
+    facts |= {"lost": lost, "bug": bug}
     content = {"message": {"message": message, "extraInfo": facts}}
     Path(path).write_text(json.dumps(content), encoding="utf-8")
     return True

@@ -12,11 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from onsight.training.world import World
+
 
 class WholeBatchNorm(TorchFunctionMode):
     """While it is on, batch norm in training takes the statistics of all ranks' pictures."""
 
     weight = 1.0  # of this rank's pictures in the statistics
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
 
     def __torch_function__(
         self,
@@ -45,6 +51,7 @@ class WholeBatchNorm(TorchFunctionMode):
         if not training:
             rest = (weight, bias, training, momentum, eps)
             return F.batch_norm(inputs, running_mean, running_var, *rest)
+        self.world.arrive()
         count, mean, variance = _whole_statistics(inputs.detach(), self.weight)
         if running_mean is not None and running_var is not None:
             unbiased = variance * (count / max(count - 1, 1.0))

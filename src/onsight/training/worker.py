@@ -1,21 +1,31 @@
 """One rank of a run that Onsight started: the same `train`, its arguments given as JSON."""
 
 import json
+import os
+import signal
 import sys
+import traceback
 from typing import NoReturn
 
 from onsight.errors import OnsightError, RankLost
-from onsight.training.run import train
-from onsight.training.watch import leave_message
 
 
 def main() -> NoReturn:
     """Train; on failure leave the message for the launcher, which tells it once."""
+    if os.environ["RANK"] != "0":  # it may wait for the first where Python cannot interrupt
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        train(**json.loads(sys.argv[1]))
-    except OnsightError as error:
-        leave_message(str(error), error.exit_code, isinstance(error, RankLost))
-        sys.exit(error.exit_code)
+        from onsight.training.run import train  # seconds, in which a signal may come
+        from onsight.training.watch import leave_message
+
+        try:
+            train(**json.loads(sys.argv[1]))
+        except OnsightError as error:
+            leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
+            sys.exit(error.exit_code)
+        except Exception:
+            leave_message(traceback.format_exc().rstrip(), 1, bug=True)
+            sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)

@@ -1,0 +1,92 @@
+"""Commands of several ranks as real processes, found again by their own temporary folder."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+SMALL = ["--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
+USERS = '''
+import os
+from torch import nn
+
+
+class Faulty(nn.Module):
+    """Raises in its third training step."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(256, 2)
+        self.calls = 0
+
+    def forward(self, images):
+        self.calls += self.training
+        if self.calls == 3 and os.environ["RANK"] in RANKS:
+            raise RuntimeError("a connection of mine is missing")
+        return self.linear(images.flatten(1))
+'''
+
+
+class Launched:
+    """`python -m onsight train` with a temporary folder of its own."""
+
+    def __init__(self, folder: Path, *words):
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "onsight", "train", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TMPDIR": str(self.temporary)},
+        )
+
+    def wait_for(self, path, seconds=60):
+        """Wait until the run has written a file."""
+        limit = time.monotonic() + seconds
+        while not path.exists():
+            assert self.process.poll() is None, self.process.stderr.read()
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+    def ranks(self):
+        """Process of each rank that is there, by its variables in /proc."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                lines = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+                variables = dict(line.partition("=")[::2] for line in lines)
+                ended = (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                mine = variables.get("TMPDIR") == str(self.temporary)
+                if mine and "ONSIGHT_STORE" in variables and not ended:
+                    found[int(variables["RANK"])] = int(folder.name)
+        return found
+
+    def end(self, seconds=60):
+        """(exit code, stdout, stderr); nothing of it may be left."""
+        out, err = self.process.communicate(timeout=seconds)
+        assert self.ranks() == {}
+        left = [path.name for path in self.temporary.iterdir()]
+        assert [name for name in left if not name.startswith("torchinductor_")] == []
+        return self.process.returncode, out, err
+
+
+def listening_beyond_loopback(processes):
+    """Local addresses, in the hexadecimal of /proc/net, where one of them listens to others."""
+    inodes = {os.readlink(link) for number in processes for link in _descriptors(number)}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            address, state, inode = words[1], words[3], words[9]
+            if state == "0A" and f"socket:[{inode}]" in inodes:
+                found.append(address)
+    return [
+        a for a in found if not a.startswith(("0100007F:", "00000000000000000000000001000000:"))
+    ]
+
+
+def _descriptors(number):
+    return [path for path in Path(f"/proc/{number}/fd").iterdir() if path.is_symlink()]

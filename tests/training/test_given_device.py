@@ -1,0 +1,58 @@
+"""One given device is obeyed by everything: meta tensors stand in for those of a GPU."""
+
+import types
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from onsight.choice import Choice
+from onsight.config import make_config
+from onsight.data.loader import Loader, Pictures
+from onsight.data.views import Normalization
+from onsight.models import classifier as classifier_module
+from onsight.models.classifier import Classifier
+from onsight.training.build import make_net, make_step, place_pictures
+
+GIVEN = torch.device("meta")
+
+
+@pytest.fixture
+def dataset():
+    pixels = torch.zeros(12, 16 * 16, dtype=torch.uint8)
+    pictures = Pictures(pixels, torch.arange(12), torch.arange(12) % 3, (16, 16, 1))
+    return types.SimpleNamespace(
+        pictures=pictures, classes=["a", "b", "c"], counts=lambda split: np.array([4, 4, 4])
+    )
+
+
+def test_model_loss_and_data_go_to_the_device_that_is_given(dataset):
+    config = make_config(
+        {"model": "lenet", "class_weights": "balanced", "learning_rate": 0.1, "ema": 0.9}
+    )
+    net = make_net(config, dataset, GIVEN)
+    step = make_step(config, net, dataset, "fp32", GIVEN)
+    tensors = [*net.state_dict().values(), *step.loss.state_dict().values(), *step.loss.buffers()]
+    assert len(tensors) > len(net.state_dict())
+    assert {tensor.device for tensor in tensors} == {GIVEN}
+    plan = {"device": Choice(GIVEN, ""), "pictures": Choice("device", "")}
+    pictures = place_pictures(dataset, plan)
+    assert {t.device for t in (pictures.pixels, pictures.rows, pictures.labels)} == {GIVEN}
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_batches_from_the_memory_map_come_to_the_device_that_is_given(dataset, mixes):
+    loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN, 1, 2, with_next=mixes)
+    batches = [*loader.epoch(0, 0), *loader.in_order()]
+    assert len(batches) == 4
+    assert {tensor.device for batch in batches for tensor in batch} == {GIVEN}
+
+
+def test_evaluation_computes_on_the_device_that_is_given(dataset, monkeypatch):
+    monkeypatch.setattr(classifier_module, "autocast", lambda *_: nullcontext())  # knows no meta
+    net = make_net(make_config({"model": "lenet"}), dataset, GIVEN)
+    classifier = Classifier(net, Normalization((0.5,), (0.5,)), "fp32", GIVEN)
+    loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN)
+    logits = [classifier(batch.images) for batch in loader.in_order()]
+    assert {tensor.device for tensor in logits} == {GIVEN}

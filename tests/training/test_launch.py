@@ -1,0 +1,235 @@
+"""Runs of several ranks as people start them: real processes, real signals."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+import onsight
+from onsight.cli import main
+from onsight.errors import OnsightError, RankLost
+from onsight.report.console import Silence
+from onsight.tensorfile import read_tensors
+from onsight.training import launch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from launched import SMALL, USERS, Launched, listening_beyond_loopback
+
+ALONE = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "story": Silence()}
+ENDLESS = [*SMALL, "--epochs", 10_000]
+PROMISED_SECONDS = 60
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def files_of(run):
+    return sorted(
+        str(path.relative_to(run)) for path in run.rglob("*") if "tfevents" not in path.name
+    )
+
+
+def start_endless(bars, folder, ranks=2):
+    """A run that has begun to train, and its processes by rank."""
+    run = Launched(folder, bars, *ENDLESS, "--ranks", ranks, "--out", folder / "run")
+    run.wait_for(folder / "run" / "checkpoints" / "last.safetensors")
+    processes = run.ranks()
+    assert sorted(processes) == list(range(ranks))
+    return run, processes
+
+
+@pytest.fixture
+def users_network(tmp_path, monkeypatch):
+    """Writes a module of the user's whose network fails on some ranks."""
+
+    def write(ranks):
+        (tmp_path / "modules").mkdir()
+        text = f"RANKS = {ranks!r}\n{USERS}"
+        (tmp_path / "modules" / "theirs.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=os.pathsep)
+        return "theirs:Faulty"
+
+    return write
+
+
+def test_two_ranks_end_as_one_and_everything_is_written_once(bars, tmp_path):
+    words = [*SMALL, "--epochs", 3, "--ranks", 2, "--json", "--out", tmp_path / "two"]
+    code, out, err = Launched(tmp_path, bars, *words).end()
+    assert code == 0, err
+    alone = onsight.train(bars, out=tmp_path / "one", epochs=3, **ALONE)
+    (line,) = out.splitlines()
+    told = json.loads(line)
+    assert told["ranks"] == 2
+    for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
+        assert told[name] == alone.results[name]
+    assert err.count("; torch ") == 1
+    assert err.count("epoch 1/3") == 1
+    assert err.count("of the 16 pictures of a batch") == 2
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
+    events = list((tmp_path / "two" / "tensorboard").glob("*tfevents*"))
+    assert len(events) == 1
+    mine, theirs = (rows_of(tmp_path / name / "predictions.csv") for name in ("one", "two"))
+    assert len(mine) == alone.results["images"]
+    for column in ("path", "label", "predicted"):
+        assert [row[column] for row in theirs] == [row[column] for row in mine]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job_and_is_named(bars, tmp_path, rank):
+    run, processes = start_endless(bars, tmp_path)
+    assert listening_beyond_loopback([run.process.pid, *processes.values()]) == []
+    os.kill(processes[rank], signal.SIGKILL)
+    code, out, err = run.end(PROMISED_SECONDS)
+    assert (code, out) == (1, "")
+    assert err.count("error: ") == 1
+    assert f"error: rank {rank} (process {processes[rank]}) was lost" in err
+    assert "Traceback" not in err
+    assert f"--out {tmp_path / 'run'} --resume" in err
+
+
+def test_a_stopped_rank_ends_the_job_and_is_named(bars, tmp_path):
+    run, processes = start_endless(bars, tmp_path)
+    os.kill(processes[1], signal.SIGSTOP)
+    code, out, err = run.end(PROMISED_SECONDS)
+    assert (code, out) == (1, "")
+    assert err.count("error: ") == 1
+    assert f"error: rank 1 (process {processes[1]} on " in err
+    assert "has not been heard of" in err
+
+
+def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
+    run, _ = start_endless(bars, tmp_path)
+    run.process.kill()
+    limit = time.monotonic() + PROMISED_SECONDS
+    while run.ranks():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    run.process.communicate()
+
+
+def test_a_stopped_run_goes_on_with_any_number_of_ranks(bars, tmp_path):
+    words = [*SMALL, "--epochs", 40, "--ranks", 2, "--out", tmp_path / "run"]
+    run = Launched(tmp_path, bars, *words)
+    run.wait_for(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    run.process.send_signal(signal.SIGTERM)
+    code, out, err = run.end(PROMISED_SECONDS)
+    assert (code, out) == (143, "")
+    assert err.count("error: ") == 1
+    assert "--resume" in err
+    done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert 0 < done < 40
+    shutil.copytree(tmp_path / "run", tmp_path / "alone")
+    words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
+    code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
+    assert code == 0, err
+    onsight.train(bars, out=tmp_path / "alone", resume=True, ranks=1, story=Silence())
+    whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE)
+    expected = weights_of(whole.path)
+    for name in ("run", "alone"):
+        found = weights_of(tmp_path / name)
+        for key, tensor in expected.items():
+            assert torch.allclose(found[key], tensor, rtol=1e-3, atol=1e-3), (name, key)
+        assert len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) == 40
+
+
+def weights_of(run):
+    return read_tensors(run / "model.safetensors")[0]
+
+
+def test_an_interrupt_before_the_first_step_ends_quietly(bars, tmp_path):
+    run = Launched(tmp_path, bars, *ENDLESS, "--ranks", 2, "--out", tmp_path / "run")
+    limit = time.monotonic() + PROMISED_SECONDS
+    while not run.ranks():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    time.sleep(0.5)  # torch is being imported
+    run.process.send_signal(signal.SIGINT)
+    code, out, err = run.end(PROMISED_SECONDS)
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err
+    assert err.count("error: ") == 1
+
+
+def test_a_slip_in_data_is_told_once(bars, tmp_path, capfd):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(bars) + "x", "--ranks", "2", "--out", str(tmp_path / "run")])
+    assert stop.value.code == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("error: ") == 1
+    assert "does not exist" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ranks", "2", "--device", "cuda:7"], "no device 'cuda:7'"),
+        (["--device", "cpu,cpu"], "each named once"),
+        (["--ranks", "-1"], "--ranks -1"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_before_any_starts(bars, capsys, words, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(bars), *words])
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("error: ") == 1
+
+
+def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd, users_network):
+    fields = {"model": users_network("01"), "image_size": "16", "threads": 1, "epochs": 5}
+    with pytest.raises(OnsightError, match="rank [01] failed:\n") as caught:
+        onsight.train(bars, out=tmp_path / "run", ranks=2, **fields)
+    told = str(caught.value) + capfd.readouterr().err
+    assert caught.value.exit_code == 1
+    assert told.count("RuntimeError: a connection of mine is missing") == 1
+    assert told.count("Traceback") == 1
+    assert "theirs.py" in told
+
+
+def failure(folder, rank, exit_code, *, at=None, **facts):
+    """How torch's launcher tells of a rank that failed; with a time it left a message."""
+    path = folder / f"{rank}.json"
+    if at is not None:
+        extra = {"timestamp": str(at), "exit_code": exit_code, "lost": False, "bug": False}
+        content = {"message": {"message": f"said by {rank}", "extraInfo": extra | facts}}
+        path.write_text(json.dumps(content))
+    return ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=exit_code, error_file=str(path))
+
+
+NOW = 4_000_000_000  # later than any clock that torch looks at: the message comes last
+
+
+def test_who_was_ended_by_the_launcher_is_not_the_cause(tmp_path):
+    failures = {0: failure(tmp_path, 0, -15), 1: failure(tmp_path, 1, 2, at=NOW)}
+    error = launch._explain(failures, tmp_path)
+    assert (str(error), error.exit_code) == ("said by 1", 2)
+
+
+def test_a_killed_rank_is_the_cause_though_others_missed_it(tmp_path):
+    failures = {0: failure(tmp_path, 0, 1, at=NOW, lost=True), 1: failure(tmp_path, 1, -9)}
+    error = launch._explain(failures, tmp_path)
+    assert isinstance(error, RankLost)
+    assert "rank 1 (process 101) was lost, ended by SIGKILL" in str(error)
+
+
+def test_the_first_message_is_the_one_that_is_told(tmp_path):
+    failures = {0: failure(tmp_path, 0, 1, at=20), 1: failure(tmp_path, 1, 2, at=10)}
+    assert str(launch._explain(failures, tmp_path)) == "said by 1"
+
+
+def test_a_rank_that_ends_alone_by_a_signal_is_named(tmp_path):
+    error = launch._explain({1: failure(tmp_path, 1, -15)}, tmp_path)
+    assert "rank 1 (process 101) was lost, ended by SIGTERM" in str(error)

@@ -1,0 +1,127 @@
+"""Oracle: the recipe's training as its tutorials write it, on the same pictures in their order."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import onsight
+from onsight.data.index import TRAIN
+from onsight.models.catalog import make_model
+from onsight.randomness import key, permutation
+from onsight.report.console import Silence
+from onsight.tensorfile import read_tensors
+from onsight.training import run as run_module
+from onsight.training.step import Step
+
+EPOCHS, IMAGES = 2, 402
+
+
+class LeNet(nn.Module):
+    """The tutorials' network, by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 5)
+        self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 5 * 5, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv1(x)))
+        x = self.pool(F.relu(self.conv2(x)))
+        x = torch.flatten(x, 1)
+        x = F.relu(self.fc1(x))
+        x = F.relu(self.fc2(x))
+        return self.fc3(x)
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """A small folder in the format of CIFAR-10's authors."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+
+    def write(name, count):
+        labels = [number % 10 for number in range(count)]
+        data = rng.integers(0, 256, (count, 3072), np.uint8)
+        data[:, :1024] //= 1 + np.array(labels, np.uint8)[:, None]
+        content = {b"data": data, b"labels": labels}
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+
+    for number, count in enumerate((82, 80, 80, 80, 80), start=1):
+        write(f"data_batch_{number}", count)
+    write("test_batch", 40)
+    names = {b"label_names": [f"class{number}".encode() for number in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
+    return folder
+
+
+@pytest.fixture
+def trained(cifar, tmp_path, monkeypatch):
+    """Trains by the recipe; gives the run, its losses and its data."""
+    losses, opened = [], []
+    real_step, real_open = Step.__call__, run_module.open_dataset
+
+    def noted_step(self, *batch):
+        losses.append(real_step(self, *batch))
+        return losses[-1]
+
+    def noted_open(*arguments):
+        opened.append(real_open(*arguments))
+        return opened[-1]
+
+    def train(**fields):
+        monkeypatch.setattr(Step, "__call__", noted_step)
+        monkeypatch.setattr(run_module, "open_dataset", noted_open)
+        fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": 1, "device": "cpu"}
+        run = onsight.train(cifar, out=tmp_path / "run", story=Silence(), **fields)
+        return run, losses, opened[0]
+
+    return train
+
+
+def plain_loop(dataset, batch_size):
+    """Losses and final weights of the loop that every tutorial writes."""
+    pictures, ids = dataset.pictures, dataset.ids(TRAIN)
+    assert len(ids) == IMAGES
+    x = pictures.pixels[pictures.rows].view(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()
+    x = (x.float() / 255 - 0.5) / 0.5
+    torch.manual_seed(key(0) >> 1)
+    initial = make_model("lenet", (3, 32, 32), 10).state_dict()
+    net = LeNet()
+    net.load_state_dict(dict(zip(net.state_dict(), initial.values(), strict=True)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
+    losses = []
+    for epoch in range(EPOCHS):
+        order = ids[permutation(0, epoch, len(ids))]
+        for batch in torch.split(order, batch_size):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x[batch]), pictures.labels[batch])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, list(net.state_dict().values())
+
+
+@pytest.mark.parametrize("batch_size", [4, 32])
+def test_the_recipe_is_the_tutorials_loop_to_the_bit(trained, batch_size):
+    run, losses, dataset = trained(batch_size=batch_size, memory_format="contiguous")
+    expected, weights = plain_loop(dataset, batch_size)
+    assert losses == expected
+    net = make_model("lenet", (3, 32, 32), 10)
+    saved = read_tensors(run.path / "checkpoints" / "best.safetensors")[0]
+    for name, theirs in zip(net.state_dict(), weights, strict=True):
+        assert torch.equal(saved[name], theirs), name
+
+
+def test_channels_last_changes_no_more_than_rounding(trained):
+    _, losses, dataset = trained(batch_size=4)
+    expected, _ = plain_loop(dataset, 4)
+    assert losses[:200] == pytest.approx(expected[:200], rel=1e-4)

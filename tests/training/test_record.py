@@ -1,0 +1,196 @@
+"""What is recorded on the way: lines, rows, TensorBoard, and a model file of every epoch."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import onsight
+from onsight.errors import Interrupted
+from onsight.report.console import Silence
+from onsight.tensorfile import read_tensors
+from onsight.training import finish, world
+from onsight.training.progress import line_steps
+from onsight.training.step import Step
+
+TAGS = {
+    "loss/train": "train_loss",
+    "loss/validation": "validation_loss",
+    "accuracy/validation": "validation_accuracy",
+    "loss/test": "test_loss",
+    "accuracy/test": "test_accuracy",
+    "learning_rate": "learning_rate",
+    "images_per_second": "images_per_second",
+}
+SETTINGS = {
+    "model": "lenet",
+    "image_size": "16",
+    "batch_size": 16,
+    "epochs": 3,
+    "threads": 1,
+    "log_images": 32,
+    "test_each_epoch": True,
+    "keep_epochs": True,
+}
+
+
+class StopAfter:
+    """A stop request that comes true after so many steps."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __bool__(self):
+        self.steps -= 1
+        return self.steps <= 0
+
+
+def train(bars, out, **fields):
+    return onsight.train(bars, out=out, story=Silence(), **SETTINGS | fields)
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def scalars_of(folder):
+    """(step, value) of each tag."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [(scalar.step, scalar.value) for scalar in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def weights_of(run):
+    return read_tensors(run / "model.safetensors")[0]
+
+
+@pytest.fixture
+def step_losses(monkeypatch):
+    """The loss of every step, as the step itself gives it."""
+    losses = []
+    real = Step.__call__
+
+    def noted(self, *batch):
+        losses.append(real(self, *batch))
+        return losses[-1]
+
+    monkeypatch.setattr(Step, "__call__", noted)
+    return losses
+
+
+@pytest.fixture(params=["in one go", "stopped in an epoch", "stopped behind an epoch"])
+def recorded(request, bars, tmp_path, monkeypatch, step_losses):
+    """A run, whole or stopped and resumed."""
+    out = tmp_path / "run"
+    if request.param == "in one go":
+        return train(bars, out)
+    with monkeypatch.context() as patch:
+        stop_at = 9 if request.param == "stopped in an epoch" else 12
+        patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
+        with pytest.raises(Interrupted):
+            train(bars, out)
+    return onsight.train(bars, out=out, resume=True, story=Silence())
+
+
+def test_tensorboard_equals_the_rows_and_the_lines(recorded, step_losses):
+    rows = rows_of(recorded.path)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    scalars = scalars_of(recorded.path / "tensorboard")
+    assert scalars.keys() == TAGS.keys()
+    for tag, name in TAGS.items():
+        assert [step for step, _ in scalars[tag]] == [1, 2, 3], tag
+        values = [value for _, value in scalars[tag]]
+        assert values == pytest.approx([row[name] for row in rows], rel=1e-6), tag
+
+    lines = [(row["epoch"], line) for row in rows for line in row["lines"]]
+    steps = len(step_losses) // 3
+    scalars = scalars_of(recorded.path / "tensorboard" / "steps")
+    expected = [(epoch - 1) * steps + line["step"] for epoch, line in lines]
+    for tag, name in [("loss/train", "loss"), ("seconds", "seconds")]:
+        assert [step for step, _ in scalars[tag]] == expected
+        values = [value for _, value in scalars[tag]]
+        assert values == pytest.approx([line[name] for _, line in lines], rel=1e-6)
+
+
+def test_a_line_is_the_mean_of_its_steps(recorded, step_losses):
+    rows = rows_of(recorded.path)
+    steps = len(step_losses) // 3
+    assert len(step_losses) == 3 * steps
+    for row in rows:
+        own = step_losses[(row["epoch"] - 1) * steps : row["epoch"] * steps]
+        assert [line["step"] for line in row["lines"]] == list(range(2, steps + 1, 2))
+        for line in row["lines"]:
+            mean = np.mean(own[line["step"] - 2 : line["step"]])
+            assert line["loss"] == pytest.approx(mean, rel=1e-12)
+    seconds = [line["seconds"] for row in rows for line in row["lines"]]
+    assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "steps"),
+    [
+        (8000, 4, 2000),
+        (8000, 32, 200),
+        (8000, 64, 100),
+        (8000, 1, 5000),
+        (8000, 8000, 1),
+        (10, 128, 1),
+        (0, 4, 0),
+    ],
+)
+def test_lines_come_at_round_steps(images, batch, steps):
+    assert line_steps(images, batch) == steps
+
+
+def test_every_epochs_model_file_is_that_epochs_network(recorded, bars):
+    rows = rows_of(recorded.path)
+    files = sorted((recorded.path / "checkpoints").glob("epoch-*"))
+    assert [file.name for file in files] == [f"epoch-{n:02d}.safetensors" for n in (1, 2, 3)]
+    for file, row in zip(files, rows, strict=True):
+        found = onsight.evaluate(file, bars)
+        assert found["images"] == row["test_images"]
+        assert found["accuracy"] == row["test_accuracy"]
+    best = recorded.results["best_epoch"]
+    kept, last = read_tensors(files[best - 1])[0], weights_of(recorded.path)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in last.items())
+    pictures = sorted(bars.rglob("*.png"))[:20]
+    own, plain = onsight.load(recorded.path), onsight.load(files[best - 1])
+    assert own.predict(pictures) == plain.predict(pictures)
+
+
+def test_telling_the_test_result_chooses_nothing(bars, tmp_path):
+    told = train(bars, tmp_path / "told")
+    silent = train(bars, tmp_path / "silent", test_each_epoch=False)
+    assert "test_accuracy" in rows_of(told.path)[0]
+    assert "test_accuracy" not in rows_of(silent.path)[0]
+    assert told.results["best_epoch"] == silent.results["best_epoch"]
+    assert told.results["confusion"] == silent.results["confusion"]
+    mine, theirs = weights_of(told.path), weights_of(silent.path)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 7, 64, 12])
+def test_counts_do_not_depend_on_the_batch_of_an_evaluation(bars, tmp_path, monkeypatch, batch):
+    monkeypatch.setattr(finish, "BATCH_SIZE", batch)
+    run = train(bars, tmp_path / "run", epochs=1)
+    results = run.results
+    truth = [row["images"] for row in results["classes"]]
+    assert [sum(row) for row in results["confusion"]] == truth
+    assert sum(truth) == results["images"] == 12
+    assert len((run.path / "predictions.csv").read_text().splitlines()) == 1 + 12
+
+
+def test_saved_weights_predict_the_same_bits(bars, tmp_path):
+    run = train(bars, tmp_path / "run", epochs=1)
+    for name in ("once.csv", "twice.csv"):
+        found = onsight.evaluate(run.path, bars, csv=tmp_path / name)
+        assert found["confusion"] == run.results["confusion"]
+        assert (tmp_path / name).read_text() == (run.path / "predictions.csv").read_text()
