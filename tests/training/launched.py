@@ -1,11 +1,13 @@
 """Commands of several ranks as real processes, found again by their own temporary folder."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 SMALL = ["--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
 USERS = '''
@@ -32,6 +34,8 @@ class Faulty(nn.Module):
 class Launched:
     """`python -m onsight train` with a temporary folder of its own."""
 
+    started: ClassVar[list["Launched"]] = []
+
     def __init__(self, folder: Path, *words):
         self.temporary = folder / "temporary"
         self.temporary.mkdir(exist_ok=True)
@@ -42,6 +46,16 @@ class Launched:
             text=True,
             env=os.environ | {"TMPDIR": str(self.temporary)},
         )
+        self.started.append(self)
+
+    def abandon(self):
+        """End what a failed test has left."""
+        for number in self.ranks().values():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
     def wait_for(self, path, seconds=60):
         """Wait until the run has written a file."""

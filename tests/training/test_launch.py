@@ -47,6 +47,14 @@ def start_endless(bars, folder, ranks=2):
     return run, processes
 
 
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """Whatever a failed test has left ends with it."""
+    yield
+    while Launched.started:
+        Launched.started.pop().abandon()
+
+
 @pytest.fixture
 def users_network(tmp_path, monkeypatch):
     """Writes a module of the user's whose network fails on some ranks."""

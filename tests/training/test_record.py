@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 import onsight
 from onsight.errors import Interrupted
@@ -14,6 +15,7 @@ from onsight.report.console import Silence
 from onsight.tensorfile import read_tensors
 from onsight.training import finish, world
 from onsight.training.progress import line_steps
+from onsight.training.record import Record
 from onsight.training.step import Step
 
 TAGS = {
@@ -28,10 +30,10 @@ TAGS = {
 SETTINGS = {
     "model": "lenet",
     "image_size": "16",
-    "batch_size": 16,
+    "batch_size": 20,  # 5 steps an epoch: the last makes no line
     "epochs": 3,
     "threads": 1,
-    "log_images": 32,
+    "log_images": 40,
     "test_each_epoch": True,
     "keep_epochs": True,
 }
@@ -72,6 +74,12 @@ def weights_of(run):
     return read_tensors(run / "model.safetensors")[0]
 
 
+@pytest.fixture(autouse=True)
+def files_in_order(monkeypatch):
+    """TensorBoard sorts a process's files of one second by a count, where 10 comes before 9."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
+
+
 @pytest.fixture
 def step_losses(monkeypatch):
     """The loss of every step, as the step itself gives it."""
@@ -93,7 +101,7 @@ def recorded(request, bars, tmp_path, monkeypatch, step_losses):
     if request.param == "in one go":
         return train(bars, out)
     with monkeypatch.context() as patch:
-        stop_at = 9 if request.param == "stopped in an epoch" else 12
+        stop_at = 9 if request.param == "stopped in an epoch" else 10
         patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
         with pytest.raises(Interrupted):
             train(bars, out)
@@ -132,6 +140,23 @@ def test_a_line_is_the_mean_of_its_steps(recorded, step_losses):
             assert line["loss"] == pytest.approx(mean, rel=1e-12)
     seconds = [line["seconds"] for row in rows for line in row["lines"]]
     assert seconds == sorted(seconds)
+
+
+def test_a_killed_run_leaves_no_point_that_its_resumption_tells_anew(tmp_path):
+    rows = [{"epoch": epoch, "train_loss": float(epoch)} for epoch in (1, 2, 3)]
+    first = Record(tmp_path, [], 0)
+    for row in rows:
+        first.add(row)
+        first.add_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
+    first.close()
+    again = Record(tmp_path, rows[:1], 5)  # its last checkpoint was that of the first epoch
+    again.add_line({"loss": 2.0, "seconds": 2.0}, 10)
+    again.add({"epoch": 2, "train_loss": 20.0})
+    again.close()
+    scalars = scalars_of(tmp_path / "tensorboard")
+    assert scalars["loss/train"] == [(1, 1.0), (2, 20.0)]
+    assert scalars_of(tmp_path / "tensorboard" / "steps")["loss/train"] == [(5, -1.0), (10, 2.0)]
+    assert [row["epoch"] for row in rows_of(tmp_path)] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Who is lost and who is stuck: judged on made-up beats and clocks, then over a real store."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -217,10 +218,31 @@ def test_who_leaves_is_missed_by_nobody(store, hasty):
     first.leave()
 
 
-def test_the_warden_ends_a_silent_process(store, hasty):
+def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monkeypatch):
+    first = Watch(store, 0, 2)
+    monkeypatch.setattr(watch.Watch, "_keep", lambda self: None)
+    Watch(store, 1, 2)
+    assert first.find_lost() == [1]
+    first.leave()
+
+
+@pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])
+def test_the_warden_ends_a_process_that_is_stopped(store, hasty, beat):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     store.set("process/0", str(sleeper.pid))
-    store.set("beat/0", "1 0 1")
+    store.set("beat/0", beat)
     warden = Warden(store, 1)
-    assert sleeper.wait(SOON) == -9
+    assert sleeper.wait(SOON) == -signal.SIGKILL
     warden.leave()
+
+
+def test_the_warden_ends_a_process_that_keeps_the_others_waiting(store, hasty):
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    first, second = (Watch(store, rank, 2) for rank in range(2))
+    first.excused = second.excused = False
+    first.arrived = 1
+    store.set("process/1", str(sleeper.pid))
+    warden = Warden(store, 2)
+    assert sleeper.wait(SOON) == -signal.SIGKILL
+    for thread in (warden, first, second):
+        thread.leave()

@@ -108,6 +108,7 @@ class Watch:
         self.lock = threading.Lock()
         self.store.set(f"process/{rank}", str(os.getpid()))
         self.store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
+        self._beat(0)  # at once: who never beat is not missed
         self.thread = threading.Thread(target=self._keep, name="watch", daemon=True)
         self.thread.start()
 
@@ -141,13 +142,16 @@ class Watch:
         while not self.over.wait(BEAT_SECONDS):
             beats += 1
             try:
-                self.store.set(f"beat/{self.rank}", f"{beats} {self.arrived} {int(self.excused)}")
+                self._beat(beats)
                 with self.lock:
                     self.lookout.read(self.store, time.monotonic())
             except RuntimeError:
                 if not self.over.is_set():
                     end_job("the process that keeps the ranks together is gone")
             self._judge()
+
+    def _beat(self, number: int) -> None:
+        self.store.set(f"beat/{self.rank}", f"{number} {self.arrived} {int(self.excused)}")
 
     def _judge(self) -> None:
         with self.lock:
@@ -163,9 +167,9 @@ class Watch:
 
 
 class Warden:
-    """Looks out for the ranks from their launcher, and ends those that are stopped.
+    """Looks out for the ranks from their launcher, and ends those that are stopped or stuck.
 
-    A stopped process heeds no signal but the last; without it the launcher would wait long.
+    Such a process heeds no signal but the last; without it the launcher would wait long.
     """
 
     def __init__(self, store: Store, size: int) -> None:
@@ -183,7 +187,8 @@ class Warden:
     def _keep(self) -> None:
         while not self.over.wait(BEAT_SECONDS):
             self.lookout.read(self.store, time.monotonic())
-            for rank in self.lookout.silent(time.monotonic(), LOST_SECONDS + 2 * BEAT_SECONDS):
+            earlier = time.monotonic() - 2 * BEAT_SECONDS  # the ranks may find it and say so first
+            for rank in self.lookout.silent(earlier, LOST_SECONDS) + self.lookout.stuck(earlier):
                 process = int(self.store.get(f"process/{rank}"))
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)

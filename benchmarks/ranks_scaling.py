@@ -1,0 +1,73 @@
+"""How much faster are two ranks of one thread than one, and how much could they be?
+
+    python benchmarks/ranks_scaling.py DATA [--pairs 5] [--batch-size 256]
+
+The LeNet at the same batch size a rank, so that two ranks share a batch twice as large. In turn:
+one rank; two ranks; and, as the limit that the machine sets, two runs of one rank each at the
+same time, which share nothing. images/s over the epochs after the first, from metrics.jsonl.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from onsight.hardware.devices import processor_name
+
+
+def start(data, out, ranks, batch_size):
+    words = [data, "--model", "lenet", "--image-size", "32", "--epochs", "3", "--threads", "1"]
+    words += ["--ranks", str(ranks), "--batch-size", str(ranks * batch_size), "--out", str(out)]
+    command = [sys.executable, "-m", "onsight", "train", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def images_a_second(process, out):
+    if process.wait() != 0:
+        raise SystemExit(f"the run in {out} failed")
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return statistics.mean(row["images_per_second"] for row in rows[1:])
+
+
+def measure(data, folder, batch_size):
+    """images/s of one rank, of two ranks, and of two runs side by side."""
+    places = [folder / name for name in ("one", "two", "left", "right")]
+    one = images_a_second(start(data, places[0], 1, batch_size), places[0])
+    two = images_a_second(start(data, places[1], 2, batch_size), places[1])
+    beside = [start(data, place, 1, batch_size) for place in places[2:]]
+    apart = sum(map(images_a_second, beside, places[2:]))
+    return one, two, apart
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--batch-size", type=int, default=256)
+    options = parser.parse_args()
+    ratios, limits = [], []
+    for _ in range(options.pairs):
+        with tempfile.TemporaryDirectory() as folder:
+            one, two, apart = measure(options.data, Path(folder), options.batch_size)
+        ratios.append(two / one)
+        limits.append(apart / one)
+        print(f"one rank {one:,.0f}, two ranks {two:,.0f}, two runs apart {apart:,.0f} images/s")
+    facts = {
+        "processor": processor_name(),
+        "torch": torch.__version__,
+        "batch_size_a_rank": options.batch_size,
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "limit": statistics.median(limits),
+        "limits": limits,
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()
