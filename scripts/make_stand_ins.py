@@ -57,9 +57,19 @@ def dump(path: Path, content: dict[bytes, object]) -> None:
 
 def make_pets(source: Path, target: Path, jpegs: int) -> None:
     photographs = sorted(path for path in source.rglob("*.jpg") if path.stat().st_size > 200_000)
+    # One photograph in several sizes has a folder of its own: it must not be in both classes.
+    motifs = sorted({path.relative_to(source).parts[0] for path in photographs})
+    groups = [
+        [
+            path
+            for path in photographs
+            if motifs.index(path.relative_to(source).parts[0]) % 2 == side
+        ]
+        for side in (0, 1)
+    ]
     jobs = [
-        (photographs[number::2], target / "PetImages" / name, jpegs, BROKEN[name])
-        for number, name in enumerate(BROKEN)
+        (group, target / "PetImages" / name, jpegs, BROKEN[name])
+        for group, name in zip(groups, BROKEN, strict=True)
     ]
     with ProcessPoolExecutor(len(jobs)) as pool:
         list(pool.map(make_class, *zip(*jobs, strict=True)))

@@ -65,10 +65,11 @@ class Step:
                 value += loss.item() * share
                 self._backward(loss, share)
         loss, share = self._forward(*last, weight)
-        (value,) = self.world.total([value + loss.item() * share])
+        total = self.world.total(value + loss.item() * share)
+        self._backward(loss, share)
+        value = total()
         if not math.isfinite(value):
             raise NonFiniteStepError(f"the loss is {value}")
-        self._backward(loss, share)
         self._update()
         return value
 

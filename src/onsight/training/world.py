@@ -41,9 +41,9 @@ class World:
         """Whether this rank writes the files and tells the story."""
         return self.rank == 0
 
-    def total(self, numbers: list[float]) -> list[float]:
-        """The sums of each rank's numbers."""
-        return numbers
+    def total(self, number: float) -> Callable[[], float]:
+        """Begin to sum each rank's number; call what comes back to wait for the sum."""
+        return lambda: number
 
     def total_tensor(self, tensor: Tensor) -> Tensor:
         """The sum of each rank's tensor, on the CPU."""
@@ -108,13 +108,22 @@ class Ranks(World):
         """Whether a signal has asked any rank to stop, as of the last total."""
         return self.any_stop
 
-    def total(self, numbers: list[float]) -> list[float]:
-        """The sums of each rank's numbers, in float64; a wish to stop travels with them."""
+    def total(self, number: float) -> Callable[[], float]:
+        """Begin to sum each rank's number in float64; a wish to stop travels with it.
+
+        The sum is on its way during what is done before it is waited for.
+        """
         self.arrive()
-        mine = torch.tensor([*numbers, float(bool(self.stop))], dtype=torch.float64)
-        *sums, stops = self.total_tensor(mine).tolist()
-        self.any_stop = stops > 0
-        return sums
+        mine = torch.tensor([number, float(bool(self.stop))], dtype=torch.float64)
+        under_way = dist.all_reduce(mine, async_op=True)
+
+        def wait() -> float:
+            under_way.wait()
+            value, stops = mine.tolist()
+            self.any_stop = stops > 0
+            return float(value)
+
+        return wait
 
     def total_tensor(self, tensor: Tensor) -> Tensor:
         """The sum of each rank's tensor, on the CPU."""
