@@ -98,6 +98,7 @@ def train(case, world):
     place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
     loader = Loader(make_pictures(facts["count"]), ids, facts["batch"], CPU, **place)
     losses, seen, epoch = [], [], 0
+    before = world.watch.arrived if world.size > 1 else 0
     while len(losses) < facts["steps"]:
         for batch in loader.epoch(1, epoch):
             numbers = augmentation.draw(1, epoch, batch.ids)
@@ -109,7 +110,8 @@ def train(case, world):
         epoch += 1
     pictures = [[i for share in shares for i in json.loads(share)] for shares in seen]
     weights = {name: tensor.flatten().tolist() for name, tensor in net.state_dict().items()}
-    return {"losses": losses, "pictures": pictures, "weights": weights}
+    arrived = world.watch.arrived - before if world.size > 1 else 0
+    return {"losses": losses, "pictures": pictures, "weights": weights, "arrived": arrived}
 
 
 def evaluate(count, world):

@@ -48,6 +48,11 @@ def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared, 
     assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10 if exact else 1e-5)
 
 
+def test_the_watch_sees_forward_and_backward_of_every_step(shared):
+    plain = shared["trained"]["plain"]
+    assert plain["arrived"] == 2 * len(plain["losses"])
+
+
 def test_the_steps_learn(alone):
     losses = alone["trained"]["plain"]["losses"]
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])

@@ -6,9 +6,12 @@ update is that of one process, whatever the number of ranks.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,6 +42,7 @@ class Replica:
             gradient_as_bucket_view=True,
             find_unused_parameters=_has_idle_parameters(net, shape, device),
         )
+        self.parallel.register_comm_hook(world, _count_and_add_up)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The logits (B, K) of this rank's share of a batch, which may be empty."""
@@ -59,6 +63,12 @@ class Replica:
         """Backward passes here only add up gradients; a later one sends them."""
         waiting: AbstractContextManager[None] = self.parallel.no_sync()
         return waiting
+
+
+def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """What torch does with gradients that are ready, seen by the watch: a backward can hang too."""
+    world.arrive()
+    return allreduce_hook(cast(dist.ProcessGroup, dist.group.WORLD), bucket)
 
 
 def gather_outcome(part: Outcome, ids: Tensor, world: World) -> Outcome:
