@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from onsight.config import Config, read_about, recipe_names
+from onsight.config import Config, config_layers, make_config, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
 
 _RUN = Group("Run", sort_key=0)
@@ -15,6 +15,12 @@ _DATA = (
     "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. A "
     "--recipe names its own, so that with one it may be left out."
 )
+Recipe = Annotated[
+    str | None, Parameter(group=_RUN, help="A ready-made config; see `onsight recipes`.")
+]
+ConfigFile = Annotated[
+    Path | None, Parameter(group=_RUN, help="A TOML file such as a run's config.toml.")
+]
 Json = Annotated[
     bool, Parameter(name="--json", negative="", help="Print one JSON object on stdout.")
 ]
@@ -33,12 +39,8 @@ def train(
     out: Annotated[
         Path | None, Parameter(group=_RUN, help="Run folder to make. Default: runs/NAME.")
     ] = None,
-    recipe: Annotated[
-        str | None, Parameter(group=_RUN, help="A ready-made config; see `onsight recipes`.")
-    ] = None,
-    config: Annotated[
-        Path | None, Parameter(group=_RUN, help="A TOML file such as a run's config.toml.")
-    ] = None,
+    recipe: Recipe = None,
+    config: ConfigFile = None,
     resume: Annotated[
         bool, Parameter(group=_RUN, negative="", help="Go on with the stopped run in --out.")
     ] = False,
@@ -216,12 +218,8 @@ def explain(
         str,
         Parameter(group=_RUN, help="Such as 4,32. Empty: 4, 32, 128, 512 and the config's own."),
     ] = "",
-    recipe: Annotated[
-        str | None, Parameter(group=_RUN, help="A ready-made config; see `onsight recipes`.")
-    ] = None,
-    config: Annotated[
-        Path | None, Parameter(group=_RUN, help="A TOML file such as a run's config.toml.")
-    ] = None,
+    recipe: Recipe = None,
+    config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
@@ -234,15 +232,13 @@ def explain(
     """
     from rich.console import Console
 
-    from onsight.config import make_config, read_config_file, read_recipe
     from onsight.explain.compare import compare as compare_devices
     from onsight.explain.show import facts, print_comparison
     from onsight.explain.sizes import read_batch_sizes
 
-    layers = [read_recipe(recipe) if recipe else {}, read_config_file(config) if config else {}]
     comparison = compare_devices(
         data,
-        make_config(*layers, _given(fields)),
+        make_config(*config_layers(recipe, config, _given(fields))),
         compare.split(",") if compare else (),
         read_batch_sizes(batch_sizes) if batch_sizes else (),
     )

@@ -266,6 +266,17 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no TOML file: {error}") from error
 
 
+def config_layers(
+    recipe: str | None, config_file: str | Path | None, fields: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The fields of a recipe, of a file and as given, the last to win. Raises ConfigError."""
+    return [
+        read_recipe(recipe) if recipe else {},
+        read_config_file(Path(config_file)) if config_file else {},
+        fields,
+    ]
+
+
 def save_config(config: Config, path: Path) -> None:
     """Write a config where `--config` can read it again."""
     write_atomically(path, tomli_w.dumps(config.model_dump()).encode())

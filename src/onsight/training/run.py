@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Config, make_config, read_config_file, read_recipe, save_config
+from onsight.config import Config, config_layers, make_config, read_config_file, save_config
 from onsight.data.cache import cache_folder
 from onsight.data.dataset import (
     Dataset,
@@ -238,11 +238,7 @@ def _resolve_config(
     fields: dict[str, Any],
 ) -> Config:
     """Flags over file over recipe over defaults; a resumed run keeps its own."""
-    layers = [
-        read_recipe(recipe) if recipe else {},
-        read_config_file(Path(config_file)) if config_file else {},
-        fields,
-    ]
+    layers = config_layers(recipe, config_file, fields)
     asked = make_config(*layers)
     if resumed is None:
         return asked

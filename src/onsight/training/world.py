@@ -17,7 +17,7 @@ from onsight.training.watch import Watch
 STORE = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher keeps
 
 _JOIN = timedelta(minutes=5)  # machines of a cluster do not start at once
-_COLLECTIVE = timedelta(minutes=30)  # the watch ends a lost job long before
+_COLLECTIVE = timedelta(minutes=30)  # of a process that hangs in evaluation; else the watch ends it
 _LONG = timedelta(days=7)  # decoding may take hours; the watch ends a lost job
 
 
@@ -26,7 +26,6 @@ class World:
 
     rank = 0
     size = 1
-    local_size = 1
 
     def __init__(self) -> None:
         self.stop = StopRequest()
@@ -86,7 +85,7 @@ class Ranks(World):
         super().__init__()
         self.any_stop = False
         self.rank, self.size = seat.rank, seat.size
-        self.local_rank, self.local_size, self.node = seat.local_rank, seat.local_size, seat.node
+        self.local_rank, self.node = seat.local_rank, seat.node
         self.store = _meet(seat)
         backend = "gloo"
         if device.type != "cpu":
