@@ -65,7 +65,7 @@ def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
     former = torch.get_num_threads()
     seen = []
     candidate = Candidate("3 threads", CPU, former + 2, "fp32")
-    assert measure_seconds(lambda: seen.append(torch.get_num_threads()), candidate) >= 0
+    measure_seconds(lambda: seen.append(torch.get_num_threads()), candidate)
     assert (seen, torch.get_num_threads()) == ([former + 2], former)
     with pytest.raises(ZeroDivisionError):
         measure_seconds(lambda: 1 / 0, candidate)
