@@ -5,6 +5,8 @@ A counter-based generator: the key words are mixed by the splitmix64 finaliser
 and number of ranks draws the same numbers.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
+_COLUMNS = 64  # numbers that a picture has in an epoch
 
 
 def _signed(word: int) -> int:
@@ -47,13 +50,14 @@ def _mix_tensor(words: Tensor) -> Tensor:
     return words ^ _shift_right(words, 31)
 
 
-def uniform(seed: int, epoch: int, ids: Tensor, columns: int) -> Tensor:
-    """Numbers in [0, 1), one row a picture, a function of (seed, epoch, id, column).
+def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
+    """Numbers in [0, 1), one row a picture, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) picture numbers. Returns float32 (B, columns) on the ids' device.
+    ids: int64 (B,) picture numbers; columns: which of 64 are wanted, so that nothing is drawn
+    for those that are not. Returns float32 (B, len(columns)) on the ids' device.
     """
     base = _signed(key(seed, epoch))
-    counters = ids.unsqueeze(1) * columns + torch.arange(columns, device=ids.device)
+    counters = ids.unsqueeze(1) * _COLUMNS + torch.tensor(columns, device=ids.device)
     words = _mix_tensor(_mix_tensor(counters) ^ base)
     return _shift_right(words, 40).to(torch.float32) * (1.0 / (1 << 24))
 

@@ -113,7 +113,7 @@ def test_box_covers_its_share_around_its_centre():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0])
 def test_beta_has_the_moments_of_its_law(alpha):
-    numbers = uniform(0, 0, torch.arange(40_000), 2 * _TRIES)
+    numbers = uniform(0, 0, torch.arange(40_000), range(2 * _TRIES))
     drawn = beta(numbers, alpha).double()
     assert abs(drawn.mean() - 0.5) < 0.01
     assert abs(drawn.var() - 1 / (4 * (2 * alpha + 1))) < 0.004

@@ -14,11 +14,12 @@ from onsight.randomness import uniform
 _LOG_RATIO = math.log(4 / 3)  # aspect of a random-resized crop, either way
 _TRIES = 16  # Jöhnk's rejection accepts at least half of the time for alpha <= 1
 
-# Columns of the numbers drawn for a picture; a new one is added at the end only, before MIX.
+# Columns of the numbers drawn for a picture; a new one takes a number that no other has.
 FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
 BRIGHTNESS, CONTRAST, SATURATION, CUT_Y, CUT_X, MIX_KIND, MIX_Y, MIX_X = range(8, 16)
-MIX = 16
-_COLUMNS = MIX + 2 * _TRIES
+_TRIED = range(16, 16 + 2 * _TRIES)
+
+Numbers = dict[int, Tensor]  # what was drawn by column: float32 (B,)
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,25 @@ class Augmentation:
         """Whether pixels are resampled rather than moved whole."""
         return self.crop_area < 1 or self.rotate_degrees > 0
 
-    def draw(self, seed: int, epoch: int, ids: Tensor) -> Tensor:
-        """The numbers of each picture in [0, 1): float32 (B, columns), none if none are used."""
-        if self == Augmentation():
-            return torch.empty(len(ids), 0, device=ids.device)
-        return uniform(seed, epoch, ids, _COLUMNS if self.mixes else MIX)
+    @property
+    def columns(self) -> list[int]:
+        """The numbers that a picture needs."""
+        columns = [FLIP, DOWN, RIGHT] if self.flip or self.translate or self.warps else []
+        columns += [AREA, RATIO, CROP_Y, CROP_X, ANGLE] if self.warps else []
+        columns += [BRIGHTNESS, CONTRAST, SATURATION] if self.jitter else []
+        columns += [CUT_Y, CUT_X] if self.cutout else []
+        return columns + ([MIX_KIND, MIX_Y, MIX_X, *_TRIED] if self.mixes else [])
+
+    def draw(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
+        """The numbers in [0, 1) that each picture needs, by column."""
+        columns = self.columns
+        if not columns:
+            return {}
+        drawn = uniform(seed, epoch, ids, columns)
+        return dict(zip(columns, drawn.unbind(1), strict=True))
 
     def apply(
-        self, batch: Batch, numbers: Tensor, normalization: Normalization, classes: int
+        self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
     ) -> tuple[Tensor, Tensor]:
         """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed.
 
@@ -59,56 +71,63 @@ class Augmentation:
         """
         images = self._move(batch.images, numbers)
         if self.jitter > 0:
-            factors = 1 + self.jitter * (2 * numbers[:, BRIGHTNESS : SATURATION + 1] - 1)
-            images = transforms.jitter_colour(images.float(), *factors.unbind(1))
+            images = transforms.jitter_colour(
+                images.float(),
+                *(
+                    1 + self.jitter * (2 * numbers[n] - 1)
+                    for n in (BRIGHTNESS, CONTRAST, SATURATION)
+                ),
+            )
         inputs = normalization.apply(images)
         if self.cutout > 0:
-            share = torch.full_like(numbers[:, CUT_Y], self.cutout)
-            holes = transforms.box(numbers[:, CUT_Y], numbers[:, CUT_X], share, *inputs.shape[2:])
+            share = torch.full_like(numbers[CUT_Y], self.cutout)
+            holes = transforms.box(numbers[CUT_Y], numbers[CUT_X], share, *inputs.shape[2:])
             inputs = inputs.masked_fill(holes, 0.0)
         if not self.mixes:
             return inputs, batch.labels
         return self._mix(inputs, batch.labels, numbers, classes)
 
-    def _move(self, images: Tensor, numbers: Tensor) -> Tensor:
+    def _move(self, images: Tensor, numbers: Numbers) -> Tensor:
         if self.warps:
             return self._warp(images.float(), numbers)
         if not self.flip and self.translate == 0:
             return images
         height, width = images.shape[1:3]
-        down = _whole_shift(numbers[:, DOWN], self.translate, height)
-        right = _whole_shift(numbers[:, RIGHT], self.translate, width)
+        down = _whole_shift(numbers[DOWN], self.translate, height)
+        right = _whole_shift(numbers[RIGHT], self.translate, width)
         return transforms.shift_and_flip(images, down, right, self._mirrored(numbers))
 
-    def _mirrored(self, numbers: Tensor) -> Tensor:
-        return numbers[:, FLIP] < (0.5 if self.flip else 0.0)
+    def _mirrored(self, numbers: Numbers) -> Tensor:
+        return numbers[FLIP] < (0.5 if self.flip else 0.0)
 
-    def _warp(self, images: Tensor, numbers: Tensor) -> Tensor:
-        area = self.crop_area + (1 - self.crop_area) * numbers[:, AREA]
+    def _warp(self, images: Tensor, numbers: Numbers) -> Tensor:
+        area = self.crop_area + (1 - self.crop_area) * numbers[AREA]
         spread = _LOG_RATIO if self.crop_area < 1 else 0.0
-        ratio = torch.exp(spread * (2 * numbers[:, RATIO] - 1))
+        ratio = torch.exp(spread * (2 * numbers[RATIO] - 1))
         height = (area / ratio).sqrt().clamp(max=1)
         width = (area * ratio).sqrt().clamp(max=1)
-        shift = 2 * self.translate * (2 * numbers[:, DOWN : RIGHT + 1] - 1)
-        centre_y = (1 - height) * (2 * numbers[:, CROP_Y] - 1) + shift[:, 0]
-        centre_x = (1 - width) * (2 * numbers[:, CROP_X] - 1) + shift[:, 1]
-        radians = math.radians(self.rotate_degrees) * (2 * numbers[:, ANGLE] - 1)
+        down, right = (2 * self.translate * (2 * numbers[n] - 1) for n in (DOWN, RIGHT))
+        centre_y = (1 - height) * (2 * numbers[CROP_Y] - 1) + down
+        centre_x = (1 - width) * (2 * numbers[CROP_X] - 1) + right
+        radians = math.radians(self.rotate_degrees) * (2 * numbers[ANGLE] - 1)
         mirrored = self._mirrored(numbers)
         return transforms.warp(images, height, width, centre_y, centre_x, radians, mirrored)
 
     def _mix(
-        self, inputs: Tensor, labels: Tensor, numbers: Tensor, classes: int
+        self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
         """Mix each picture with the next one."""
         partners, partner_labels = inputs[1:], labels[1:]
-        inputs, labels, numbers = inputs[:-1], labels[:-1], numbers[:-1]
-        blended_share = beta(numbers[:, MIX:], self.mixup or 1.0)
-        box_share = (1 - beta(numbers[:, MIX:], self.cutmix or 1.0)).sqrt()
-        boxes = transforms.box(numbers[:, MIX_Y], numbers[:, MIX_X], box_share, *inputs.shape[2:])
+        inputs, labels = inputs[:-1], labels[:-1]
+        numbers = {column: values[:-1] for column, values in numbers.items()}
+        tries = torch.stack([numbers[column] for column in _TRIED], dim=1)
+        blended_share = beta(tries, self.mixup or 1.0)
+        box_share = (1 - beta(tries, self.cutmix or 1.0)).sqrt()
+        boxes = transforms.box(numbers[MIX_Y], numbers[MIX_X], box_share, *inputs.shape[2:])
         pasted, pasted_share = transforms.paste(inputs, partners, boxes)
         blended = transforms.blend(inputs, partners, blended_share)
         if self.mixup > 0 and self.cutmix > 0:
-            cut = numbers[:, MIX_KIND] < 0.5
+            cut = numbers[MIX_KIND] < 0.5
         else:
             cut = torch.full_like(labels, self.cutmix > 0, dtype=torch.bool)
         mixed = torch.where(cut.view(-1, 1, 1, 1), pasted, blended)
