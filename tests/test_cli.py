@@ -124,6 +124,9 @@ def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     code, out, _ = run_command(capsys, "eval", run, bars, "--json")
     assert code == 0
     assert json.loads(out)["images"] > 0
+    code, out, _ = run_command(capsys, "eval", run, bars, "--views", "flip")
+    assert code == 0
+    assert re.search(r"over views of each picture \(flip\): accuracy [\d.]+% \(95% interval", out)
     code, out, _ = run_command(capsys, "predict", run, bars / "across", bars / "down" / "000.png")
     assert code == 0
     assert len(out.splitlines()) == 61

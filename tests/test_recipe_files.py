@@ -10,7 +10,7 @@ from onsight.data.sources.named import NAMES
 from onsight.errors import ConfigError
 from onsight.models.catalog import make_model
 
-RECIPES = ("cifar10-lenet", "cifar10-quick", "data-parallel", "dogs-vs-cats")
+RECIPES = ("cifar10-lenet", "cifar10-quick", "data-parallel", "dogs-vs-cats", "fast")
 HEADINGS = ("# Reproduces: ", "# Source: ", "# There: ", "# Here: ", "# Command: ")
 
 
@@ -52,9 +52,9 @@ def test_its_fields_are_those_of_a_config_and_fit_its_network(name):
     fields = read_recipe(name)
     config = make_config(fields)
     assert {field: getattr(config, field) for field in fields} == fields
-    assert config.size
+    height, width = config.size or (28, 28)  # fast leaves the size to the data
     channels = 3 if config.channels == "auto" else int(config.channels)
-    make_model(config.model, (channels, *config.size), 2)
+    make_model(config.model, (channels, height, width), 2)
 
 
 def test_settings_of_the_sources():
@@ -71,10 +71,18 @@ def test_settings_of_the_sources():
     assert settings("dogs-vs-cats", "validation_fraction", "test_fraction") == (0.0, 0.1)
     assert settings("cifar10-quick", "test_each_epoch", "keep_epochs") == (True, True)
     assert settings("data-parallel", "ranks", "size") == (2, (1, 5))
-    for name in RECIPES:
+    for name in set(RECIPES) - {"fast"}:
         assert settings(name, "flip", "translate", "validation_fraction") == (False, 0.0, 0.0)
         scaling = "half" if name == "cifar10-lenet" else "none"
         assert settings(name, "normalize") == (scaling,)
+
+
+def test_the_fast_recipe_tells_its_views_beside_and_keeps_its_last_epoch():
+    config = make_config(read_recipe("fast"))
+    assert (config.schedule, config.validation_fraction) == ("linear", 0.0)
+    assert config.recalibrate_norm
+    assert config.test_views != "one"
+    assert (config.precision, config.threads, config.compile) == ("auto", 0, "auto")  # measured
 
 
 def test_the_recipe_on_vectors_needs_nothing_else(monkeypatch, tmp_path):

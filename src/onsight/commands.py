@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from onsight.config import Config, config_layers, make_config, read_about, recipe_names
+from onsight.config import Config, TestViews, config_layers, make_config, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
 
 _RUN = Group("Run", sort_key=0)
@@ -83,6 +83,12 @@ def evaluate(
     cache: Cache = True,
     module: Module = None,
     csv: Annotated[Path | None, Parameter(help="Write a row for every picture here.")] = None,
+    views: Annotated[
+        TestViews,
+        Parameter(
+            help="Tell the accuracy of several views of each picture too, beside the plain one."
+        ),
+    ] = "one",
     json_: Json = False,
 ) -> None:
     """Say how good a model is on DATA, leaving out pictures that it was trained on.
@@ -106,6 +112,7 @@ def evaluate(
         cache=cache,
         module=module,
         csv=csv,
+        views=views,
         story=story,
     )
     for problem in results.pop("problem_rows"):

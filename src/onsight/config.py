@@ -21,6 +21,8 @@ _TRAINING = Parameter(group=Group("Training", sort_key=3))
 _AUGMENTATION = Parameter(group=Group("Augmentation (training pictures only)", sort_key=4))
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 
+TestViews = Literal["one", "flip", "flip-shift"]
+
 
 class Config(BaseModel):
     """What a run does; saved whole as config.toml in the run folder."""
@@ -96,6 +98,12 @@ class Config(BaseModel):
     epochs: Annotated[int, _TRAINING] = Field(
         10, ge=1, description="Passes over the training pictures."
     )
+    budget: Annotated[str, _TRAINING] = Field(
+        "",
+        pattern=r"^$|^[0-9]+(\.[0-9]+)?[smh]$",
+        description="Time for the whole run, as 90s, 5m or 2h, instead of epochs: picture size and "
+        "course of the learning rate are fitted to it, evaluation and report included.",
+    )
     batch_size: Annotated[int, _TRAINING] = Field(
         128, ge=1, description="Pictures a step, over all devices together."
     )
@@ -114,11 +122,12 @@ class Config(BaseModel):
     weight_decay: Annotated[float, _TRAINING] = Field(
         0.05, ge=0, description="Weight decay; biases and norms are spared."
     )
-    schedule: Annotated[Literal["one-cycle", "cosine", "constant"], _TRAINING] = Field(
-        "one-cycle", description="Course of the learning rate over the run."
+    schedule: Annotated[Literal["one-cycle", "cosine", "linear", "constant"], _TRAINING] = Field(
+        "one-cycle",
+        description="Course of the learning rate over the run; linear: straight down to nothing.",
     )
     warmup_epochs: Annotated[float, _TRAINING] = Field(
-        0.0, ge=0, description="Epochs of linear warm-up before cosine or constant."
+        0.0, ge=0, description="Epochs of linear warm-up before cosine, linear or constant."
     )
     loss: Annotated[Literal["cross-entropy", "mse"], _TRAINING] = Field(
         "cross-entropy",
@@ -132,6 +141,11 @@ class Config(BaseModel):
     )
     ema: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, lt=1, description="Decay a step of the weights' moving average; 0 is off."
+    )
+    recalibrate_norm: Annotated[bool, _TRAINING] = Field(
+        False,
+        description="At the end, measure batch norm's statistics anew on 4,096 training pictures "
+        "as they are, without augmentation.",
     )
     clip_norm: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, description="Largest gradient norm; 0 is off."
@@ -155,10 +169,19 @@ class Config(BaseModel):
         False,
         description="Tell the test result after every epoch too; it chooses nothing.",
     )
+    test_views: Annotated[TestViews, _TRAINING] = Field(
+        "one",
+        description="Tell the accuracy of several views of each picture too, beside the plain one: "
+        "flip: it and its mirror image; flip-shift: both, also moved by 1 pixel.",
+    )
     seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything drawn.")
 
     flip: Annotated[bool, _AUGMENTATION] = Field(
         True, description="Mirror left-right half of the time. Turn off for digits or text."
+    )
+    flip_alternates: Annotated[bool, _AUGMENTATION] = Field(
+        False,
+        description="Mirror each picture in every second epoch instead, half of them in the first.",
     )
     translate: Annotated[float, _AUGMENTATION] = Field(
         0.05,
@@ -204,6 +227,21 @@ class Config(BaseModel):
         "auto",
         description="Order of a picture's numbers in memory. auto: channels_last where the "
         "network takes it, which is faster nearly everywhere.",
+    )
+    residency: Annotated[Literal["auto", "device", "memory", "map", "stream"], _MACHINE] = Field(
+        "auto",
+        description="Where decoded pictures wait: device = in the accelerator's own memory, memory "
+        "= copied to RAM, map = in the cache's file, stream = nowhere: each batch is decoded anew. "
+        "auto: the first that has room.",
+    )
+    plan: Annotated[Literal["auto", "fresh", "default"], _MACHINE] = Field(
+        "auto",
+        description="How what is left open here is chosen. auto: by timing the run's own step for "
+        "a few seconds, once for this machine and network; fresh: anew; default: nothing is timed.",
+    )
+    compile: Annotated[Literal["auto", "on", "off"], _MACHINE] = Field(
+        "auto",
+        description="Use torch.compile. auto: in long runs, where a measurement says that it pays.",
     )
     threads: Annotated[int, _MACHINE] = Field(
         0,

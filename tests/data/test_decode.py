@@ -77,6 +77,32 @@ def test_exif_orientation_is_applied(form, orientation):
     assert probe(data) == (*expected.shape[:2], 3)
 
 
+def test_orientation_is_found_behind_other_segments_and_fill_bytes():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain = encoded(Image.fromarray(smooth()), "JPEG", icc_profile=b"x" * 3000, comment=b"hello")
+    turned = encoded(Image.fromarray(smooth()), "JPEG", exif=exif)
+    start = turned.index(b"\xff\xe1")
+    segment = turned[start : start + 2 + int.from_bytes(turned[start + 2 : start + 4])]
+    tables = plain.index(b"\xff\xdb")
+    late = plain[:tables] + b"\xff" + segment + plain[tables:]
+    assert decode(plain).shape[:2] == smooth().shape[:2]
+    assert decode(late).shape[:2] == smooth().shape[1::-1]
+    assert (
+        decode(plain[:tables] + b"\xff\xfe\x00\x08Exif\0\0" + plain[tables:]).shape[:2]
+        == (smooth().shape[:2])
+    )
+
+
+def test_a_jpeg_decoded_without_its_colours_is_its_luma():
+    data = encoded(Image.fromarray(smooth()), "JPEG", quality=95)
+    grey = decode(data, grey=True)
+    luma = np.asarray(Image.open(io.BytesIO(data)).convert("L"), int)
+    assert grey.shape == (*luma.shape, 1)
+    assert np.abs(grey[:, :, 0] - luma).max() <= 2
+    assert np.array_equal(grey, decode(data, grey=True, least=(30, 40)))
+
+
 def test_alpha_is_laid_on_the_background():
     pixels = np.zeros((2, 2, 4), np.uint8)
     pixels[..., 0] = 200

@@ -37,10 +37,10 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def plant(monkeypatch):
-    """A function that gives candidates loops with planted costs (fixed, picture, largest batch)."""
+    """A function that plants the costs of candidates: (fixed, picture, largest batch)."""
 
     def plant(costs):
-        class PlantedLoop:
+        class PlantedTrial:
             def __init__(self, candidate, *_):
                 self.candidate = candidate
 
@@ -53,7 +53,7 @@ def plant(monkeypatch):
 
                 return seconds
 
-        monkeypatch.setattr(comparing, "Loop", PlantedLoop)
+        monkeypatch.setattr(comparing, "_make_trial", PlantedTrial)
 
     return plant
 
@@ -144,7 +144,7 @@ def test_no_memory_even_for_the_network_names_the_remedy(bars, gpu, plant, monke
     def fail(*_):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(comparing, "Loop", fail)
+    monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(DeviceError, match="leave it out of --compare"):
         compare(str(bars), make_config({}), (), (4,), Silence())
 
@@ -153,7 +153,7 @@ def test_a_network_that_fails_is_a_failure(bars, monkeypatch):
     def fail(*_):
         raise RuntimeError("shapes cannot be multiplied")
 
-    monkeypatch.setattr(comparing, "Loop", fail)
+    monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         compare(str(bars), make_config({}), ["cpu"], (4,), Silence())
 
@@ -165,15 +165,15 @@ def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
         for precision in ("fp32", "bf16")
     }
     plant(costs)
-    working = comparing.Loop.at
+    working = comparing._make_trial.at
 
-    def at(loop, batch_size):
+    def at(trial, batch_size):
         def fail(steps):
             raise RuntimeError("not implemented for 'BFloat16'")
 
-        return fail if loop.candidate.precision == "bf16" else working(loop, batch_size)
+        return fail if trial.candidate.precision == "bf16" else working(trial, batch_size)
 
-    monkeypatch.setattr(comparing.Loop, "at", at)
+    monkeypatch.setattr(comparing._make_trial, "at", at)
     comparison = compare(str(bars), make_config({"threads": 2}), (), (4, 8), Story())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
     assert "1 thread bf16 is left out" in capsys.readouterr().err

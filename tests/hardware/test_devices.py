@@ -9,7 +9,7 @@ from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import cores, devices
 from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import peak_memory_bytes, seconds_since_start
-from onsight.training.plan import choose_precision, choose_residency
+from onsight.training.plan import choose_precision
 
 
 @pytest.fixture
@@ -132,12 +132,28 @@ def test_precision_follows_the_device(two_gpus):
         choose_precision("fp16", torch.device("cpu"))
 
 
-def test_pictures_stay_on_a_device_only_with_room_to_spare(two_gpus):
-    gpu = torch.device("cuda:0")
-    assert choose_residency(types.SimpleNamespace(nbytes=3 * 10**8), gpu).value == "device"
-    assert choose_residency(types.SimpleNamespace(nbytes=5 * 10**8), gpu).value == "memory map"
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"), [("3000000", "1000000", 2_000_000), ("5000", "6000", 0)]
+)
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
+)
+def test_free_memory_respects_the_cgroups_limit(
+    monkeypatch, tmp_path, names, limit, used, expected
+):
     cpu = torch.device("cpu")
-    assert choose_residency(types.SimpleNamespace(nbytes=1), cpu).value == "memory map"
+    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
+    assert devices.free_memory_bytes(cpu) > 10_000_000  # no limit: what the machine has
+    (tmp_path / "memory").mkdir()
+    for name, text in zip(names, (limit, used), strict=True):
+        (tmp_path / name).write_text(text)
+    assert devices.free_memory_bytes(cpu) == expected
+    (tmp_path / names[0]).write_text("max")
+    assert devices.free_memory_bytes(cpu) > 10_000_000
 
 
 @pytest.mark.parametrize(

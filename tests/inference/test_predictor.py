@@ -12,7 +12,7 @@ from torch import nn
 
 import onsight
 from onsight.cli import main
-from onsight.errors import DataError, ModelError, PictureError
+from onsight.errors import ConfigError, DataError, ModelError, PictureError
 from onsight.report.console import Silence
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
@@ -50,6 +50,33 @@ def test_evaluation_is_bit_equal_to_the_runs(run, bars, tmp_path):
         assert results[name] == expected
     assert (tmp_path / "again.csv").read_text() == (run.path / "predictions.csv").read_text()
     assert results["seen"] == 120 - results["images"]
+
+
+def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars, tmp_path):
+    little = {**FAST, "epochs": 1, "learning_rate": 1e-3, "test_fraction": 0.4}
+    little["recalibrate_norm"] = True  # without it, so short a run gives one answer to all
+    run = onsight.train(bars, out=tmp_path / "run", **little)
+    other = onsight.train(bars, out=tmp_path / "other", test_views="flip", **little)
+    names = ("views", "views_images", "views_accuracy", "views_accuracy_low", "views_accuracy_high")
+    assert not set(names) & run.results.keys()
+    assert other.results["accuracy"] == run.results["accuracy"]
+    assert other.results["loss"] == run.results["loss"]
+    predictor = onsight.load(other.path)
+    right = 0
+    for row in rows_of(other):
+        pixels = np.asarray(Image.open(bars / row["path"]))[:, :, None]
+        shares = predictor.predict_proba([pixels, pixels[:, ::-1].copy()]).mean(axis=0)
+        right += predictor.classes[int(shares.argmax())] == row["label"]
+    count = len(rows_of(other))
+    assert other.results["views_accuracy"] == right / count != run.results["accuracy"]
+    assert (other.results["views"], other.results["views_images"]) == ("flip", count)
+    evaluated = onsight.evaluate(run.path, bars, views="flip")
+    assert {name: evaluated[name] for name in names} == {
+        name: other.results[name] for name in names
+    }
+    assert evaluated["loss"] == run.results["loss"]
+    with pytest.raises(ConfigError, match="no views 'five'"):
+        onsight.evaluate(run.path, bars, views="five")
 
 
 def test_a_picture_gives_the_same_alone_and_among_others(run, bars):

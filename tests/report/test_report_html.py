@@ -282,6 +282,15 @@ def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
         assert phrase in text
 
 
+def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Path) -> None:
+    asked = {"views": "flip", "views_images": 4321, "views_accuracy": 0.9513}
+    asked |= {"views_accuracy_low": 0.9447, "views_accuracy_high": 0.9571}
+    text = said(read(make_run(tmp_path / "asked", **asked))[1])
+    beside = "95.1% (94.5% to 95.7%, n = 4,321)with the mean over views of each picture (flip)"
+    assert beside in text
+    assert "over views" not in said(read(make_run(tmp_path / "plain"))[1])
+
+
 def test_hostile_names_are_text_only(tmp_path: Path) -> None:
     names = [HOSTILE, '" onload="alert(2)', 'id="x" #010203 url(#y)', "猫 & $x$", "a\nb"]
     run = make_run(tmp_path, names)

@@ -104,7 +104,7 @@ def train(case, world):
             numbers = augmentation.draw(1, epoch, batch.ids)
             inputs, targets = augmentation.apply(batch, numbers, SCALING, 4)
             net.train()
-            losses.append(step(inputs.to(kind), targets, batch.whole))
+            losses += step(inputs.to(kind), targets, batch.whole)
             own = batch.ids.tolist()[: len(inputs)]
             seen.append(world.told(f"{case}/{len(losses)}", json.dumps(own)))
         epoch += 1

@@ -23,7 +23,10 @@ def dataset():
     pixels = torch.zeros(12, 16 * 16, dtype=torch.uint8)
     pictures = Pictures(pixels, torch.arange(12), torch.arange(12) % 3, (16, 16, 1))
     return types.SimpleNamespace(
-        pictures=pictures, classes=["a", "b", "c"], counts=lambda split: np.array([4, 4, 4])
+        pictures=pictures,
+        input_shape=(1, 16, 16),
+        classes=["a", "b", "c"],
+        counts=lambda split: np.array([4, 4, 4]),
     )
 
 

@@ -81,6 +81,15 @@ def test_warmup_climbs_in_equal_steps_then_the_schedule_begins():
     assert course[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
 
 
+def test_linear_falls_in_equal_steps_and_the_step_after_the_last_would_be_zero():
+    course = factors("linear", 50)
+    assert course[0] == 1.0
+    assert [a - b for a, b in pairwise([*course, 0.0])] == pytest.approx([1 / 50] * 50)
+    course = factors("linear", 50, warmup=9)
+    assert course[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert course[-1] == pytest.approx(1 / 41)
+
+
 def test_learning_rate_respects_a_groups_own_scale():
     optimizer = torch.optim.SGD(
         [

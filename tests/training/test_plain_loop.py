@@ -14,7 +14,7 @@ from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
 from onsight.report.console import Silence
 from onsight.tensorfile import read_tensors
-from onsight.training import run as run_module
+from onsight.training import opening
 from onsight.training.step import Step
 
 EPOCHS, IMAGES = 2, 402
@@ -67,11 +67,12 @@ def cifar(tmp_path):
 def trained(cifar, tmp_path, monkeypatch):
     """Trains by the recipe; gives the run, its losses and its data."""
     losses, opened = [], []
-    real_step, real_open = Step.__call__, run_module.open_dataset
+    real_step, real_open = Step.__call__, opening.open_dataset
 
     def noted_step(self, *batch):
-        losses.append(real_step(self, *batch))
-        return losses[-1]
+        known = real_step(self, *batch)
+        losses.extend(known)
+        return known
 
     def noted_open(*arguments):
         opened.append(real_open(*arguments))
@@ -79,7 +80,7 @@ def trained(cifar, tmp_path, monkeypatch):
 
     def train(**fields):
         monkeypatch.setattr(Step, "__call__", noted_step)
-        monkeypatch.setattr(run_module, "open_dataset", noted_open)
+        monkeypatch.setattr(opening, "open_dataset", noted_open)
         fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": 1, "device": "cpu"}
         run = onsight.train(cifar, out=tmp_path / "run", story=Silence(), **fields)
         return run, losses, opened[0]

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from onsight.training.ema import MovingAverage
+from onsight.training.ledger import NonFiniteStepError
 from onsight.training.losses import make_loss
 from onsight.training.optim import make_optimizer
-from onsight.training.step import NonFiniteStepError, Step
+from onsight.training.step import Step
 
 CPU = torch.device("cpu")
 
@@ -43,7 +44,7 @@ def test_steps_are_bit_equal_to_a_plain_loop():
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
     step = make_step(model)
     for inputs, labels in make_batches():
-        loss = step(inputs, labels)
+        (loss,) = step(inputs, labels)
         optimizer.zero_grad()
         expected = F.cross_entropy(reference(inputs), labels)
         expected.backward()

@@ -24,9 +24,13 @@ Numbers = dict[int, Tensor]  # what was drawn by column: float32 (B,)
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training pictures, and how strongly; see the config's fields."""
+    """What is done to training pictures, and how strongly; see the config's fields.
+
+    input_size: (height, width) that warped pictures come out at; None keeps theirs.
+    """
 
     flip: bool = False
+    flip_alternates: bool = False
     translate: float = 0.0
     crop_area: float = 1.0
     rotate_degrees: float = 0.0
@@ -34,6 +38,7 @@ class Augmentation:
     cutout: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
+    input_size: tuple[int, int] | None = None
 
     @property
     def mixes(self) -> bool:
@@ -60,7 +65,10 @@ class Augmentation:
         if not columns:
             return {}
         drawn = uniform(seed, epoch, ids, columns)
-        return dict(zip(columns, drawn.unbind(1), strict=True))
+        numbers = dict(zip(columns, drawn.unbind(1), strict=True))
+        if self.flip and self.flip_alternates:
+            numbers[FLIP] = _alternating(seed, epoch, ids)
+        return numbers
 
     def apply(
         self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
@@ -101,17 +109,19 @@ class Augmentation:
         return numbers[FLIP] < (0.5 if self.flip else 0.0)
 
     def _warp(self, images: Tensor, numbers: Numbers) -> Tensor:
-        area = self.crop_area + (1 - self.crop_area) * numbers[AREA]
-        spread = _LOG_RATIO if self.crop_area < 1 else 0.0
-        ratio = torch.exp(spread * (2 * numbers[RATIO] - 1))
-        height = (area / ratio).sqrt().clamp(max=1)
-        width = (area * ratio).sqrt().clamp(max=1)
+        height, width, centre_y, centre_x = crop_windows(self.crop_area, numbers)
         down, right = (2 * self.translate * (2 * numbers[n] - 1) for n in (DOWN, RIGHT))
-        centre_y = (1 - height) * (2 * numbers[CROP_Y] - 1) + down
-        centre_x = (1 - width) * (2 * numbers[CROP_X] - 1) + right
         radians = math.radians(self.rotate_degrees) * (2 * numbers[ANGLE] - 1)
-        mirrored = self._mirrored(numbers)
-        return transforms.warp(images, height, width, centre_y, centre_x, radians, mirrored)
+        return transforms.warp(
+            images,
+            height,
+            width,
+            centre_y + down,
+            centre_x + right,
+            radians,
+            self._mirrored(numbers),
+            self.input_size or (images.shape[1], images.shape[2]),
+        )
 
     def _mix(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
@@ -135,6 +145,21 @@ class Augmentation:
         return mixed, transforms.soft_targets(labels, partner_labels, share, classes)
 
 
+def crop_windows(least_area: float, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The windows of random-resized crops, each (B,): shares of height and width, centre y and x.
+
+    Shares are of the picture's sides, centres counted from -1 to 1.
+    """
+    area = least_area + (1 - least_area) * numbers[AREA]
+    spread = _LOG_RATIO if least_area < 1 else 0.0
+    ratio = torch.exp(spread * (2 * numbers[RATIO] - 1))
+    height = (area / ratio).sqrt().clamp(max=1)
+    width = (area * ratio).sqrt().clamp(max=1)
+    centre_y = (1 - height) * (2 * numbers[CROP_Y] - 1)
+    centre_x = (1 - width) * (2 * numbers[CROP_X] - 1)
+    return height, width, centre_y, centre_x
+
+
 def beta(numbers: Tensor, alpha: float) -> Tensor:
     """Beta(alpha, alpha) variates (B,) from uniform numbers (B, 2 n), alpha at most 1.
 
@@ -145,6 +170,15 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
     accepted = (total <= 1) & (total > 0)
     chosen = accepted.int().argmax(dim=1, keepdim=True)
     return (first / total.clamp(min=1e-300)).gather(1, chosen).squeeze(1).float()
+
+
+def _alternating(seed: int, epoch: int, ids: Tensor) -> Tensor:
+    """Flip numbers (B,) that mirror a picture in every second epoch, in the first by a coin.
+
+    Two epochs in a row then show both views of every picture (Jordan, arXiv:2404.00498).
+    """
+    first = uniform(seed, 0, ids, [FLIP]).squeeze(1)
+    return torch.where((first < 0.5) ^ (epoch % 2 == 1), 0.0, 0.5)
 
 
 def _whole_shift(numbers: Tensor, share: float, side: int) -> Tensor:

@@ -1,7 +1,7 @@
 """DATA made ready: found, decoded, split, every picture accounted for."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +13,36 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.decode import PictureFormat, probe
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
-from onsight.data.loader import Pictures
+from onsight.data.loader import Pictures, Shelf
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
+from onsight.data.stream import Stream
 from onsight.errors import DataError, PictureError
 
 _PROBED = 256  # pictures looked at to choose the size
 _SMALL = 64  # pixels; data no larger than this keeps its own size
-_USUAL_SIZE = (64, 64)
+USUAL_SIZE = (64, 64)  # pixels, of pictures that differ or are large
+_THUMBNAIL = 64  # pixels of the longer side where pictures are streamed
+_ROOM = 8 / 7  # of the input's side; the usual 256 for 224
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Usable pictures with their split.
 
-    splits: int8 (n,), 0 for pictures left out; problems: all that is not used, with
-    reasons; files: number of pictures that the source named; notes: what the user should
-    know about the data.
+    pictures: what trains and judges, the pack's or, where they are streamed, the source's;
+    format: how evaluation and prediction prepare a picture; packed_size: (height, width) of
+    the pack, with the reason; splits: int8 (n,), 0 for pictures
+    left out; problems: all that is not used, with reasons; files: number of pictures that the
+    source named; notes: what the user should know about the data.
     """
 
     pack: Pack
-    pictures: Pictures
+    pictures: Shelf
+    format: PictureFormat
+    packed_size: Choice[tuple[int, int]]
     splits: NDArray[np.int8]
     problems: list[Problem]
     files: int
@@ -45,6 +52,11 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """Class names by number."""
         return self.pack.index.classes
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the model's input; pictures may be kept larger, with room for crops."""
+        return self.format.channels, *self.format.shown
 
     def ids(self, split: int) -> Tensor:
         """Picture numbers of a split: int64 (m,), on the CPU."""
@@ -72,12 +84,44 @@ def choose_size(
         return Choice(asked, "as asked")
     if preferred:
         return Choice(preferred, "the model's own size")
-    sizes = _probe_sizes(source)
+    sizes = set(_probe_sizes(source))
     if len(sizes) == 1:
         (only,) = sizes
         if max(only) <= _SMALL:
             return Choice(only, "all pictures looked at have it")
-    return Choice(_USUAL_SIZE, "pictures differ in size or are large (--image-size)")
+    return Choice(USUAL_SIZE, "pictures differ in size or are large (--image-size)")
+
+
+def choose_packed_size(
+    source: Source, size: tuple[int, int], config: Config
+) -> Choice[tuple[int, int]]:
+    """The (height, width) in pixels that pictures are kept at for an input of a size."""
+    if config.residency == "stream":
+        scale = min(1.0, _THUMBNAIL / max(size))
+        small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+        return Choice(small, "thumbnails; pictures are decoded for every batch")
+    if config.crop_area == 1:
+        return Choice(size, "the model's input")
+    roomy = round(size[0] * _ROOM), round(size[1] * _ROOM)
+    found = _probe_sizes(source)
+    if 2 * sum(one[0] >= roomy[0] and one[1] >= roomy[1] for one in found) < len(found):
+        return Choice(size, "most pictures looked at have no more detail for crops")
+    return Choice(roomy, "8/7 of the model's input, so that crops keep their detail")
+
+
+def make_format(config: Config, size: tuple[int, int], packed: tuple[int, int]) -> PictureFormat:
+    """What pictures are packed as; 0 channels: as the pictures are stored.
+
+    size, packed: (height, width) of the model's input and of the pack.
+    """
+    return PictureFormat(
+        *packed,
+        0 if config.channels == "auto" else int(config.channels),
+        config.fit,
+        config.background_rgb,
+        config.pixel_limit,
+        None if packed == size else size,
+    )
 
 
 def open_dataset(
@@ -90,27 +134,26 @@ def open_dataset(
 ) -> Dataset:
     """Decode (or reopen) all pictures of a source and split them.
 
-    Raises DataError when nothing can be learned from them, or at the first problem when
-    config.strict.
+    size: (height, width) of the model's input. If config.residency is "stream" the pack holds
+    thumbnails and the pictures are decoded for every batch. Raises DataError when nothing can be
+    learned from them, or at the first problem when config.strict.
     """
     if config.strict and source.problems:
         raise DataError(f"{source.problems[0].path}: {source.problems[0].reason}")
-    target = PictureFormat(
-        *size,
-        0 if config.channels == "auto" else int(config.channels),
-        config.fit,
-        config.background_rgb,
-        config.pixel_limit,
-    )
+    packed_size = choose_packed_size(source, size, config)
+    target = make_format(config, size, packed_size.value)
     pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)
     fractions = config.validation_fraction, config.test_fraction
     splits = assign(pack.digests, pack.index.splits, *fractions)
     leaked = leaks(pack.digests, splits)
     left_out = [_leak(pack, int(row)) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
+    pictures, shown = _shelve(pack, source, config, threads)
     dataset = Dataset(
         pack=pack,
-        pictures=Pictures.of(pack),
+        pictures=pictures,
+        format=shown,
+        packed_size=packed_size,
         splits=splits,
         problems=[*source.problems, *pack.problems, *left_out],
         files=len(source.index) + len(source.problems),
@@ -119,6 +162,18 @@ def open_dataset(
     dataset.notes.extend(_notes(dataset, source))
     _refuse_unlearnable(dataset, source)
     return dataset
+
+
+def _shelve(
+    pack: Pack, source: Source, config: Config, threads: int
+) -> tuple[Shelf, PictureFormat]:
+    """Where the pictures come from, and how evaluation prepares each."""
+    if config.residency != "stream":
+        return Pictures.of(pack), pack.format
+    height, width = pack.format.shown
+    shown = replace(pack.format, height=height, width=width, input_size=None)
+    labels = torch.from_numpy(pack.index.labels).long()
+    return Stream(source, pack.sources, labels, shown, config.crop_area, threads), shown
 
 
 def split_sentence(dataset: Dataset) -> str:
@@ -130,10 +185,10 @@ def split_sentence(dataset: Dataset) -> str:
     return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
 
 
-def _probe_sizes(source: Source) -> set[tuple[int, int]]:
-    """The different sizes among up to 256 pictures spread over the source."""
+def _probe_sizes(source: Source) -> list[tuple[int, int]]:
+    """(height, width) of up to 256 pictures spread over the source."""
     rows = np.unique(np.linspace(0, len(source.index) - 1, _PROBED).astype(int))
-    sizes = set()
+    sizes = []
     for row in rows:
         try:
             content = source.read(int(row))
@@ -142,9 +197,9 @@ def _probe_sizes(source: Source) -> set[tuple[int, int]]:
         if isinstance(content, bytes):
             found = probe(content)
             if found:
-                sizes.add(found[:2])
+                sizes.append(found[:2])
         else:
-            sizes.add((content.shape[0], content.shape[1]))
+            sizes.append((content.shape[0], content.shape[1]))
     return sizes
 
 

@@ -5,6 +5,7 @@
 """
 
 import io
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,16 +17,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onsight.errors import PictureError
 
-VERSION = 1  # part of every pack's key: raise it when any decoded pixel may change
+VERSION = 2  # part of every pack's key: raise it when any decoded pixel may change
 
 Pixels = NDArray[np.uint8]
 Fit = Literal["stretch", "crop", "pad"]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 _ORIENTATION = 0x0112
+_APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_MODES = {"I", "I;16", "I;16B", "I;16L"}
-_SCALING_SLACK = 2  # a JPEG is decoded at no less than this many times the size wanted
+_SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this many times the size wanted
 
 # The pixel limit below is lower than Pillow's own and gives a reason instead of a warning.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -33,7 +35,10 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 @dataclass(frozen=True)
 class PictureFormat:
-    """What every picture becomes: uint8 (height, width, channels)."""
+    """What every picture becomes: uint8 (height, width, channels).
+
+    input_size: (height, width) of the model's input where pictures are kept at another size.
+    """
 
     height: int
     width: int
@@ -41,10 +46,18 @@ class PictureFormat:
     fit: Fit = "stretch"
     background: tuple[int, int, int] = (255, 255, 255)
     pixel_limit: int = 64_000_000
+    input_size: tuple[int, int] | None = None
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """(height, width) that the model sees; it alone decides the scale JPEGs are decoded at."""
+        return self.input_size or (self.height, self.width)
 
     def facts(self) -> dict[str, Any]:
         """The format as plain values, for files and keys."""
-        return {**vars(self), "background": list(self.background)}
+        facts = {**vars(self), "background": list(self.background)}
+        size = facts.pop("input_size")
+        return facts | ({"input_size": list(size)} if size else {})
 
 
 def decode(
@@ -52,16 +65,19 @@ def decode(
     background: tuple[int, int, int] = (255, 255, 255),
     pixel_limit: int = 64_000_000,
     least: tuple[int, int] | None = None,
+    closely: bool = False,
+    grey: bool = False,
 ) -> Pixels:
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, told by content, upright.
 
-    least: (height, width) in pixels; a JPEG much larger than that is decoded at 1/2, 1/4
-    or 1/8 scale, which saves most of the work. Raises PictureError with the reason.
+    least: (height, width) in pixels; a JPEG of three times that is decoded at half the scale or
+    less, which saves most of the work; closely: one of twice that. grey: a JPEG's colours are
+    not wanted, and not decoded. Raises PictureError with the reason.
     """
     if not data:
         raise PictureError("empty file (0 bytes)")
     if data[:3] == b"\xff\xd8\xff":
-        pixels = _decode_plain_jpeg(data, pixel_limit, least)
+        pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
         if pixels is not None:
             return pixels
     try:
@@ -97,7 +113,7 @@ def probe(data: bytes) -> tuple[int, int, int] | None:
 
 def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
     """Bring decoded pixels to the target's size and channels."""
-    pixels = _to_channels(pixels, target.channels)
+    pixels = to_channels(pixels, target.channels)
     if pixels.shape[:2] == (target.height, target.width):
         return pixels
     image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
@@ -107,13 +123,18 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
     elif target.fit == "crop":
         fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
     else:
-        colour = target.background if target.channels == 3 else _luma(target.background)
+        colour = background_of(target)
         fitted = ImageOps.pad(image, size, Image.Resampling.BILINEAR, color=colour)
     return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
 
 
+def background_of(target: PictureFormat) -> tuple[int, ...]:
+    """The background in the target's channels."""
+    return target.background if target.channels == 3 else (_luma(target.background),)
+
+
 def _decode_plain_jpeg(
-    data: bytes, pixel_limit: int, least: tuple[int, int] | None
+    data: bytes, pixel_limit: int, least: tuple[int, int] | None, closely: bool, grey: bool
 ) -> Pixels | None:
     """Decode an upright grey or YCbCr JPEG by libjpeg-turbo; None leaves it to Pillow."""
     try:
@@ -123,13 +144,15 @@ def _decode_plain_jpeg(
     _check_pixels(height, width, pixel_limit)
     if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
         return None
-    least_height, least_width = (n * _SCALING_SLACK for n in least) if least else (0, 0)
+    slack = 1 if closely else _SCALING_SLACK
+    least_height, least_width = (math.ceil(n * slack) for n in least) if least else (0, 0)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             data,
-            "GRAY" if colourspace == "Gray" else "RGB",
+            "GRAY" if grey or colourspace == "Gray" else "RGB",
             min_height=min(least_height, height),
             min_width=min(least_width, width),
+            min_factor=2.0,  # scales like 3/4 take longer than none
         )
     except ValueError:  # Pillow forgives some warnings that are errors here, and words the rest
         return None
@@ -138,13 +161,26 @@ def _decode_plain_jpeg(
 
 def _orientation(data: bytes) -> int:
     """The EXIF orientation of a JPEG, 1 when there is none."""
-    if b"Exif\0" not in data[:65536]:
+    if not _has_exif(data):
         return 1
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged EXIF does not make a picture unusable
         return 1
+
+
+def _has_exif(data: bytes) -> bool:
+    """Whether one of a JPEG's segments before its pixels is EXIF's."""
+    place = 2
+    while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
+        if data[place + 1] == 0xFF:  # a fill byte
+            place += 1
+            continue
+        if data[place + 1] == _APP1 and data[place + 4 : place + 9] == b"Exif\0":
+            return True
+        place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return False
 
 
 def _check_pixels(height: int, width: int, limit: int) -> None:
@@ -210,7 +246,8 @@ def _flatten(image: Image.Image, background: tuple[int, int, int], grey: bool) -
     return np.ascontiguousarray(pixels)
 
 
-def _to_channels(pixels: Pixels, channels: int) -> Pixels:
+def to_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Pixels (H, W, 1 or 3) as grey or in colour."""
     if pixels.shape[2] == channels:
         return pixels
     if channels == 3:

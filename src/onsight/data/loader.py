@@ -1,13 +1,14 @@
 """Batches by (seed, epoch, step), gathered straight from the pack: no Python per picture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from onsight.data.pack import Pack
+from onsight.data.prefetch import can_prefetch, prefetch
 from onsight.randomness import permutation
 
 
@@ -21,6 +22,24 @@ class Batch(NamedTuple):
     labels: Tensor
     ids: Tensor
     whole: Tensor
+
+
+class Shelf(Protocol):
+    """Where batches come from: pictures that lie there decoded, or are decoded when wanted."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of every picture."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches lie."""
+
+    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
+        """A batch for each int64 (B,) of picture numbers; moment: (seed, epoch) in training."""
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """The labels of these pictures. ids: int64 (B,)."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +72,26 @@ class Pictures:
         """Bytes of all pixels."""
         return self.pixels.numel()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the pictures lie."""
+        return self.pixels.device
+
     def to(self, device: torch.device) -> "Pictures":
         """The same pictures resident on a device."""
         return Pictures(
             self.pixels.to(device), self.rows.to(device), self.labels.to(device), self.shape
         )
+
+    def copied(self, locked: bool) -> "Pictures":
+        """The same pictures in memory of their own; locked: which an accelerator can fetch from."""
+        pixels = torch.empty_like(self.pixels, pin_memory=locked).copy_(self.pixels)
+        return Pictures(pixels, self.rows, self.labels, self.shape)
+
+    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
+        """The batch of each share of picture numbers, the same at any moment."""
+        for ids in shares:
+            yield self.gather(ids)
 
     def gather(self, ids: Tensor) -> Batch:
         """The batch of these pictures. ids: int64 (B,)."""
@@ -80,7 +114,7 @@ class Loader:
     last the first), for mixing.
     """
 
-    pictures: Pictures
+    pictures: Shelf
     ids: Tensor
     batch_size: int
     device: torch.device
@@ -97,30 +131,42 @@ class Loader:
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, from a step on."""
         order = self.ids[permutation(seed, epoch, len(self.ids))]
-        return self._batches(order, first_step)
+        steps = range(first_step, self.steps)
+        wholes = [self._whole(order, step) for step in steps]
+        return self._delivered(self._shared(wholes, (seed, epoch)))
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; over several ranks, each picture at one of them."""
-        batches = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
-        for ids in batches[self.rank :: self.ranks]:
-            yield self._to_device(self.pictures.gather(ids))
+        shares = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
+        return self._delivered(self.pictures.batches(shares[self.rank :: self.ranks], None))
 
-    def _batches(self, order: Tensor, first_step: int) -> Iterator[Batch]:
-        for step in range(first_step, self.steps):
-            start = step * self.batch_size
-            end = len(order) if step == self.steps - 1 else start + self.batch_size
-            yield self._to_device(self._share(order[start:end]))
+    def _whole(self, order: Tensor, step: int) -> Tensor:
+        start = step * self.batch_size
+        return order[start:] if step == self.steps - 1 else order[start : start + self.batch_size]
 
-    def _share(self, ids: Tensor) -> Batch:
+    def _shared(self, wholes: list[Tensor], moment: tuple[int, int]) -> Iterator[Batch]:
+        """This rank's share of each whole batch of picture numbers."""
         if self.ranks == 1 and not self.with_next:
-            return self.pictures.gather(ids)
+            yield from self.pictures.batches(wholes, moment)
+            return
+        batches = self.pictures.batches(map(self._share, wholes), moment)
+        for batch, ids in zip(batches, wholes, strict=True):
+            yield batch._replace(whole=self.pictures.labels_of(ids))
+
+    def _share(self, ids: Tensor) -> Tensor:
         mine = ids.tensor_split(self.ranks)[self.rank]
         if self.with_next and len(mine):
             after = sum(len(part) for part in ids.tensor_split(self.ranks)[: self.rank + 1])
             mine = torch.cat([mine, ids[after % len(ids)].view(1)])
-        return self.pictures.gather(mine)._replace(whole=self.pictures.labels_of(ids))
+        return mine
 
-    def _to_device(self, batch: Batch) -> Batch:
-        if batch.images.device == self.device:
-            return batch
-        return Batch(*(tensor.to(self.device, non_blocking=True) for tensor in batch))
+    def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches on the device that computes."""
+        if self.pictures.device == self.device:
+            yield from batches
+        elif can_prefetch(self.device):
+            for tensors in prefetch(batches, self.device):
+                yield Batch(*tensors)
+        else:
+            for batch in batches:
+                yield Batch(*(tensor.to(self.device, non_blocking=True) for tensor in batch))

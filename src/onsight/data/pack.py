@@ -32,7 +32,7 @@ from onsight.errors import DataError
 from onsight.files import disk_errors, sync_folder, write_json
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,13 @@ class Pack:
     """Usable pictures in the order of their digests.
 
     pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the place there
-    of picture i; digests: uint8 (n, 16); index: the n pictures' locators, labels, splits.
+    of picture i; sources: int64 (n,) its row in the source; digests: uint8 (n, 16);
+    index: the n pictures' locators, labels, splits.
     """
 
     pixels: Pixels
     rows: NDArray[np.int64]
+    sources: NDArray[np.int64]
     digests: NDArray[np.uint8]
     index: Index
     problems: list[Problem]
@@ -96,6 +98,17 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def is_packed(job: Job, cache_folder: Path | None) -> bool:
+    """Whether the pack of a job lies ready in the cache."""
+    if cache_folder is None:
+        return False
+    try:
+        facts = (cache_folder / "packs" / _slot(job) / "pack.json").read_text(encoding="utf-8")
+        return bool(json.loads(facts)["key"] == pack_key(job.source, job.target))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 def pack_key(source: Source, target: PictureFormat) -> str:
     """The digest of everything that decides a pack's content."""
     facts: list[Any] = [VERSION, decode.VERSION, PIL.__version__, simplejpeg.__version__]
@@ -119,6 +132,7 @@ class _Table:
     """What a build leaves beside the pixels."""
 
     rows: NDArray[np.int64]
+    sources: NDArray[np.int64]
     digests: NDArray[np.uint8]
     index: Index
     problems: list[Problem]
@@ -137,6 +151,7 @@ def _build(file: BinaryIO, job: Job) -> _Table:
     order = np.lexsort((index.labels, halves[:, 1], halves[:, 0]))
     return _Table(
         rows=order.astype(np.int64),
+        sources=taken[order],
         digests=np.ascontiguousarray(digests[order]),
         index=index.take(order),
         problems=decoded.problems,
@@ -176,6 +191,7 @@ def _write_table(folder: Path, key: str, table: _Table) -> None:
     index = table.index
     columns = {
         "rows": table.rows,
+        "sources": table.sources,
         "digests": table.digests,
         "labels": index.labels,
         "splits": index.splits,
@@ -204,6 +220,7 @@ def _read(place: Path, key: str, target: PictureFormat) -> Pack | None:
     return Pack(
         pixels=pixels,
         rows=columns["rows"],
+        sources=columns["sources"],
         digests=columns["digests"],
         index=Index(
             TextColumn(columns["locators"], columns["locator_offsets"]),

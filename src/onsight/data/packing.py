@@ -96,8 +96,8 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
     target.channels of 0 keeps the picture's own.
     """
     if isinstance(content, bytes):
-        least = (target.height, target.width)
-        pixels = decode(content, target.background, target.pixel_limit, least)
+        grey = target.channels == 1
+        pixels = decode(content, target.background, target.pixel_limit, target.shown, grey=grey)
     else:
         pixels = content
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):

@@ -38,12 +38,13 @@ def warp(
     centre_x: Tensor,
     radians: Tensor,
     mirrored: Tensor,
+    size: tuple[int, int],
 ) -> Tensor:
-    """Crop, rotate and mirror in one bilinear resampling; edges are reflected.
+    """Crop, rotate, mirror and resize in one bilinear resampling; edges are reflected.
 
     images: float (B, H, W, C). The result shows a window of height_share x width_share of
     the picture around (centre_y, centre_x), counted from -1 to 1, turned by radians
-    (B,), mirrored where asked. Returns float (B, H, W, C).
+    (B,), mirrored where asked. size: (height, width) of the result. Returns float (B, *size, C).
     """
     height, width = images.shape[1:3]
     cos, sin = radians.cos(), radians.sin()
@@ -56,7 +57,7 @@ def warp(
         dim=1,
     )
     planes = images.permute(0, 3, 1, 2)
-    grid = F.affine_grid(theta, list(planes.shape), align_corners=False)
+    grid = F.affine_grid(theta, [*planes.shape[:2], *size], align_corners=False)
     warped = F.grid_sample(planes, grid, "bilinear", "reflection", align_corners=False)
     return warped.permute(0, 2, 3, 1)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.data.loader import Pictures
@@ -13,16 +14,32 @@ _SAMPLE = 10_000  # pictures are numbered by digest, so the first are a fair sam
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each channel, pixels counted from 0 to 1."""
+    """Mean and standard deviation of each channel, pixels counted from 0 to 1.
+
+    size: (height, width) of the input where pictures may come larger, kept with room for crops.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    size: tuple[int, int] | None = None
 
     def apply(self, images: Tensor) -> Tensor:
         """Turn pixels (B, H, W, C), 0 to 255, into input float32 (B, C, H, W), channels last."""
+        if self.size and images.shape[1:3] != self.size:
+            images = resize(images, self.size)
         mean, std = _rows(self, images.shape[1:3].numel(), images.device)
         values = images.flatten(1).to(torch.float32, copy=True)
         return values.div_(255).sub_(mean).div_(std).view(images.shape).permute(0, 3, 1, 2)
+
+
+def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Whole pictures (B, H, W, C) at another (height, width), each pixel the mean of its area.
+
+    Returns float32 (B, *size, C), 0 to 255, bilinear with antialiasing.
+    """
+    planes = images.permute(0, 3, 1, 2).float()
+    smaller = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+    return smaller.permute(0, 2, 3, 1)
 
 
 @lru_cache(maxsize=8)

@@ -41,6 +41,13 @@ def share(name: str, successes: int, count: int) -> dict[str, float | None]:
     return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
 
 
+def views_results(outcome: Outcome, views: str) -> dict[str, Any]:
+    """The accuracy of an outcome whose probabilities are means over the named views."""
+    right = int((outcome.labels == outcome.predicted).sum())
+    named = {"views": views, "views_images": len(outcome)}
+    return named | share("views_accuracy", right, len(outcome))
+
+
 def confusion_matrix(outcome: Outcome, classes: int) -> NDArray[np.int64]:
     """Counts (K, K): rows are labels, columns predictions."""
     cells = outcome.labels * classes + outcome.predicted

@@ -7,21 +7,23 @@ from functools import cached_property
 
 import torch
 
+from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import DeviceError
 from onsight.explain.candidates import Candidate, choose_candidates
 from onsight.explain.fit import Fit, fit_costs
-from onsight.explain.loop import Loop
-from onsight.explain.pictures import open_pictures
-from onsight.explain.rounds import ROUNDS, Cell, is_out_of_memory, run_rounds, warm_up
+from onsight.explain.rounds import ROUNDS, Cell, run_rounds, warm_up
 from onsight.explain.sizes import choose_batch_sizes, second_size
 from onsight.hardware.devices import describe_device
+from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Story
-from onsight.training.build import make_normalization
-from onsight.training.plan import choose_learning_rate, choose_threads
+from onsight.training.material import place
+from onsight.training.opening import open_data
+from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
+from onsight.training.trial import Trial
 
 _BUSY_SHARE = 0.5  # of the machine's cores at work before anything is timed
 
@@ -30,7 +32,7 @@ _BUSY_SHARE = 0.5  # of the machine's cores at work before anything is timed
 class Comparison:
     """What was measured: a cell for each batch size (ascending) and candidate.
 
-    shape: (height, width, channels) of the pictures in pixels.
+    shape: (height, width, channels) of the model's input in pixels.
     """
 
     model: str
@@ -78,15 +80,17 @@ def compare(
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         story.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
     _warn_if_busy(story)
-    with reproducible(choose_threads(config.threads).value):
-        dataset = open_pictures(data, config, story)
+    threads = choose_threads(config.threads)
+    with reproducible(threads.value):
+        plan: Plan = {"device": Choice(candidates[0].device, "compared"), "threads": threads}
+        _, config, dataset = open_data(data, config, plan, story)
         sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), story)
         story.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
-        loops = _make_loops(candidates, config, dataset, sizes[0], story)
-        cells = [Cell(loop.candidate, size, loop.at(size)) for size in sizes for loop in loops]
+        trials = _make_trials(candidates, config, dataset, sizes[0], story)
+        cells = [Cell(one, size, trial.at(size)) for size in sizes for one, trial in trials.items()]
         _time(cells, story)
-    kept = [loop.candidate for loop in loops]
-    return Comparison(config.model, dataset.pictures.shape, kept, sizes, cells)
+    channels, height, width = dataset.input_shape
+    return Comparison(config.model, (height, width, channels), list(trials), sizes, cells)
 
 
 def _warn_if_busy(story: Story) -> None:
@@ -107,16 +111,15 @@ def _choose_sizes(asked: Sequence[int], config: Config, pictures: int, story: St
     return sizes
 
 
-def _make_loops(
+def _make_trials(
     candidates: list[Candidate], config: Config, dataset: Dataset, smallest: int, story: Story
-) -> list[Loop]:
-    normalization = make_normalization(config, dataset.pictures, dataset)
-    loops = []
+) -> dict[Candidate, Trial]:
+    trials = {}
     for candidate in candidates:
         try:
-            loop = Loop(candidate, config, dataset, normalization)
+            trial = _make_trial(candidate, config, dataset)
             if candidate.tentative:
-                loop.at(smallest)(1)
+                trial.at(smallest)(1)
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise DeviceError(
@@ -127,8 +130,21 @@ def _make_loops(
                 raise
             story.warn(f"{candidate.name} is left out: {config.model} cannot run so ({error})")
             continue
-        loops.append(loop)
-    return loops
+        trials[candidate] = trial
+    return trials
+
+
+def _make_trial(candidate: Candidate, config: Config, dataset: Dataset) -> Trial:
+    """The candidate's training, its pictures where a run on its device would keep them."""
+    device = candidate.device
+    so = {"threads": candidate.threads, "precision": candidate.precision}
+    shared = device.type == "cpu" and config.residency == "auto"  # one map for every candidate
+    where = "map" if shared else config.residency
+    plan: Plan = {
+        "device": Choice(device, "compared"),
+        "pictures": choose_residency(dataset.pictures, device, where),
+    }
+    return Trial(config.model_copy(update=so), place(config, plan, dataset))
 
 
 def _time(cells: list[Cell], story: Story) -> None:

@@ -4,9 +4,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import torch
-
 from onsight.explain.candidates import Candidate
+from onsight.hardware.memory import is_out_of_memory
 
 ROUNDS = 7
 _FEWEST_ROUNDS = 3  # of cells whose steps take long
@@ -75,16 +74,6 @@ def run_rounds(cells: Iterable[Cell], tell: Callable[[], None]) -> None:
             if not cell.is_done:
                 _guard(cell, _time_round)
             tell()
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch failed for want of memory; not every device has an error type for it."""
-    words = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError)
-        or "out of memory" in words
-        or "can't allocate memory" in words
-    )
 
 
 def _warm_up(cell: Cell) -> None:

@@ -11,6 +11,7 @@ from onsight.choice import Choice
 from onsight.errors import DeviceError
 from onsight.hardware.cores import usable_cores
 
+_CGROUP = Path("/sys/fs/cgroup")
 _ACCELERATORS = ("cuda", "xpu", "mps")
 
 
@@ -109,10 +110,37 @@ def free_memory_bytes(device: torch.device) -> int:
     if device.type in ("cuda", "xpu"):
         free, _ = getattr(torch, device.type).mem_get_info(device)
         return int(free)
+    free = _machine_room()
+    granted = _cgroup_room()
+    return free if granted is None else min(free, granted)
+
+
+def _machine_room() -> int:
+    """Memory that can be had without swapping; file caches give way."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 0
+
+
+def _cgroup_room() -> int | None:
+    """Bytes below the cgroup's memory limit (v2, then v1), or None when there is none."""
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            most, taken = (int((_CGROUP / name).read_text()) for name in (limit, used))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+        return max(0, most - taken)
+    return None
 
 
 def _best(there: list[str]) -> Choice[torch.device]:

@@ -19,11 +19,12 @@ from onsight.data.packing import Job
 from onsight.data.sources.find import find_source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
-from onsight.evaluation.metrics import summarise
+from onsight.evaluation.metrics import summarise, views_results
 from onsight.evaluation.outcome import BATCH_SIZE, observe
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
+from onsight.models.manyviews import ManyViews
 from onsight.report.console import Silence, Story
 from onsight.report.tables import write_predictions
 
@@ -37,15 +38,18 @@ def evaluate(
     cache: bool = True,
     module: nn.Module | str | None = None,
     csv: Path | None = None,
+    views: str = "one",
     story: Story | None = None,
 ) -> dict[str, Any]:
     """Evaluate a run folder or model file; returns the results as plain values.
 
     Pictures identical to one that trained or chose the model are left out and counted
-    under `seen`. csv: where to write every evaluated picture's row. Raises UserError.
+    under `seen`. csv: where to write every evaluated picture's row; views: whether to tell the
+    accuracy of several views of each picture too, as the config's test_views. Raises UserError.
     """
     story = story or Silence()
     predictor = load(model, device=device, module=module)
+    forward = None if views == "one" else ManyViews(predictor.classifier, views)
     source = find_source(str(data), layout, cache_folder(keep=cache))
     story.say(f"data: {source.found}")
     with story.bar("decode", len(source.index)) as bar:
@@ -70,6 +74,7 @@ def evaluate(
         write_predictions(csv, outcome, pack.index)
     return {
         **summarise(outcome, predictor.classes),
+        **(views_results(observe(forward, loader.in_order()), views) if forward else {}),
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

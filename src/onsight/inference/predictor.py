@@ -52,9 +52,10 @@ class Predictor:
         self.file = file
         self.classes = file.classes
         self.format = picture_format(facts)
-        shape = (self.format.channels, self.format.height, self.format.width)
+        shape = (self.format.channels, *self.format.shown)
         net = lay_out(build_model(file, module), shape, device)
-        normalization = Normalization(tuple(facts["mean"]), tuple(facts["std"]))
+        mean, std = tuple(facts["mean"]), tuple(facts["std"])
+        normalization = Normalization(mean, std, self.format.shown)
         self.classifier = Classifier(net, normalization, facts["precision"], device)
 
     def predict(self, pictures: Iterable[Picture]) -> list[str]:
@@ -123,7 +124,7 @@ def load(
     file = load_model_file(model)
     if isinstance(module, str):
         facts = picture_format(file.picture)
-        shape = (facts.channels, facts.height, facts.width)
+        shape = (facts.channels, *facts.shown)
         module = make_user_model(module, shape, len(file.classes))
     return Predictor(file, choose_device(device).value, module)
 
@@ -137,6 +138,7 @@ def picture_format(facts: dict[str, Any]) -> PictureFormat:
         fit=facts["fit"],
         background=tuple(facts["background"]),
         pixel_limit=facts["pixel_limit"],
+        input_size=tuple(facts["input_size"]) if "input_size" in facts else None,
     )
 
 

@@ -28,8 +28,9 @@ _SEEN = "onsight.seen"  # beside the weights; never a parameter's name
 class ModelFile:
     """All that is needed to use a trained classifier, and where it comes from.
 
-    picture holds at least channels, height and width in pixels; picture, results and
-    provenance are JSON, so that tuples in them come back as lists. seen: int64 (n,) keys of
+    picture holds at least channels, height and width in pixels, and input_size if the network
+    takes another (height, width) than pictures are prepared at; picture, results and provenance
+    are JSON, so that tuples in them come back as lists. seen: int64 (n,) keys of
     the pictures that trained or chose the model, so that none of them ever judges it.
     """
 
@@ -137,12 +138,13 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 
 def _shape(file: ModelFile) -> tuple[int, int, int]:
     try:
-        channels, height, width = (
+        channels, *prepared = (
             _typed(file.picture[name], int) for name in ("channels", "height", "width")
         )
-    except (KeyError, TypeError) as error:
+        height, width = _typed(file.picture.get("input_size", prepared), list)
+        return channels, _typed(height, int), _typed(width, int)
+    except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"the model file does not say its picture's size: {error}") from error
-    return channels, height, width
 
 
 def _check_weights(file: ModelFile, module: nn.Module) -> None:

@@ -105,6 +105,8 @@ class Silence(Story):
 def print_results(results: dict[str, Any], console: Console) -> None:
     """The result of an evaluation: the claim, then a row a class."""
     console.print(headline(results))
+    if results.get("views_accuracy") is not None:
+        console.print(_views_line(results))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
     for name in ("n", "recall", "95% interval", "precision", "95% interval"):
@@ -126,6 +128,16 @@ def headline(results: dict[str, Any]) -> str:
     flattered = results.get("split") == "validation"
     where = ", on the pictures that chose the epoch" if flattered else ""
     return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,}){where}"
+
+
+def _views_line(results: dict[str, Any]) -> str:
+    """The accuracy of several views of each picture, which is told beside the plain one."""
+    keys = ("views_accuracy", "views_accuracy_low", "views_accuracy_high")
+    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
+    return (
+        f"with the mean over views of each picture ({results['views']}): accuracy {accuracy} "
+        f"(95% interval {low} to {high}, n = {results['views_images']:,})"
+    )
 
 
 def _share_cells(row: dict[str, Any]) -> list[str]:

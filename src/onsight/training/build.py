@@ -1,5 +1,7 @@
 """From words to objects: what a config asks for, made for the pictures and the device at hand."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -7,13 +9,15 @@ from onsight.config import Config
 from onsight.data.augment import Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
-from onsight.data.loader import Pictures
+from onsight.data.loader import Pictures, Shelf
+from onsight.data.prefetch import can_prefetch
 from onsight.data.views import Normalization, measure
 from onsight.models.catalog import make_model, pretrained_normalization
 from onsight.models.freeze import freeze_backbone
 from onsight.models.layout import lay_out
 from onsight.models.shapecheck import check_output
 from onsight.randomness import key
+from onsight.training.compiled import Compiled
 from onsight.training.losses import balanced_weights, make_loss
 from onsight.training.optim import make_optimizer
 from onsight.training.parallel import Replica
@@ -22,16 +26,25 @@ from onsight.training.step import Step
 from onsight.training.world import World
 
 
-def place_pictures(dataset: Dataset, plan: Plan) -> Pictures:
+def place_pictures(dataset: Dataset, plan: Plan) -> Shelf:
     """The pictures where the plan wants them."""
+    pictures, device = dataset.pictures, plan["device"].value
+    if not isinstance(pictures, Pictures):
+        return pictures
     if plan["pictures"].value == "device":
-        return dataset.pictures.to(plan["device"].value)
-    return dataset.pictures
+        return pictures.to(device)
+    if plan["pictures"].value == "memory":
+        return pictures.copied(locked=can_prefetch(device))
+    return pictures
 
 
-def make_normalization(config: Config, pictures: Pictures, dataset: Dataset) -> Normalization:
+def make_normalization(config: Config, pictures: Shelf, dataset: Dataset) -> Normalization:
     """The input scaling asked for; measured on training pictures where the data decides."""
-    channels = pictures.shape[2]
+    return replace(_make_scaling(config, pictures, dataset), size=dataset.input_shape[1:])
+
+
+def _make_scaling(config: Config, pictures: Shelf, dataset: Dataset) -> Normalization:
+    channels = dataset.input_shape[0]
     if config.normalize == "half":
         return Normalization((0.5,) * channels, (0.5,) * channels)
     if config.normalize == "none":
@@ -42,16 +55,16 @@ def make_normalization(config: Config, pictures: Pictures, dataset: Dataset) -> 
         if channels == 1:
             return Normalization((sum(mean) / 3,), (sum(std) / 3,))
         return Normalization(mean, std)
-    return measure(pictures, dataset.ids(TRAIN))
+    kept = pictures if isinstance(pictures, Pictures) else Pictures.of(dataset.pack)
+    return measure(kept, dataset.ids(TRAIN))
 
 
 def make_net(
     config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None = None
 ) -> nn.Module:
     """The network on its device, its first weights a function of the seed; or the user's own."""
-    height, width, channels = dataset.pictures.shape
+    shape = dataset.input_shape
     torch.manual_seed(key(config.seed) >> 1)
-    shape = (channels, height, width)
     if module is None:
         module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
     else:
@@ -82,7 +95,6 @@ def make_step(
         config.nesterov,
     )
     world = world or World()
-    height, width, channels = dataset.pictures.shape
     return Step(
         net,
         loss,
@@ -92,11 +104,18 @@ def make_step(
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
         world=world,
-        replica=Replica(net, (channels, height, width), device, world) if world.size > 1 else None,
+        compiled=Compiled(net, device) if config.compile == "on" else None,
+        replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
 
 
-def make_augmentation(config: Config) -> Augmentation:
-    """What is done to training pictures."""
-    names = Augmentation.__dataclass_fields__
-    return Augmentation(**{name: getattr(config, name) for name in names})
+def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
+    """What is done to batches of training pictures; those that are streamed come cropped."""
+    names = set(Augmentation.__dataclass_fields__) - {"input_size"}
+    asked = Augmentation(**{name: getattr(config, name) for name in names})
+    streamed = config.residency == "stream"
+    return replace(
+        asked,
+        crop_area=1.0 if streamed else asked.crop_area,
+        input_size=dataset.input_shape[1:],
+    )

@@ -1,13 +1,16 @@
 """The end of a run: the one final claim, the model file, the lists and the report."""
 
 import time
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
-from onsight.evaluation.metrics import summarise
+from onsight.evaluation.metrics import summarise, views_results
 from onsight.evaluation.outcome import BATCH_SIZE, Outcome, observe
 from onsight.files import write_json
 from onsight.hardware.usage import (
@@ -17,12 +20,14 @@ from onsight.hardware.usage import (
 )
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
+from onsight.models.manyviews import ManyViews
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.checkpoint import load_weights
 from onsight.training.folder import RunFolder
 from onsight.training.parallel import gather_outcome
 from onsight.training.progress import Progress
+from onsight.training.recalibrate import recalibrate_norms
 from onsight.training.world import World
 
 
@@ -42,19 +47,30 @@ def finish(
     load_weights(folder.best_weights, classifier.net)
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
+    if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
+        recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    outcome = gather_outcome(observe(classifier, loader.in_order()), ids, world)
+    outcome = _judge(classifier, loader, world)
+    views = None
+    if config.test_views != "one":
+        views = _judge(ManyViews(classifier, config.test_views), loader, world)
     phases["test"] = time.perf_counter() - begun
     if not world.is_first:
         return {}
 
     results = summarise(outcome, dataset.classes)
     results["split"] = SPLIT_NAMES[split]
+    if views:
+        results |= views_results(views, config.test_views)
     _add_counts(results, dataset)
     save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
     results |= _circumstances(config, dataset, classifier, progress, provenance, world)
     return _write_out(results, outcome, dataset, folder, phases)
+
+
+def _judge(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> Outcome:
+    return gather_outcome(observe(forward, loader.in_order()), loader.ids, world)
 
 
 def _add_counts(results: dict[str, Any], dataset: Dataset) -> None:
@@ -76,7 +92,7 @@ def make_model_file(
 ) -> ModelFile:
     """The classifier as it stands, with its preprocessing and what is known of it."""
     picture = {
-        **dataset.pack.format.facts(),
+        **dataset.format.facts(),
         "mean": list(classifier.normalization.mean),
         "std": list(classifier.normalization.std),
         "precision": classifier.precision,

@@ -42,7 +42,8 @@ def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int
     """The share of the highest learning rate at a step, 0 <= step < steps.
 
     one-cycle: Smith and Topin, arXiv:1708.07120, up in a quarter of the run and down along
-    a cosine; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts.
+    a cosine; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts; linear: straight
+    to zero, which the step after the last would reach (Li et al., arXiv:1905.04753).
     """
     if schedule == "one-cycle":
         return _one_cycle((step + 0.5) / steps)
@@ -51,6 +52,8 @@ def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int
     if schedule == "constant":
         return 1.0
     done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    if schedule == "linear":
+        return 1 - done
     return 0.5 * (1 + math.cos(math.pi * done))
 
 

@@ -1,5 +1,7 @@
 """The plan of a run: each choice with its reason, told on the console and kept in plan.json."""
 
+import shutil
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,19 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.loader import Pictures
+from onsight.data.dataset import choose_packed_size, make_format
+from onsight.data.loader import Pictures, Shelf
+from onsight.data.pack import is_packed
+from onsight.data.packing import Job
+from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import free_memory_bytes
 from onsight.report.words import data_size
 
-_RESIDENT_SHARE = 0.4  # of a device's free memory, at most, for pictures
+_RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
+_DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
 
 Plan = dict[str, Choice[Any]]
 
@@ -55,15 +62,61 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
 
 
-def choose_residency(pictures: Pictures, device: torch.device) -> Choice[str]:
-    """Where batches are gathered from: the device itself, or the memory map."""
-    if device.type == "cpu":
-        value, why = "memory map", "the CPU reads it in place"
-    elif pictures.nbytes < _RESIDENT_SHARE * free_memory_bytes(device):
+def choose_streaming(
+    config: Config, source: Source, size: tuple[int, int], cache: Path | None
+) -> Choice[bool]:
+    """Whether pictures are decoded for every batch, because a pack of them has no room.
+
+    size: (height, width) of the model's input.
+    """
+    if config.residency != "auto":
+        return Choice(config.residency == "stream", "as asked")
+    packed = choose_packed_size(source, size, config).value
+    job = Job(source, make_format(config, size, packed))
+    if is_packed(job, cache):
+        return Choice(False, "the pictures lie decoded in the cache")
+    needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
+    disk = cache or Path(tempfile.gettempdir())
+    free = shutil.disk_usage(_nearest_folder(disk)).free
+    fits = needed <= _DISK_SHARE * free
+    why = f"decoded they take {data_size(needed)}, and {disk} has {data_size(free)} left"
+    return Choice(not fits, why, needed)
+
+
+def choose_residency(
+    pictures: Shelf, device: torch.device, asked: str = "auto", ranks: int = 1
+) -> Choice[str]:
+    """Where batches come from: the device, a copy in memory, the memory map or the source.
+
+    ranks: of the run, which share one map. Raises ConfigError.
+    """
+    if not isinstance(pictures, Pictures):
+        return Choice("stream", "each batch is decoded from DATA")
+    if asked == "device" and device.type == "cpu":
+        raise ConfigError(
+            "--residency device needs an accelerator; on the CPU use auto, memory, map or stream"
+        )
+    size = pictures.nbytes
+    if asked != "auto":
+        value, why = asked, "as asked"
+    elif device.type != "cpu" and _fits(size, device):
         value, why = "device", f"all pictures fit {device} with room to spare"
+    elif ranks > 1:
+        value, why = "map", f"{ranks} ranks share it"
+    elif _fits(size, torch.device("cpu")):
+        value, why = "memory", "all pictures fit with room to spare"
     else:
-        value, why = "memory map", f"the pictures are too large to stay on {device}"
-    return Choice(value, f"{why}; {data_size(pictures.nbytes)}", pictures.nbytes)
+        value, why = "map", "the pictures are too large to copy to memory"
+    return Choice(value, f"{why}; {data_size(size)}", size)
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    return size < _RESIDENT_SHARE * free_memory_bytes(device)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself, or the nearest above it that is there already."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
 
 
 def save_plan(plan: Plan, path: Path) -> None:

@@ -18,6 +18,7 @@ class Progress:
 
     epoch_images: int = 0
     epoch_loss: float = 0.0
+    read_images: int = 0
     epoch_seconds: float = 0.0
     epoch_wait_seconds: float = 0.0
     epoch_lines: list[dict[str, float]] = field(default_factory=list)
@@ -32,14 +33,21 @@ class Progress:
     best_loss: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def count(self, images: int, loss: float, seconds: float, wait_seconds: float) -> None:
+    def count(self, images: int) -> None:
         """Add a step."""
         self.step += 1
         self.epoch_images += images
+
+    def add_loss(self, loss: float, images: int) -> None:
+        """Add the mean loss of a step, which may be known some steps later."""
+        self.read_images += images
         self.epoch_loss += loss * images
-        self.epoch_seconds += seconds
-        self.epoch_wait_seconds += wait_seconds
         self.line_loss += loss
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean loss of the epoch's pictures so far, as far as it is known."""
+        return self.epoch_loss / max(1, self.read_images)
 
     def close_line(self, steps: int) -> dict[str, float]:
         """Keep the mean loss of the last steps as a line."""
@@ -55,7 +63,7 @@ class Progress:
         self.training_seconds += self.epoch_seconds
         self.wait_seconds += self.epoch_wait_seconds
         self.epoch += 1
-        self.step = self.epoch_images = 0
+        self.step = self.epoch_images = self.read_images = 0
         self.epoch_loss = self.epoch_seconds = self.epoch_wait_seconds = self.line_loss = 0.0
         self.epoch_lines = []
 

@@ -3,6 +3,7 @@
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -18,14 +19,16 @@ from onsight.models.freeze import hold_frozen_norms
 from onsight.randomness import seed_generators
 from onsight.report.console import Bar, Story
 from onsight.report.words import fixed_percent
+from onsight.training.budget import Budget
 from onsight.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from onsight.training.ema import MovingAverage
 from onsight.training.folder import RunFolder
+from onsight.training.ledger import NonFiniteStepError
 from onsight.training.optim import learning_rate_factor, set_learning_rate
 from onsight.training.parallel import gather_outcome
 from onsight.training.progress import Progress, line_steps
 from onsight.training.record import Record
-from onsight.training.step import NonFiniteStepError, Step
+from onsight.training.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
     "batch norm needs more than one value a channel, and one small picture alone gives one: "
@@ -53,6 +56,7 @@ class Trainer:
         folder: RunFolder,
         data_key: str,
         story: Story,
+        budget: Budget | None = None,
     ) -> None:
         # what it works with
         self.config = config
@@ -70,9 +74,11 @@ class Trainer:
         self.folder = folder
         self.data_key = data_key
         self.story = story
+        self.budget = budget
         self.line_steps = line_steps(config.log_images, config.batch_size)
         # where it stands
         self.progress = Progress()
+        self.unread_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
         self.saved_at = time.monotonic()
 
@@ -87,14 +93,16 @@ class Trainer:
                 f"the pictures changed since the run in {self.folder.path} began; "
                 "start a new run, or bring the former pictures back"
             )
-        self.progress = Progress(**facts)
+        self.progress = now = Progress(**facts)
+        if self.budget:
+            self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
 
     def run(self) -> Progress:
         """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
         if self.world.is_first:
             self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
         try:
-            while self.progress.epoch < self.config.epochs and not self._out_of_patience():
+            while not (self._is_over or self._out_of_patience()):
                 self._train_epoch()
                 self._end_epoch()
         finally:
@@ -102,25 +110,36 @@ class Trainer:
                 self.record.close()
         return self.progress
 
+    @property
+    def _is_over(self) -> bool:
+        if self.budget:
+            return self.budget.share >= 1
+        return self.progress.epoch >= self.config.epochs
+
     def _train_epoch(self) -> None:
         self.step.model.train()
         hold_frozen_norms(self.step.model)
         now = self.progress
-        title = f"epoch {now.epoch + 1}/{self.config.epochs}"
+        title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
         with self.story.bar(title, len(self.loader.ids)) as bar:
             bar.done = now.epoch_images
-            begun = time.perf_counter()
+            asked = time.perf_counter()
             for batch in self.loader.epoch(self.config.seed, now.epoch, now.step):
-                ready = time.perf_counter()
-                loss = self._train_step(batch)
-                ended = time.perf_counter()
-                now.count(len(batch.whole), loss, ended - begun, ready - begun)
+                now.epoch_wait_seconds += time.perf_counter() - asked
+                self._train_step(batch)
+                now.count(len(batch.whole))
                 self._show(bar, len(batch.whole))
                 self._tell_line()
                 self._save_if_due()
-                begun = time.perf_counter()
+                ended = time.perf_counter()
+                now.epoch_seconds += ended - asked
+                asked = ended
+                if self.budget and self.budget.share >= 1:
+                    break
+            self._settle()  # what an accelerator still has to do belongs to the epoch
+            now.epoch_seconds += time.perf_counter() - asked
 
-    def _train_step(self, batch: Batch) -> float:
+    def _train_step(self, batch: Batch) -> None:
         now, config = self.progress, self.config
         seed_generators(self.step.device, config.seed, now.epoch, now.step, self.world.rank)
         numbers = self.augmentation.draw(config.seed, now.epoch, batch.ids)
@@ -128,23 +147,40 @@ class Trainer:
             batch, numbers, self.classifier.normalization, self.classes
         )
         set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
+        self.unread_images.append(len(batch.whole))
         try:
-            loss = self.step(inputs, targets, batch.whole)
+            self._read(self.step(inputs, targets, batch.whole))
         except NonFiniteStepError as error:
-            raise NonFiniteLoss(self._explain_non_finite(error, batch)) from error
+            raise NonFiniteLoss(self._explain_non_finite(error, now.step)) from error
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
         if self.average:
             self.average.update(self.step.model, self._steps_done)
-        return loss
+
+    def _read(self, losses: list[float]) -> None:
+        for loss in losses:
+            self.progress.add_loss(loss, self.unread_images.popleft())
+
+    def _settle(self) -> None:
+        """Wait until every loss is known. Raises NonFiniteLoss."""
+        try:
+            self._read(self.step.settle())
+        except NonFiniteStepError as error:
+            raise NonFiniteLoss(self._explain_non_finite(error, self.progress.step - 1)) from error
 
     @property
     def _steps_done(self) -> int:
         return self.progress.epoch * self.loader.steps + self.progress.step
 
     def _rate_factor(self) -> float:
+        if self.budget:
+            steps = 1_000_000  # as many as it takes to follow the clock
+            warmup = round(steps * self.config.warmup_epochs / self.config.epochs)
+            return learning_rate_factor(
+                self.config.schedule, int(self.budget.share * steps), steps, warmup
+            )
         steps = self.config.epochs * self.loader.steps
         warmup = round(self.config.warmup_epochs * self.loader.steps)
         return learning_rate_factor(self.config.schedule, self._steps_done, steps, warmup)
@@ -152,6 +188,7 @@ class Trainer:
     def _tell_line(self) -> None:
         """Every so many steps, the mean loss since the last such line."""
         if self.line_steps and self.progress.step % self.line_steps == 0:
+            self._settle()
             line = self.progress.close_line(self.line_steps)
             if self.record:
                 self.record.add_line(line, self._steps_done)
@@ -165,10 +202,13 @@ class Trainer:
         now = self.progress
         begun = time.perf_counter()
         outcomes = {name: self._observe(loader) for name, loader in self.watched.items()}
-        now.validation_seconds += time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        now.validation_seconds += seconds
+        if self.budget:
+            self.budget.judged(sum(len(loader.ids) for loader in self.watched.values()), seconds)
         row: dict[str, Any] = {
             "epoch": now.epoch + 1,
-            "train_loss": now.epoch_loss / now.epoch_images,
+            "train_loss": now.mean_loss,
             "learning_rate": self.step.optimizer.param_groups[0]["lr"],
             "seconds": now.epoch_seconds,
             "images_per_second": now.epoch_images / now.epoch_seconds,
@@ -189,7 +229,7 @@ class Trainer:
             self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
-        self.story.say(_epoch_line(row, self.config.epochs))
+        self.story.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
 
     def _observe(self, loader: Loader) -> Outcome:
         return gather_outcome(observe(self.classifier, loader.in_order()), loader.ids, self.world)
@@ -225,6 +265,7 @@ class Trainer:
             self._save()
 
     def _save(self) -> None:
+        self._settle()  # weights that a bad loss has spoiled must not replace good ones
         self.saved_at = time.monotonic()
         if self.world.is_first:
             facts = {**asdict(self.progress), "data_key": self.data_key}
@@ -234,19 +275,23 @@ class Trainer:
     def _show(self, bar: Bar, images: int) -> None:
         now = self.progress
         facts = {
-            "loss": now.epoch_loss / now.epoch_images,
-            "waiting for data": now.epoch_wait_seconds / now.epoch_seconds,
+            "loss": now.mean_loss,
+            "waiting for data": now.epoch_wait_seconds / max(1e-9, now.epoch_seconds),
         }
         if now.best_accuracy >= 0:
             facts["best accuracy"] = now.best_accuracy
         bar.advance(images, **facts)
 
-    def _explain_non_finite(self, error: NonFiniteStepError, batch: Batch) -> str:
+    def _explain_non_finite(self, error: NonFiniteStepError, newest: int) -> str:
+        """newest: the last step that was begun."""
         now = self.progress
+        step = newest - error.steps_ago
+        batch = next(self.loader.epoch(self.config.seed, now.epoch, step))
+        spoiled = f"it and {error.steps_ago} more updated the weights before that was known"
         return (
-            f"{error} at epoch {now.epoch + 1}, step {now.step + 1} of {self.loader.steps}; "
-            f"the weights were not updated from it. Pictures of that step: "
-            f"{self.name_pictures(batch)}. Try a lower --learning-rate"
+            f"{error} at epoch {now.epoch + 1}, step {step + 1} of {self.loader.steps}; "
+            f"{spoiled if self.step.ledger.lag else 'the weights were not updated from it'}. "
+            f"Pictures of that step: {self.name_pictures(batch)}. Try a lower --learning-rate"
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
             f"What was good so far lies in {self.folder.path / 'checkpoints'}"
         )
@@ -262,7 +307,8 @@ def _results(name: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def _epoch_line(row: dict[str, Any], epochs: int) -> str:
-    line = f"epoch {row['epoch']}/{epochs}: loss {row['train_loss']:.4f}"
+    of = f"/{epochs}" if epochs else ""
+    line = f"epoch {row['epoch']}{of}: loss {row['train_loss']:.4f}"
     for name in ("validation", "test"):
         if row.get(f"{name}_accuracy") is not None:
             low, high = row[f"{name}_accuracy_low"], row[f"{name}_accuracy_high"]

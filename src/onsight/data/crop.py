@@ -1,0 +1,97 @@
+"""A random-resized crop cut out of a picture while it is decoded."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from onsight.data.decode import PictureFormat, Pixels, background_of, decode, to_channels
+
+
+class Window(NamedTuple):
+    """A part of a picture: its shares of height and width, its centre counted from -1 to 1."""
+
+    height: float
+    width: float
+    centre_y: float
+    centre_x: float
+
+
+class _Box(NamedTuple):
+    """A part of a picture in pixels, not rounded."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat) -> Pixels:
+    """The window of a picture at the target's size and channels. Raises PictureError.
+
+    The window lies in the picture as target.fit would show it, stretched, cropped or padded;
+    its edges are rounded to pixels that are no larger than the result's.
+    """
+    if isinstance(content, bytes):
+        least = _least_size(window, target)
+        content = decode(
+            content, target.background, target.pixel_limit, least, True, target.channels == 1
+        )
+    pixels = to_channels(content, target.channels)
+    if target.fit == "pad":
+        pixels = _pad(pixels, target)
+    return _resize(_cut(pixels, window, _frame(pixels, target)), target)
+
+
+def _least_size(window: Window, target: PictureFormat) -> tuple[int, int]:
+    """(height, width) of a whole picture whose window has no fewer pixels than the target."""
+    height, width = 1 / window.height, 1 / window.width
+    if target.fit != "stretch":  # both sides shrink alike
+        height = width = max(height, width)
+    return math.ceil(target.height * height), math.ceil(target.width * width)
+
+
+def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
+    """The picture in the smallest frame around it that has the target's aspect."""
+    height, width = pixels.shape[:2]
+    frame_height = max(height, round(width * target.height / target.width))
+    frame_width = max(width, round(height * target.width / target.height))
+    frame = np.empty((frame_height, frame_width, target.channels), np.uint8)
+    frame[:] = background_of(target)
+    top, left = (frame_height - height) // 2, (frame_width - width) // 2
+    frame[top : top + height, left : left + width] = pixels
+    return frame
+
+
+def _frame(pixels: Pixels, target: PictureFormat) -> _Box:
+    """What is shown of a picture: all of it, or its centre in the target's aspect."""
+    height, width = pixels.shape[:2]
+    if target.fit != "crop":
+        return _Box(0, 0, height, width)
+    shown_height = min(height, width * target.height / target.width)
+    shown_width = shown_height * target.width / target.height
+    return _Box((height - shown_height) / 2, (width - shown_width) / 2, shown_height, shown_width)
+
+
+def _cut(pixels: Pixels, window: Window, frame: _Box) -> Pixels:
+    rows = _span(frame.top, frame.height, window.centre_y, window.height, pixels.shape[0])
+    columns = _span(frame.left, frame.width, window.centre_x, window.width, pixels.shape[1])
+    return pixels[rows, columns]
+
+
+def _span(first: float, length: float, centre: float, share: float, limit: int) -> slice:
+    """The whole pixels, one at least, of a share of a length around a centre."""
+    start = first + length * ((centre + 1) - share) / 2
+    from_pixel = min(max(round(start), 0), limit - 1)
+    return slice(from_pixel, min(max(round(start + length * share), from_pixel + 1), limit))
+
+
+def _resize(pixels: Pixels, target: PictureFormat) -> Pixels:
+    """Bilinear with antialiasing, within 1 of Pillow's and several times as fast."""
+    # A contiguous batch of one, channels last by its strides: torch has fast code for just that.
+    planes = torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
+    size = (target.height, target.width)
+    resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+    return np.asarray(resized[0].permute(1, 2, 0).numpy(), np.uint8)

@@ -1,0 +1,132 @@
+"""Pictures decoded from their source whenever they are wanted, ahead of the step, in threads."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onsight.data.augment import AREA, CROP_X, CROP_Y, RATIO, crop_windows
+from onsight.data.crop import Window, crop_picture
+from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.loader import Batch
+from onsight.data.packing import prepare_picture
+from onsight.data.sources.source import Source
+from onsight.errors import DataError, PictureError
+from onsight.randomness import uniform
+
+_AHEAD = 2  # batches under way while another is trained on
+_CHUNK = 8  # pictures a task: large enough to hide the pool's overhead, small to share evenly
+
+_Windows = list[Window | None]  # of each picture; None shows all of it
+
+
+class _Begun(NamedTuple):
+    """A batch whose pictures are being decoded, and the tasks that do."""
+
+    batch: Batch
+    tasks: list[Future[None]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The pictures of a source, decoded a batch at a time.
+
+    rows: int64 (n,) of picture i in the source; labels: int64 (n,); format: what every
+    picture becomes; crop_area: least area share of the random-resized crops trained on, 1 is off.
+    """
+
+    source: Source
+    rows: NDArray[np.int64]
+    labels: Tensor
+    format: PictureFormat
+    crop_area: float = 1.0
+    threads: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of every picture."""
+        return self.format.height, self.format.width, self.format.channels
+
+    @property
+    def device(self) -> torch.device:
+        """Pictures are decoded on the CPU."""
+        return torch.device("cpu")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all pictures would take."""
+        return len(self.rows) * int(np.prod(self.shape))
+
+    def gather(self, ids: Tensor) -> Batch:
+        """The batch of these pictures as evaluation sees them. ids: int64 (B,)."""
+        return next(self.batches([ids], None))
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """The labels of these pictures. ids: int64 (B,)."""
+        return self.labels[ids]
+
+    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
+        """The batch of each share of picture numbers, a few decoded ahead.
+
+        moment: (seed, epoch) draws the crops to train on; None shows whole pictures. Raises
+        DataError at a picture that can no longer be decoded.
+        """
+        under_way: deque[_Begun] = deque()
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
+        try:
+            for ids in shares:
+                under_way.append(self._begin(pool, ids, moment))
+                if len(under_way) > _AHEAD:
+                    yield _finished(under_way.popleft())
+            while under_way:
+                yield _finished(under_way.popleft())
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _begin(
+        self, pool: ThreadPoolExecutor, ids: Tensor, moment: tuple[int, int] | None
+    ) -> _Begun:
+        images = torch.empty((len(ids), *self.shape), dtype=torch.uint8)
+        places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
+        windows = self._windows(ids, moment)
+        tasks = []
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            tasks.append(pool.submit(self._decode, rows[part], windows[part], places[part]))
+        labels = self.labels_of(ids)
+        return _Begun(Batch(images, labels, ids, labels), tasks)
+
+    def _windows(self, ids: Tensor, moment: tuple[int, int] | None) -> _Windows:
+        if moment is None or self.crop_area == 1:
+            return [None] * len(ids)
+        columns = [AREA, RATIO, CROP_Y, CROP_X]
+        drawn = uniform(*moment, ids, columns).unbind(1)
+        sides = crop_windows(self.crop_area, dict(zip(columns, drawn, strict=True)))
+        return [Window(*sides) for sides in torch.stack(sides, dim=1).tolist()]
+
+    def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
+        """Decode pictures into their places of a batch. places: uint8 (len(rows), H, W, C)."""
+        for row, window, place in zip(rows, windows, places, strict=True):
+            try:
+                content = self.source.read(row)
+                if window:
+                    place[:] = crop_picture(content, window, self.format)
+                else:
+                    place[:] = prepare_picture(content, self.format)[1]
+            except PictureError as error:
+                raise DataError(
+                    f"{self.source.index.locators[row]}: {error}; it could be read when the run "
+                    "began. Bring it back, or start a new run"
+                ) from error
+
+
+def _finished(begun: _Begun) -> Batch:
+    for task in begun.tasks:
+        task.result()
+    return begun.batch

@@ -1,0 +1,60 @@
+"""A time budget: how much of it is spent, and when training must end so that the run does."""
+
+from collections.abc import Callable
+
+from onsight.hardware.usage import seconds_since_start
+
+_CLOSING_SHARE = 0.3  # of the seconds that starting took: a measure of this machine's pace today
+
+
+class Budget:
+    """The seconds that a run may take, from the start of its process to its last line.
+
+    spent: seconds so far; pictures: what is judged after training, of which each takes
+    picture_seconds as last measured.
+    """
+
+    def __init__(self, seconds: float, spent: Callable[[], float] = seconds_since_start) -> None:
+        self.seconds = seconds
+        self.spent = spent
+        self.closing_seconds = _CLOSING_SHARE * spent()
+        self.pictures = 0
+        self.picture_seconds = 0.0
+        self.begun = spent()
+        self.reached = 0.0
+
+    @property
+    def left_seconds(self) -> float:
+        """Seconds left for training: less judging, saving and reporting."""
+        after = self.closing_seconds + self.pictures * self.picture_seconds
+        return self.seconds - after - self.spent()
+
+    @property
+    def share(self) -> float:
+        """How much of the time for training is over, 0 to 1."""
+        trained = self.spent() - self.begun
+        share = min(1.0, trained / max(1e-9, trained + self.left_seconds))
+        self.reached = max(self.reached, share)  # a better estimate must not turn time back
+        return self.reached
+
+    def begin(self, pictures: int, picture_seconds: float) -> None:
+        """Training begins now; so many pictures will be judged after it."""
+        self.begun = self.spent()
+        self.pictures, self.picture_seconds = pictures, picture_seconds
+
+    def resume(self, seconds: float) -> None:
+        """An interrupted run had trained for so many seconds before."""
+        spent = self.spent
+        self.spent = lambda: spent() + seconds
+
+    def judged(self, pictures: int, seconds: float) -> None:
+        """So many pictures were judged in so many seconds."""
+        if pictures:
+            self.picture_seconds = seconds / pictures
+
+
+def read_budget(text: str) -> float:
+    """Seconds of a budget such as 90s, 5m or 2h; 0 for none."""
+    if not text:
+        return 0.0
+    return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]

@@ -1,0 +1,66 @@
+"""A race of candidates in interleaved rounds: the simplest of those as fast as the fastest."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+_ROUNDS = 9
+_FEWEST_ROUNDS = 3  # before anybody is called as fast as another
+_HOPELESS = (2.0, 1.5, 1.3)  # times the fastest after 1, 2, more rounds: not timed again
+NEGLIGIBLE = 1.03  # times the fastest: as good
+
+
+@dataclass
+class Racer:
+    """A candidate by name, simpler ones first; visit returns its seconds a step, measured now."""
+
+    name: str
+    visit: Callable[[], float]
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Seconds a step, the median over the rounds."""
+        return statistics.median(self.seconds)
+
+
+def race(racers: Sequence[Racer], most_seconds: float) -> Racer:
+    """The winner: the first of the racers that is as fast as the fastest, within the noise.
+
+    Every racer still hopeful is visited once a round, so that noise hits all alike. Those
+    without a time when the time is over take no part.
+    """
+    begun = time.perf_counter()
+    hopeful = list(racers)
+    for number in range(_ROUNDS):
+        for racer in hopeful:
+            # The first round may take twice the time: what is never timed is never chosen.
+            limit = most_seconds * (1 if racers[-1].seconds else 2)
+            if racer is not racers[0] and time.perf_counter() - begun > limit:
+                return choose(racers)
+            racer.seconds.append(racer.visit())
+        timed = [racer for racer in hopeful if racer.seconds]
+        best = min(racer.median for racer in timed)
+        slowest = best * _HOPELESS[min(number, len(_HOPELESS) - 1)]
+        hopeful = [racer for racer in timed if racer.median <= slowest]
+        if len(hopeful) == 1:
+            break
+    return choose(racers)
+
+
+def choose(racers: Sequence[Racer]) -> Racer:
+    """The first racer whose lag behind the fastest is negligible or no more than noise."""
+    timed = [racer for racer in racers if racer.seconds]
+    fastest = min(timed, key=lambda racer: racer.median)
+    return next(racer for racer in timed if _keeps_up(racer, fastest))
+
+
+def _keeps_up(racer: Racer, fastest: Racer) -> bool:
+    """Whether the rounds that both took part in cannot tell them apart."""
+    ratios = sorted(mine / best for mine, best in zip(racer.seconds, fastest.seconds, strict=False))
+    if racer is fastest or statistics.median(ratios) <= NEGLIGIBLE:
+        return True
+    # A sign test by hand: of three rounds or more, it must have lost all but one in four.
+    lost = sum(ratio > 1 for ratio in ratios)
+    return len(ratios) >= _FEWEST_ROUNDS and lost < 0.75 * len(ratios)

@@ -1,0 +1,139 @@
+"""The accelerator is mocked at torch's own border: a queue that notes what it is told."""
+
+import types
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from onsight.data import loader as loader_module
+from onsight.data.loader import Loader, Pictures
+from onsight.data.prefetch import can_prefetch, prefetch
+
+GPU = torch.device("cuda:0")
+
+
+class Accelerator:
+    """Stands in for torch.cuda; `told` is all that happened, in order."""
+
+    def __init__(self):
+        self.told = []
+        self.on = "main"
+
+    def Stream(self, device):  # noqa: N802
+        assert device == GPU
+        return types.SimpleNamespace(record_event=lambda: self.note("event"))
+
+    def note(self, what):
+        self.told.append((what, self.on))
+        return len(self.told)
+
+    @contextmanager
+    def stream(self, queue):
+        self.on = "side"
+        yield
+        self.on = "main"
+
+    def current_stream(self, device):
+        return types.SimpleNamespace(wait_event=lambda event: self.note(f"wait {event}"))
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    mock = Accelerator()
+    monkeypatch.setattr(torch, "cuda", mock)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: (mock.note("pin"), tensor.clone())[1]
+    )
+    real = torch.Tensor.to
+
+    def to(tensor, device, non_blocking=False):
+        if device != GPU:
+            return real(tensor, device)
+        assert non_blocking
+        mock.note(f"send {int(tensor[0])}")
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda tensor, stream: mock.note(f"keep {int(tensor[0])}")
+    )
+    return mock
+
+
+def batches(accelerator, count):
+    for number in range(count):
+        accelerator.note(f"gather {number}")
+        yield (torch.tensor([number]),)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_all_come_once_in_order(accelerator, count):
+    got = [int(one) for (one,) in prefetch(batches(accelerator, count), GPU)]
+    assert got == list(range(count))
+
+
+def test_the_next_is_sent_before_one_is_handed_out_and_waited_for_by_its_own_event(accelerator):
+    going = prefetch(batches(accelerator, 3), GPU)
+    next(going)
+    assert accelerator.told == [
+        ("gather 0", "main"),
+        ("pin", "side"),
+        ("send 0", "side"),
+        ("event", "side"),
+        ("gather 1", "main"),
+        ("pin", "side"),
+        ("send 1", "side"),
+        ("event", "side"),
+        ("wait 4", "main"),
+        ("keep 0", "main"),
+    ]
+    accelerator.told.clear()
+    next(going)
+    # Two calls came after the first event's eight, so the second batch's event was the eighth.
+    assert accelerator.told[-2:] == [("wait 8", "main"), ("keep 1", "main")]
+    assert ("send 2", "side") in accelerator.told
+
+
+def test_what_lies_in_locked_memory_is_not_copied_again(accelerator, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+    list(prefetch(batches(accelerator, 2), GPU))
+    assert ("pin", "side") not in accelerator.told
+
+
+def test_stopping_early_stops_the_gathering(accelerator):
+    source = batches(accelerator, 100)
+    going = prefetch(source, GPU)
+    next(going)
+    going.close()
+    assert sum(what.startswith("gather") for what, _ in accelerator.told) == 2
+
+
+def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        loader_module, "prefetch", lambda batches, device: asked.append(device) or batches
+    )
+    pictures = Pictures(
+        torch.arange(20, dtype=torch.uint8).view(20, 1),
+        torch.arange(20),
+        torch.arange(20) % 3,
+        (1, 1, 1),
+    )
+    plain = list(Loader(pictures, torch.arange(20), 6, torch.device("cpu")).epoch(1, 1))
+    assert not asked
+    sent = list(Loader(pictures, torch.arange(20), 6, GPU).epoch(1, 1))
+    assert asked == [GPU]
+    for one, other in zip(plain, sent, strict=True):
+        assert all(map(torch.equal, one, other))
+    monkeypatch.setattr(Pictures, "device", GPU)
+    list(Loader(pictures, torch.arange(20), 6, GPU).in_order())
+    assert asked == [GPU]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("cuda", True), ("xpu", True), ("mps", False), ("cpu", False)]
+)
+def test_which_devices_copy_beside_computing(name, expected):
+    assert can_prefetch(torch.device(name)) is expected

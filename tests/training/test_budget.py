@@ -1,0 +1,105 @@
+"""Oracles: a planted clock for the budget, planted paces for what fits into it."""
+
+import json
+import tomllib
+
+import pytest
+
+from onsight.config import make_config
+from onsight.errors import ConfigError
+from onsight.report.console import Silence
+from onsight.training import session
+from onsight.training.allot import Pace
+from onsight.training.budget import Budget, read_budget
+from onsight.training.run import train
+
+
+class Clock:
+    """Seconds spent, moved by hand."""
+
+    def __init__(self, now=2.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+def test_budgets_are_read_with_their_unit():
+    assert [read_budget(text) for text in ("90s", "1.5m", "2h", "")] == [90, 90, 7200, 0]
+
+
+@pytest.mark.parametrize("bad", ["90", "5 m", "-3s", "h", "1d"])
+def test_a_budget_without_a_unit_is_refused(bad):
+    with pytest.raises(ConfigError, match="90s, 5m or 2h"):
+        make_config({"budget": bad})
+
+
+def test_training_gets_what_judging_and_closing_leave():
+    clock = Clock(2.0)
+    budget = Budget(60, clock)
+    clock.now = 10.0
+    budget.begin(pictures=1000, picture_seconds=0.004)
+    assert budget.left_seconds == pytest.approx(60 - 0.3 * 2 - 4 - 10)
+    assert budget.share == 0
+    clock.now = 10 + 45.4 / 2
+    assert budget.share == pytest.approx(0.5)
+    clock.now = 55.4
+    assert budget.share == pytest.approx(1)
+
+
+def test_measured_judging_moves_the_end_but_never_turns_time_back():
+    clock = Clock(0.0)
+    budget = Budget(100, clock)
+    budget.begin(1000, 0.02)
+    clock.now = 40.0
+    assert budget.share == pytest.approx(0.5)
+    budget.judged(500, 5.0)
+    assert budget.left_seconds == pytest.approx(50)
+    assert budget.share == pytest.approx(0.5)
+    clock.now = 46.0
+    assert budget.share == pytest.approx(46 / 90)
+
+
+def test_a_resumed_run_goes_on_with_what_is_left():
+    clock = Clock(1.0)
+    budget = Budget(60, clock)
+    budget.begin(0, 0.0)
+    budget.resume(20.0)
+    assert budget.left_seconds == pytest.approx(60 - 0.3 - 21)
+    assert budget.share == pytest.approx(20 / (20 + 38.7))
+
+
+def test_large_pictures_need_time():
+    pace = Pace(decode_seconds=0.001, train_seconds=0.001)
+    assert pace.epochs(64, 1000, 11) == pytest.approx(10)
+    assert pace.epochs(128, 1000, 41) == pytest.approx(10)
+    sides = [pace.side(1000, seconds) for seconds in (0.5, 2, 3.5, 6, 60, 200)]
+    assert sides == [32, 32, 48, 64, 96, 128]
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
+    bars, tmp_path, monkeypatch, schedule
+):
+    clock = Clock(1.0)
+
+    def ticking():
+        clock.now += 0.01
+        return clock.now
+
+    monkeypatch.setattr(session, "Budget", lambda seconds: Budget(seconds, ticking))
+    fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
+    path = tmp_path / "run"
+    run = train(bars, out=path, story=Silence(), budget="8s", schedule=schedule, **fields)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) > 2
+    assert rows[-1]["learning_rate"] < 0.01 * 0.02
+    assert max(row["learning_rate"] for row in rows) > 0.005
+    assert 7 < clock.now < 8
+    assert run.results["accuracy"] is not None
+    assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
+
+
+def test_several_ranks_are_refused(bars, tmp_path):
+    with pytest.raises(ConfigError, match="one process"):
+        train(bars, out=tmp_path / "run", story=Silence(), budget="5m", ranks=2)

@@ -1,0 +1,267 @@
+"""The measured plan on a small run: what is measured, kept, refused and written down."""
+
+import json
+import tomllib
+import types
+
+import pytest
+import torch
+from materials import make_material
+
+from onsight.config import make_config
+from onsight.errors import NonFiniteLoss
+from onsight.models import classic
+from onsight.report.console import Silence, Story
+from onsight.tensorfile import read_tensors
+from onsight.training import planning, probe
+from onsight.training.planning import apply_way, choose_way
+from onsight.training.run import train
+from onsight.training.ways import WAY, open_stages, plain_way
+from onsight.training.workload import expected_seconds, forward_flops
+
+CPU = torch.device("cpu")
+FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A function that plants seconds a step by way; how often each was timed."""
+    counts = {}
+
+    def plant(seconds):
+        def visits(self, name, way):
+            def visit():
+                counts[name] = counts.get(name, 0) + 1
+                return seconds(way)
+
+            return visit
+
+        monkeypatch.setattr(probe.Probe, "_visits", visits)
+        return counts
+
+    return plant
+
+
+def choose(bars, folder, **fields):
+    config, material = make_material(bars, **(FIELDS | fields))
+    return config, choose_way(config, material, 100.0, folder, Silence())
+
+
+def two_cores(monkeypatch):
+    for name in ("onsight.training.plan", "onsight.training.ways", "onsight.training.keptplan"):
+        monkeypatch.setattr(f"{name}.usable_cores", lambda: 2)
+
+
+def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monkeypatch):
+    two_cores(monkeypatch)
+    cost = {"bf16": 0.5, "fp32": 1.0}
+    layout = {"contiguous": 2.0, "auto": 1.0}
+    timed(lambda way: cost[way["precision"]] * layout[way["memory_format"]] * way["threads"] / 100)
+    config, plan = choose(bars, tmp_path)
+    chosen = {name: plan[name].value for name in WAY}
+    assert chosen == {
+        "precision": "bf16",
+        "threads": 1,
+        "memory_format": "auto",
+        "compile": "off",
+        "accumulate": 1,
+    }
+    assert plan["threads"].reason == (
+        "2.00 times as fast: 3,200 against 1,600 images/s with bf16, 2 threads"
+    )
+    assert plan["precision"].reason.endswith("1,600 images/s with fp32, 1 thread")
+    assert plan["memory_format"].reason.startswith("2.00 times as fast")
+    settled = apply_way(config, plan)
+    assert (settled.precision, settled.threads, settled.plan) == ("bf16", 1, "default")
+    assert [row["images_per_second"] for row in plan["measured"].value][:1] == [800.0]
+
+
+def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
+    bars, tmp_path, timed, monkeypatch
+):
+    two_cores(monkeypatch)
+    counts = timed(lambda way: 0.01 / way["threads"])
+    first = choose(bars, tmp_path)[1]
+    assert sum(counts.values()) > 0
+
+    def times_measured(**fields):
+        counts.clear()
+        plan = choose(bars, tmp_path, **fields)[1]
+        return plan, sum(counts.values())
+
+    again, number = times_measured()
+    assert number == 0
+    assert {n: again[n] for n in WAY} == {n: first[n] for n in WAY}
+    assert times_measured(plan="fresh")[1] > 0
+    assert times_measured(batch_size=8)[1] > 0
+    assert times_measured(image_size="40")[1] > 0
+    assert times_measured(seed=5)[1] == 0
+    with monkeypatch.context() as changed:
+        newer = types.SimpleNamespace(__version__="99.0")
+        changed.setattr("onsight.training.keptplan.torch", newer)
+        assert times_measured()[1] > 0
+    with monkeypatch.context() as changed:
+        changed.setattr("onsight.training.keptplan.describe_device", lambda device: "other")
+        assert times_measured()[1] > 0
+    for file in (tmp_path / "plans").iterdir():
+        file.write_text("{}")
+    assert times_measured()[1] > 0
+
+
+def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
+    two_cores(monkeypatch)
+    counts = timed(lambda way: 0.01)
+    plan = choose(bars, tmp_path, plan="default")[1]
+    assert counts == {}
+    assert plan["measured"].reason == "not measured: as asked"
+    asked = {"precision": "fp32", "threads": 2, "memory_format": "channels_last"}
+    plan = choose(bars, tmp_path, **asked)[1]
+    assert counts == {}
+    assert {plan[name].reason for name in asked} == {"as asked"}
+    plan = choose(bars, tmp_path, precision="bf16")[1]
+    assert {row["precision"] for row in plan["measured"].value} == {"bf16"}
+
+
+def test_a_short_run_is_not_measured(bars, tmp_path):
+    run = train(bars, out=tmp_path / "run", story=Silence(), epochs=1, **FIELDS)
+    plan = json.loads((run.path / "plan.json").read_text())
+    assert "so short a run" in plan["measured"]["reason"]
+
+
+def test_a_way_with_another_loss_is_refused(bars, tmp_path, monkeypatch):
+    two_cores(monkeypatch)
+    real = probe.Trial
+
+    class Off(real):
+        def at(self, batch_size):
+            timed = super().at(batch_size)
+
+            def off(steps):
+                seconds = timed(steps)
+                if self.config.precision == "bf16":
+                    self.losses[:] = [1.05 * loss for loss in self.losses]
+                    return seconds / 1000
+                return seconds
+
+            return off
+
+    monkeypatch.setattr(probe, "Trial", Off)
+    _, plan = choose(bars, None, threads=1)
+    assert plan["precision"].value == "fp32"
+    assert "bf16, 1 thread was refused: its loss is" in plan["precision"].reason
+    assert [row["refused"] for row in plan["measured"].value if "refused" in row]
+
+
+def test_a_way_that_fails_is_refused_but_not_the_plain_one(bars, monkeypatch):
+    real = probe.Trial
+
+    def failing(kinds):
+        class Failing(real):
+            def at(self, batch_size):
+                if self.config.precision in kinds:
+                    raise RuntimeError("not implemented for 'BFloat16'")
+                return super().at(batch_size)
+
+        return Failing
+
+    monkeypatch.setattr(probe, "Trial", failing({"bf16"}))
+    _, plan = choose(bars, None, threads=1)
+    assert "not implemented" in plan["precision"].reason
+    monkeypatch.setattr(probe, "Trial", failing({"fp32", "bf16"}))
+    with pytest.raises(RuntimeError, match="BFloat16"):
+        choose(bars, None, threads=1)
+
+
+def test_a_bad_learning_rate_shows_before_training(bars):
+    with pytest.raises(NonFiniteLoss, match="try a lower --learning-rate"):
+        choose(bars, None, threads=1, learning_rate=1e30, optimizer="sgd")
+
+
+def test_out_of_memory_while_measuring_halves_the_parts(bars, monkeypatch):
+    real = probe.Trial
+
+    class Small(real):
+        def at(self, batch_size):
+            if batch_size / self.config.accumulate > 4:
+                raise torch.OutOfMemoryError("out of memory")
+            return super().at(batch_size)
+
+    monkeypatch.setattr(probe, "Trial", Small)
+    config, plan = choose(bars, None, threads=1)
+    assert (plan["accumulate"].value, plan["accumulate"].reason) == (
+        4,
+        "memory ran out with fewer parts",
+    )
+    assert apply_way(config, plan).accumulate == 4
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, kept):
+    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    fields = FIELDS | {"epochs": 2, "cache_folder": str(tmp_path / "cache")}
+    first = train(bars, out=tmp_path / "a", story=Silence(), **fields)
+    saved = tomllib.loads((first.path / "config.toml").read_text())
+    assert saved["plan"] == "default"
+    assert saved["threads"] > 0
+    again = {"config_file": first.path / "config.toml"} if not kept else fields
+    second = train(bars, out=tmp_path / "b", story=Silence(), **again)
+    one, other = (
+        read_tensors(run.path / "checkpoints" / "best.safetensors")[0] for run in (first, second)
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    plan = json.loads((second.path / "plan.json").read_text())
+    assert ("kept from an earlier run" in plan["measured"]["reason"]) == kept
+
+
+def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, monkeypatch, capsys):
+    real = classic.LeNet.forward
+    fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
+    plain = train(bars, out=tmp_path / "plain", story=Silence(), **fields)
+
+    def forward(self, inputs):
+        if torch.is_grad_enabled() and len(inputs) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, inputs)
+
+    monkeypatch.setattr(classic.LeNet, "forward", forward)
+    run = train(bars, out=tmp_path / "run", story=Story(), **fields)
+    assert "out of memory: each batch is now computed in 2 parts" in capsys.readouterr().err
+    assert json.loads((run.path / "plan.json").read_text())["accumulate"]["value"] == 2
+    assert tomllib.loads((run.path / "config.toml").read_text())["accumulate"] == 2
+    one, other = (
+        read_tensors(r.path / "checkpoints" / "best.safetensors")[0] for r in (plain, run)
+    )
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+
+def test_the_ways_that_are_tried(monkeypatch):
+    two_cores(monkeypatch)
+
+    def material(net, device=CPU):
+        return types.SimpleNamespace(device=device, draft=lambda config: net)
+
+    config, convolving = make_config({}), material(torch.nn.Conv2d(3, 4, 3))
+    plain = plain_way(config, CPU, 2)
+    grid, formats = [stage(plain) for stage in open_stages(config, convolving, 60)]
+    assert grid[0] == plain
+    assert [(way["precision"], way["threads"]) for way in grid] == [
+        ("fp32", 2), ("fp32", 1), ("bf16", 2), ("bf16", 1)
+    ]  # fmt: skip
+    assert [way["memory_format"] for way in formats] == ["auto", "contiguous"]
+    assert len(open_stages(config, material(torch.nn.Linear(2, 2)), 60)) == 1
+    assert len(open_stages(config, convolving, 6000)) == 3
+    monkeypatch.setattr("onsight.training.ways.shutil.which", lambda name: None)
+    assert len(open_stages(config, convolving, 6000)) == 2
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    gpu = material(convolving.draft(config), torch.device("cuda:0"))
+    assert [way["precision"] for way in open_stages(config, gpu, 60)[0](plain)] == [
+        "bf16", "fp32", "fp16"
+    ]  # fmt: skip
+
+
+def test_the_work_of_a_step_is_reckoned_from_its_layers():
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5), torch.nn.Flatten(), torch.nn.Linear(32, 4))
+    assert forward_flops(net, (3, 6, 6), CPU) == 2 * (8 * 2 * 2 * 75 + 32 * 4)
+    assert net.training
+    one = expected_seconds(net, (3, 6, 6), 1000, 10, CPU)
+    assert expected_seconds(net, (3, 6, 6), 2000, 20, CPU) == pytest.approx(2 * one)

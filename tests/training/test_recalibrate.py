@@ -1,0 +1,110 @@
+"""Oracle: statistics worked out in float64, batch by batch."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.data.loader import Pictures
+from onsight.data.views import Normalization
+from onsight.evaluation.outcome import BATCH_SIZE
+from onsight.models.classifier import Classifier
+from onsight.report.console import Silence
+from onsight.tensorfile import read_tensors
+from onsight.training import recalibrate
+from onsight.training.recalibrate import recalibrate_norms
+
+CPU = torch.device("cpu")
+FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "story": Silence()}
+
+
+def make_pictures(count):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 36), dtype=torch.uint8, generator=generator)
+    return Pictures(pixels, torch.arange(count), torch.zeros(count, dtype=torch.int64), (6, 6, 1))
+
+
+def make_classifier():
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.5), nn.BatchNorm2d(3)
+    )
+    for norm in (net[1], net[4]):  # as if it had been trained
+        norm.running_mean.fill_(3.0)
+        norm.num_batches_tracked.fill_(50)
+    return Classifier(net, Normalization((0.3,), (0.2,)), "fp32", CPU)
+
+
+def by_hand(net, inputs):
+    """Means and unbiased variances of both norms over the batches, each batch weighing alike."""
+    found = []
+    for part in inputs.double().split(BATCH_SIZE):
+        maps = nn.functional.conv2d(part, net[0].weight.double(), net[0].bias.double())
+        row = []
+        for norm in (net[1], net[4]):
+            mean, variance = maps.mean((0, 2, 3)), maps.var((0, 2, 3), correction=0)
+            row += [mean, maps.var((0, 2, 3), correction=1)]
+            scale = (variance + norm.eps).rsqrt().view(1, 3, 1, 1)
+            maps = ((maps - mean.view(1, 3, 1, 1)) * scale).relu()
+        found.append(torch.stack(row))
+    return torch.stack(found).mean(0)
+
+
+@pytest.mark.parametrize(("count", "used"), [(600, 512), (100, 100)])
+def test_statistics_equal_those_worked_out_in_float64(count, used):
+    classifier, pictures = make_classifier(), make_pictures(count)
+    ids = torch.arange(count)
+    recalibrate_norms(classifier, pictures, ids)
+    net = classifier.net
+    inputs = classifier.normalization.apply(pictures.gather(ids[:used]).images)
+    expected = by_hand(net, inputs)
+    found = [net[1].running_mean, net[1].running_var, net[4].running_mean, net[4].running_var]
+    assert torch.allclose(torch.stack(found).double(), expected, rtol=1e-4, atol=1e-5)
+    assert not any(module.training for module in net.modules())
+    assert net[1].momentum == 0.1
+
+
+def test_it_looks_at_so_many_training_pictures_and_no_more(monkeypatch):
+    monkeypatch.setattr(recalibrate, "_SAMPLE", 2 * BATCH_SIZE)
+    found = []
+    for count in (2 * BATCH_SIZE, 3 * BATCH_SIZE):
+        classifier = make_classifier()
+        recalibrate_norms(classifier, make_pictures(3 * BATCH_SIZE), torch.arange(count))
+        found.append(classifier.net[1].running_mean)
+    assert torch.equal(*found)
+
+
+def test_a_net_without_batch_norm_and_no_pictures_change_nothing():
+    classifier = make_classifier()
+    before = {name: value.clone() for name, value in classifier.net.state_dict().items()}
+    recalibrate_norms(classifier, make_pictures(10), torch.arange(0))
+    for name, value in classifier.net.state_dict().items():
+        assert torch.equal(value, before[name])
+    plain = Classifier(nn.Flatten(), classifier.normalization, "fp32", CPU)
+    recalibrate_norms(plain, make_pictures(10), torch.arange(10))
+
+
+def weights_of(run):
+    return read_tensors(run.model)[0]
+
+
+@pytest.mark.parametrize("fields", [{}, {"ema": 0.9}])
+def test_a_run_judges_and_keeps_the_new_statistics(bars, tmp_path, fields):
+    with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **FAST | fields)
+    without = onsight.train(bars, out=tmp_path / "b", **FAST | fields)
+    one, other = weights_of(with_it), weights_of(without)
+    changed = {name for name in one if not torch.equal(one[name], other[name])}
+    assert changed
+    assert all(name.rpartition(".")[2].startswith(("running_", "num_")) for name in changed)
+    again = onsight.evaluate(with_it.path, bars)
+    assert again["loss"] == with_it.results["loss"] != without.results["loss"]
+    assert np.isfinite(again["loss"])
+
+
+def test_a_frozen_backbone_keeps_its_own(bars, tmp_path):
+    fields = {**FAST, "epochs": 1, "freeze": True}
+    with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **fields)
+    without = onsight.train(bars, out=tmp_path / "b", **fields)
+    one, other = weights_of(with_it), weights_of(without)
+    assert all(torch.equal(one[name], other[name]) for name in one)

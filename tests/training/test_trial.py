@@ -1,0 +1,83 @@
+"""Oracles: a real run's weights, and torch's border with its devices, mocked."""
+
+import pytest
+import torch
+from materials import make_material
+
+from onsight.errors import ConfigError, NonFiniteLoss
+from onsight.models.file import load_model_file
+from onsight.report.console import Silence
+from onsight.training.run import train
+from onsight.training.trial import Trial, measure_seconds
+
+CPU = torch.device("cpu")
+WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant"}
+
+
+def make_trial(bars, **fields):
+    fixed = {"learning_rate": 0.01, "precision": "fp32", "threads": 1}
+    return Trial(*make_material(bars, **(fixed | WHOLE | fields)))
+
+
+def test_its_steps_are_those_of_a_run(bars, tmp_path):
+    trial = make_trial(bars)
+    assert len(trial.ids) == 120
+    trial.at(20)(12)
+    fields = WHOLE | {"learning_rate": 0.01, "threads": 1}
+    run = train(bars, out=tmp_path / "run", story=Silence(), epochs=2, batch_size=20, **fields)
+    trained = load_model_file(run.path).weights
+    for name, tensor in trial.step.model.state_dict().items():
+        assert torch.equal(tensor, trained[name]), name
+
+
+def test_every_batch_is_full(bars):
+    trial = make_trial(bars, test_fraction=0.1)
+    pictures = len(trial.ids)
+    for size in (7, pictures - 1, pictures):
+        batches = trial._batches(size)
+        assert {len(next(batches)[2].ids) for _ in range(3 * (pictures // size))} == {size}
+
+
+def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
+    former = torch.get_num_threads()
+    seen = []
+    measure_seconds(lambda: seen.append(torch.get_num_threads()), former + 2, CPU)
+    assert (seen, torch.get_num_threads()) == ([former + 2], former)
+    with pytest.raises(ZeroDivisionError):
+        measure_seconds(lambda: 1 / 0, former + 2, CPU)
+    assert torch.get_num_threads() == former
+
+
+def test_the_device_is_waited_for_before_each_reading_of_the_clock(monkeypatch):
+    from onsight.training import trial
+
+    events = []
+    gpu = torch.device("cuda:1")
+    monkeypatch.setattr(torch.accelerator, "synchronize", events.append)
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: events.append("clock") or len(events))
+    seconds = measure_seconds(lambda: events.append("work"), 1, gpu)
+    assert events == [gpu, "clock", "work", gpu, "clock"]
+    assert seconds == 3
+    events.clear()
+    measure_seconds(lambda: events.append("work"), 1, CPU)
+    assert events == ["clock", "work", "clock"]
+
+
+def test_a_batch_too_small_for_batch_norm_names_the_remedy(bars):
+    trial = make_trial(bars, accumulate=4, image_size="8")
+    with pytest.raises(ConfigError, match="leave that size out of --batch-sizes"):
+        trial.at(4)(1)
+
+
+def test_a_loss_that_is_not_finite_names_the_remedy(bars):
+    trial = make_trial(bars, optimizer="sgd", learning_rate=1e30, model="linear")
+    with pytest.raises(NonFiniteLoss, match="try a lower --learning-rate"):
+        trial.at(8)(50)
+
+
+def test_the_moving_average_is_part_of_the_step(bars):
+    trial = make_trial(bars, ema=0.9)
+    before = {name: tensor.clone() for name, tensor in trial.average.model.state_dict().items()}
+    trial.at(8)(2)
+    after = trial.average.model.state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
