@@ -1,0 +1,61 @@
+"""How long does Onsight need to a test accuracy of Fashion-MNIST?
+
+    python benchmarks/peers/accuracy_onsight.py DATA --target 91
+
+The recipe `fast` where there is one, else the defaults. Nothing is kept from an earlier run:
+the pictures are decoded within the time.
+"""
+
+import contextlib
+import re
+import tempfile
+from pathlib import Path
+
+from accuracy_shared import Judge, parse, read_idx
+
+import onsight
+from onsight.config import recipe_names
+from onsight.report.console import Silence
+
+TOLD = re.compile(r"epoch \d+/\d+: .*test (\d+\.\d+)%.*n = ([\d,]+)")
+EPOCHS = {91.0: 3, 93.0: 10}
+
+
+class Enough(Exception):
+    pass
+
+
+class Watch(Silence):
+    """Reads the test accuracy that Onsight tells after each epoch."""
+
+    def __init__(self, judge) -> None:
+        super().__init__()
+        self.judge = judge
+
+    def say(self, text):
+        if found := TOLD.match(text):
+            images = int(found[2].replace(",", ""))
+            if self.judge.enough(round(float(found[1]) / 100 * images), images):
+                raise Enough
+
+
+def train(options, judge, folder):
+    with contextlib.suppress(Enough):
+        onsight.train(
+            options.data,
+            recipe="fast" if "fast" in recipe_names() else None,
+            out=Path(folder) / "run",
+            story=Watch(judge),
+            epochs=options.epochs,
+            validation_fraction=0.0,
+            test_each_epoch=True,
+            cache=False,
+        )
+
+
+if __name__ == "__main__":
+    options = parse(__doc__, EPOCHS)
+    judge = Judge(options)
+    with tempfile.TemporaryDirectory() as folder:
+        train(options, judge, folder)
+    judge.report(len(read_idx(options.data, "train")[1]))

@@ -1,0 +1,57 @@
+"""How fast is Onsight's own step when nothing has to be brought to it: one constant batch?
+
+    python benchmarks/peers/lenet_limit.py DATA --batch-size 64 --steps 500
+
+The same step as in a run of the recipe cifar10-lenet, made by the same functions, on one batch
+that never changes: the limit of everything around the step.
+"""
+
+import itertools
+
+from shared import Meter, parse
+
+from onsight.config import make_config, read_recipe
+from onsight.data.cache import cache_folder
+from onsight.data.dataset import open_dataset
+from onsight.data.index import TRAIN
+from onsight.data.loader import Loader
+from onsight.data.sources.find import find_source
+from onsight.hardware.devices import choose_devices
+from onsight.hardware.reproducible import reproducible
+from onsight.training.build import make_augmentation, make_net, make_normalization, make_step
+
+
+def prepare(options):
+    """The step, and a batch for it."""
+    given = {"batch_size": options.batch_size}
+    if options.memory_format:
+        given["memory_format"] = options.memory_format
+    config = make_config(read_recipe("cifar10-lenet"), given)
+    cache = cache_folder(options.cache or "")
+    source = find_source(str(options.data), "auto", cache)
+    dataset = open_dataset(source, config, config.size, cache, options.threads)
+    device = choose_devices("cpu", 0).value[0]
+    net = make_net(config, dataset, device).train()
+    step = make_step(config, net, dataset, options.precision or "fp32", device)
+    batch = next(
+        Loader(dataset.pictures, dataset.ids(TRAIN), options.batch_size, device).epoch(0, 0)
+    )
+    augmentation = make_augmentation(config, dataset)
+    normalization = make_normalization(config, dataset.pictures, dataset)
+    numbers = augmentation.draw(0, 0, batch.ids)
+    return step, augmentation.apply(batch, numbers, normalization, len(dataset.classes))
+
+
+def train(options, meter):
+    step, (inputs, targets) = prepare(options)
+    for _ in itertools.count():
+        if meter.step(step(inputs, targets)):
+            return
+
+
+if __name__ == "__main__":
+    options = parse(__doc__, cache=str, precision=str, memory_format=str)
+    meter = Meter(options)
+    with reproducible(options.threads):
+        train(options, meter)
+    meter.report()

@@ -1,0 +1,81 @@
+"""How fast does Onsight itself train the LeNet, from `onsight.train` with nothing left out?
+
+    python benchmarks/peers/lenet_onsight.py DATA --batch-size 64 --steps 500
+
+The recipe cifar10-lenet with another batch size. Time is taken outside of Onsight, whenever it
+tells a line of its loss, so that what its own clock leaves out between two steps counts too.
+"""
+
+import contextlib
+import json
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from shared import Meter, parse
+
+import onsight
+from onsight.report.console import Silence
+
+LINES = 20
+LINE = re.compile(r"\[1, *(\d+)\] loss: ([\d.]+),")
+
+
+class Enough(Exception):
+    pass
+
+
+class Lines(Silence):
+    """Stamps the lines of the loss; ends the run when the meter has enough of them."""
+
+    def __init__(self, options, meter, steps) -> None:
+        super().__init__()
+        self.options, self.meter, self.steps = options, meter, steps
+        self.begun_at = self.stamp_at = 0
+
+    def say(self, text):
+        found = LINE.match(text)
+        if not found:
+            return
+        now, step = time.perf_counter(), int(found[1])
+        self.meter.losses += [float(found[2])] * (step - len(self.meter.losses))
+        if step <= self.meter.warm_up or not self.meter.begun:
+            self.meter.begun, self.begun_at = now, step
+            return
+        self.meter.ended, self.stamp_at = now, step
+        last = self.options.steps and step + self.steps > self.options.steps
+        if last or (not self.options.steps and now - self.meter.begun > self.options.seconds):
+            raise Enough
+
+
+def train(options, meter, out):
+    steps = max(1, options.steps // LINES) if options.steps else LINES
+    lines = Lines(options, meter, steps)
+    with contextlib.suppress(Enough):
+        onsight.train(
+            options.data,
+            recipe="cifar10-lenet",
+            out=out,
+            story=lines,
+            epochs=1,
+            batch_size=options.batch_size,
+            log_images=steps * options.batch_size,
+            **({"cache_folder": options.cache} if options.cache else {}),
+        )
+    return lines
+
+
+def rate(lines):
+    steps = lines.stamp_at - lines.begun_at
+    return steps * lines.options.batch_size / (lines.meter.ended - lines.meter.begun)
+
+
+if __name__ == "__main__":
+    options = parse(__doc__, cache=str)
+    meter = Meter(options)
+    with tempfile.TemporaryDirectory() as folder:
+        lines = train(options, meter, Path(folder) / "run")
+        plan = json.loads((Path(folder) / "run" / "plan.json").read_text())
+    chosen = {name: choice["value"] for name, choice in plan.items()}
+    meter.report(images_per_second=rate(lines), plan=chosen)

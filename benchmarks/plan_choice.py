@@ -1,0 +1,145 @@
+"""Is the plan's choice the best way that an exhaustive search finds? And under a competing load?
+
+    python benchmarks/plan_choice.py
+
+Twelve cases of network, picture size and batch. For each the plan is measured as a run does it;
+then every way to compute the step (precision, threads, memory format) is timed in long
+interleaved rounds. Shown is the best way's time over that of the plan's choice; 1 is perfect.
+With --load another process keeps one core busy all along, and the choice is set against one
+thread in fp32 instead.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import torch
+from harness import circumstances, table, write_section
+
+from onsight.choice import Choice
+from onsight.config import make_config
+from onsight.hardware.cores import usable_cores
+from onsight.hardware.reproducible import reproducible
+from onsight.report.console import Silence
+from onsight.training.material import place
+from onsight.training.opening import open_data
+from onsight.training.plan import choose_learning_rate
+from onsight.training.planning import apply_way, choose_way
+from onsight.training.trial import Trial
+
+PLACE = {"device": torch.device("cpu"), "threads": usable_cores(), "pictures": "memory"}
+CASES = [
+    *(("lenet", 32, batch) for batch in (4, 32, 64, 512)),
+    *(("compact", 28, batch) for batch in (16, 128, 512)),
+    ("compact", 64, 64),
+    ("quick", 32, 100),
+    ("linear", 28, 256),
+    ("resnet18", 64, 32),
+    ("mobilenetv3_small_100", 64, 32),
+    ("vit_tiny_patch16_224", 224, 4),
+]
+
+
+def ways(config):
+    """Every way that this machine could compute a step."""
+    counts = sorted({1, usable_cores()})
+    grid = itertools.product(("fp32", "bf16"), counts, ("auto", "contiguous"))
+    return [
+        {"precision": precision, "threads": threads, "memory_format": layout}
+        for precision, threads, layout in grid
+    ]
+
+
+class Case:
+    def __init__(self, data, model, side, batch):
+        self.name = f"{model} {side}x{side}, batch {batch}"
+        fields = {"model": model, "image_size": str(side), "batch_size": batch, "plan": "fresh"}
+        fields |= {"pretrained": False, "compile": "off"}
+        config = make_config(fields)
+        rate = choose_learning_rate(config).value
+        self.config = config.model_copy(update={"learning_rate": rate})
+        plan = {name: Choice(value, "") for name, value in PLACE.items()}
+        _, _, dataset = open_data(data, self.config, plan, Silence())
+        self.material = place(self.config, plan, dataset)
+
+    def chosen(self):
+        """The way the plan takes, measured as before a run of some minutes."""
+        plan = choose_way(self.config, self.material, 100.0, None, Silence())
+        config = apply_way(self.config, plan)
+        return {name: getattr(config, name) for name in ("precision", "threads", "memory_format")}
+
+    def timer(self, way):
+        trial = Trial(self.config.model_copy(update=way), self.material)
+        timed = trial.at(self.config.batch_size)
+        steps = max(1, round(0.15 / (timed(2) / 2)))
+        return lambda: timed(steps) / steps
+
+
+@contextmanager
+def competing_load():
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def way_words(way):
+    layout = "" if way["memory_format"] == "auto" else f", {way['memory_format']}"
+    return f"{way['precision']}, {way['threads']} thread(s){layout}"
+
+
+def search(case, chosen, against, rounds):
+    """The choice's median ratio to the best of `against`, round by round."""
+    timers = {way_words(way): case.timer(way) for way in [chosen, *against]}
+    times = {name: [] for name in timers}
+    for number in range(rounds):
+        names = list(timers)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            times[name].append(timers[name]())
+    best = min(times, key=lambda name: statistics.median(times[name]))
+    mine = times[way_words(chosen)]
+    ratios = [theirs / own for theirs, own in zip(times[best], mine, strict=True)]
+    return best, ratios, case.config.batch_size / statistics.median(mine)
+
+
+def measure_case(data, number, options):
+    case = Case(data, *CASES[number])
+    chosen = case.chosen()
+    single = {"precision": "fp32", "threads": 1, "memory_format": "auto"}
+    against = [single] if options.load else ways(case.config)
+    best, ratios, rate = search(case, chosen, against, options.rounds)
+    row = [case.name, way_words(chosen), best, f"{rate:,.0f}"]
+    row.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    print(" | ".join(row), file=sys.stderr)
+    return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cases", type=int, default=len(CASES))
+    parser.add_argument("--load", action="store_true", help="beside another busy process")
+    options = parser.parse_args()
+    with reproducible(usable_cores()):
+        if options.load:
+            with competing_load():
+                rows = [measure_case(options.data, n, options) for n in range(options.cases)]
+        else:
+            rows = [measure_case(options.data, n, options) for n in range(options.cases)]
+    name, title = (
+        ("plan under load", "one thread in fp32") if options.load else ("plan", "the best")
+    )
+    heading = "With another process on one core" if options.load else "The plan's choice"
+    header = ["case", "the plan chose", f"{title} was", "images/s", f"{title}'s time over ours"]
+    lines = [f"## {heading}", "", circumstances("timm"), "", *table(header, rows)]
+    write_section(name, lines)
+
+
+if __name__ == "__main__":
+    main()

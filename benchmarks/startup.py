@@ -1,0 +1,173 @@
+"""How long from typing a command to its answer, and to the first step of training?
+
+    python benchmarks/startup.py /usr/share/datasets/fashion-mnist [--rounds 9] [--full]
+
+Seconds of whole processes. `onsight --help`, `--version` and `import onsight` beside the bare
+interpreter; the first step of training on the demo and on Fashion-MNIST, both decoded before,
+beside bare imports of torch and torchvision, a loop by hand up to its first step, and torch's
+DataLoader up to its first batch with workers by spawn (as on macOS and Windows) and by fork.
+--full measures 21 rounds.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+# Whatever else is needed is imported where it is used: the peers are this very file started with
+# --until, and they must not pay for what only the comparison needs.
+BATCH_SIZE = 128
+EMPTY = "python -c pass"
+COMMANDS = {
+    EMPTY: ["-c", "pass"],
+    "python -c 'import onsight'": ["-c", "import onsight"],
+    "onsight --version": ["-m", "onsight", "--version"],
+    "onsight --help": ["-m", "onsight", "--help"],
+    "onsight train --help": ["-m", "onsight", "train", "--help"],
+}
+IMPORTS = {
+    "python -c 'import torch'": ["-c", "import torch"],
+    "python -c 'import torch, torchvision'": ["-c", "import torch, torchvision"],
+}
+STAGES = {
+    "DataLoader over tensors, no workers, first batch": "batch-0",
+    "DataLoader over tensors, 2 workers by fork, first batch": "batch-fork",
+    "DataLoader over tensors, 2 workers by spawn, first batch": "batch-spawn",
+    "loop by hand on Fashion-MNIST, first step": "step",
+}
+OURS = "onsight train on Fashion-MNIST, first step"
+
+
+def end_now() -> None:
+    """End without any tidying up, which is not what is timed."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def first_step_of_ours(data: str) -> None:
+    """`onsight train DATA`, ended as soon as its first step is made."""
+    from onsight.cli import main as onsight
+    from onsight.training.step import Step
+
+    whole_step = Step.__call__
+
+    def step_and_end(self, *inputs, **more):
+        whole_step(self, *inputs, **more)
+        end_now()
+
+    Step.__call__ = step_and_end
+    with tempfile.TemporaryDirectory() as out:
+        onsight(["train", data, "--out", f"{out}/run", "--device", "cpu"])
+
+
+def make_loader(data: str, workers: int, context: str | None):
+    import torch
+    from stand_ins import read_idx
+    from torch.utils.data import DataLoader, TensorDataset
+
+    pixels, labels = read_idx(Path(data), "train")
+    pictures = TensorDataset(
+        torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy()).long()
+    )
+    return DataLoader(
+        pictures, BATCH_SIZE, shuffle=True, num_workers=workers, multiprocessing_context=context
+    )
+
+
+def first_batch(data: str, context: str) -> None:
+    """A DataLoader up to its first batch."""
+    workers = 0 if context == "0" else 2
+    next(iter(make_loader(data, workers, context if workers else None)))
+
+
+def first_step_by_hand(data: str) -> None:
+    """A tutorial's loop up to its first step, with torchvision imported as they all do."""
+    import torch
+    import torchvision  # noqa: F401
+    from torch import nn
+
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(16 * 36, 10)
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+    images, labels = next(iter(make_loader(data, 0, None)))
+    loss = nn.functional.cross_entropy(net(images[:, None].float() / 255), labels)
+    loss.backward()
+    optimizer.step()
+
+
+def run_until(stage: str, data: str) -> None:
+    """What a process does that is timed from its start to here."""
+    if stage == "ours":
+        first_step_of_ours(data)
+    elif stage == "step":
+        first_step_by_hand(data)
+    else:
+        first_batch(data, stage.removeprefix("batch-"))
+    end_now()
+
+
+def seconds_of(arguments: Sequence[str]) -> float:
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    return time.perf_counter() - begun
+
+
+def timed(commands: dict[str, list[str]]) -> dict[str, Callable[[], float]]:
+    return {name: partial(seconds_of, arguments) for name, arguments in commands.items()}
+
+
+def training_commands(data: str) -> dict[str, list[str]]:
+    stages = {name: [__file__, data, "--until", stage] for name, stage in STAGES.items()}
+    ours = {
+        OURS: [__file__, data, "--until", "ours"],
+        "onsight train demo, first step": [__file__, "demo", "--until", "ours"],
+    }
+    return {**ours, **IMPORTS, **stages}
+
+
+def show(commands: dict[str, list[float]], training: dict[str, list[float]]) -> list[str]:
+    from harness import paired, table
+
+    def rows(found: dict[str, list[float]], base: str) -> list[list[str]]:
+        return [
+            [name, f"{statistics.median(values):.3f}", str(paired(values, found[base]))]
+            for name, values in found.items()
+        ]
+
+    return [
+        *table(["command", "seconds", "times the bare interpreter"], rows(commands, EMPTY)),
+        "",
+        *table(["process", "seconds", f"times {OURS}"], rows(training, OURS)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--until", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.until:
+        run_until(options.until, options.data)
+    from harness import circumstances, interleave, write_section
+
+    rounds = 21 if options.full else options.rounds
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["ONSIGHT_CACHE"] = cache  # the warm-up decodes into it
+        os.environ["TMPDIR"] = cache  # for the run folders of processes that end untidily
+        commands = interleave(timed(COMMANDS), rounds)
+        training = interleave(timed(training_commands(options.data)), rounds)
+    head = ["## From the command to its answer", "", circumstances() + ".", ""]
+    write_section("startup", [*head, *show(commands, training)])
+
+
+if __name__ == "__main__":
+    main()
