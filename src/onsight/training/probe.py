@@ -1,5 +1,6 @@
 """The measured plan: a run's own step, timed for a moment each way that it could be computed."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from onsight.training.trial import Trial
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the first way
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
+_FIRST_SHARE = 0.7  # of the time that is left goes to a stage that others follow
 _WINDOW_SECONDS = 0.03  # of a visit, at least one step
 
 Way = dict[str, Any]  # fields of the config that say how it computes
@@ -42,12 +44,14 @@ class Probe:
         """Race the ways of each stage, which are made from the winner of the one before."""
         found = Measured({}, {}, {}, self.refused)
         visits: dict[str, Callable[[], float]] = {}
+        begun = time.perf_counter()
         for stage in stages:
             entered = {way_name(way): way for way in stage(found.chosen)}
             for name, way in entered.items():
                 visits.setdefault(name, self._visits(name, way))
             racers = [Racer(name, visits[name]) for name in entered if name not in self.refused]
-            winner = race(racers, most_seconds / len(stages))
+            seconds = most_seconds - (time.perf_counter() - begun)
+            winner = race(racers, seconds if stage is stages[-1] else _FIRST_SHARE * seconds)
             found.chosen = entered[winner.name]
             found.ways |= entered
             found.seconds |= {one.name: one.median for one in racers if one.seconds}
@@ -60,34 +64,38 @@ class Probe:
 
         def visit() -> float:
             nonlocal steps
-            try:
-                if not timed:
-                    timed.append(self._build(way))
-                    steps = max(1, round(_WINDOW_SECONDS / timed[0](1)))
+            if timed:
                 return timed[0](steps) / steps
+            try:
+                work, seconds = self._build(way)
             except _Refused as error:
                 self.refused[name] = str(error)
                 return float("inf")
+            timed.append(work)
+            steps = max(1, round(_WINDOW_SECONDS / seconds))
+            return seconds
 
         return visit
 
-    def _build(self, way: Way) -> Callable[[int], float]:
+    def _build(self, way: Way) -> tuple[Callable[[int], float], float]:
+        """What times a way's steps, and the seconds of each after the first."""
         trial = Trial(self.config.model_copy(update=way), self.material)
         try:
             timed = trial.at(self.batch_size)
-            timed(_CHECKED_STEPS)
+            timed(1)
+            seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
         except (RuntimeError, NonFiniteLoss) as error:
             if not self.reference:
                 raise
             raise _Refused(str(error).splitlines()[0]) from error
-        if not self.reference:
-            self.reference = list(trial.losses)
         self._check(trial, way)
-        return timed
+        return timed, seconds
 
     def _check(self, trial: Trial, way: Way) -> None:
+        trial.losses += trial.step.settle()
         tolerance = _TOLERANCES[way["precision"]]
-        for mine, theirs in zip(trial.losses, self.reference, strict=False):
+        self.reference = self.reference or list(trial.losses)
+        for mine, theirs in zip(trial.losses, self.reference, strict=True):
             off = abs(mine - theirs) / max(abs(theirs), 0.1)
             if off > tolerance:
                 raise _Refused(f"its loss is {100 * off:.1f}% off, more than {100 * tolerance:g}%")

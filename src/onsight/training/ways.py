@@ -14,7 +14,7 @@ from onsight.training.probe import Way
 
 WAY = ("precision", "memory_format", "threads", "compile", "accumulate")  # what a way settles
 
-_COMPILE_WORTH_SECONDS = 600  # compiling takes up to a minute, and may win nothing
+_COMPILE_WORTH_SECONDS = 3600  # to try it takes up to a minute, and often wins nothing
 
 Stage = Callable[[Way], list[Way]]
 

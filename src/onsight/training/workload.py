@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from onsight.hardware.cores import usable_cores
 
 # Rough rates, good enough to tell seconds from minutes: measuring would not be repeatable.
-_FLOPS_PER_CORE = 2.5e10
+_FLOPS_PER_CORE = 5e10
 _FLOPS_PER_ACCELERATOR = 1e13
 _STEP_SECONDS = 1e-3
 
