@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import simplejpeg
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -116,16 +118,29 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
     pixels = to_channels(pixels, target.channels)
     if pixels.shape[:2] == (target.height, target.width):
         return pixels
+    if target.fit == "stretch":
+        return resize(pixels, target)
     image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
     size = (target.width, target.height)
-    if target.fit == "stretch":
-        fitted = image.resize(size, Image.Resampling.BILINEAR, reducing_gap=2.0)
-    elif target.fit == "crop":
+    if target.fit == "crop":
         fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
     else:
         colour = background_of(target)
         fitted = ImageOps.pad(image, size, Image.Resampling.BILINEAR, color=colour)
     return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
+
+
+def resize(pixels: Pixels, target: PictureFormat) -> Pixels:
+    """All of a picture at the target's height and width, bilinear with antialiasing.
+
+    Within 1 of Pillow's, and threads do not wait for each other as they do there.
+    """
+    # A contiguous batch of one, channels last by its strides: torch has fast code for just that.
+    owned = np.require(pixels, requirements=["C", "W"])  # torch warns of what it may not write
+    planes = torch.from_numpy(owned).unsqueeze(0).permute(0, 3, 1, 2)
+    size = (target.height, target.width)
+    resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+    return np.asarray(resized[0].permute(1, 2, 0).numpy(), np.uint8)
 
 
 def background_of(target: PictureFormat) -> tuple[int, ...]:

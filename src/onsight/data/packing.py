@@ -73,8 +73,7 @@ def decode_all(file: BinaryIO, job: Job) -> Decoded:
         decoded.problems += problems
         if target.channels == 0 and any(picture.pixels.shape[2] == 3 for picture in pictures):
             _widen(file, decoded, target)
-        for picture in pictures:
-            file.write(_to_file(picture.pixels, decoded.channels))
+        file.write(b"".join(_to_file(one.pixels, decoded.channels) for one in pictures))
         decoded.source_rows += [picture.source_row for picture in pictures]
         decoded.digests += [picture.digest for picture in pictures]
         job.progress(len(chunk))
@@ -102,7 +101,9 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
         pixels = content
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
             raise PictureError("pixels must be uint8 (H, W, 1) or (H, W, 3)")
-    return pixels, fit(pixels, replace(target, channels=target.channels or pixels.shape[2]))
+    if target.channels == 0:
+        target = replace(target, channels=pixels.shape[2])
+    return pixels, fit(pixels, target)
 
 
 def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:

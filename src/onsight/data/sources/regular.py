@@ -19,9 +19,7 @@ def read_regular_file(path: str) -> bytes:
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            size = _checked_size(os.fstat(descriptor))
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(size)
+            return _read(descriptor, _checked_size(os.fstat(descriptor)))
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -41,6 +39,14 @@ def identity(path: str, facts: os.stat_result) -> bytes:
     """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
     text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
     return text.encode("utf-8", "surrogateescape")
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """So many bytes, or all there are; a file object would make twice the system calls."""
+    content = os.read(descriptor, size)
+    while len(content) < size and (more := os.read(descriptor, size - len(content))):
+        content += more
+    return content
 
 
 def _checked_size(facts: os.stat_result) -> int:
