@@ -65,8 +65,10 @@ def onsight_batches(folder: Path, least_area: float) -> Supply:
     from onsight.data.sources.find import find_source
     from onsight.data.stream import Stream
     from onsight.data.views import Normalization
+    from onsight.hardware.allocator import keep_freed_memory
     from onsight.training.build import make_augmentation
 
+    keep_freed_memory()  # as every run does
     config = make_config(
         {"residency": "stream", "image_size": str(SIDE), "crop_area": least_area, "translate": 0}
     )

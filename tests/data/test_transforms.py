@@ -105,6 +105,18 @@ def test_contrast_scales_about_the_mean_grey():
     assert jittered[0, :, 0, 0].tolist() == [115.0, 105.0]
 
 
+@pytest.mark.parametrize("side", [8, 80])
+def test_mirrored_pictures_are_mirrored_and_no_others(side):
+    images = pictures(6, side, side + 1)
+    before = images.clone()
+    mirrored = torch.tensor([True, False, True, True, False, False])
+    result = transforms.mirror(images, mirrored)
+    for number, turned in enumerate(mirrored.tolist()):
+        expected = before[number].flip(1) if turned else before[number]
+        assert torch.equal(result[number], expected)
+    assert torch.equal(images, before)
+
+
 def test_box_covers_its_share_around_its_centre():
     boxes = transforms.box(torch.tensor([0.5]), torch.tensor([0.0]), torch.tensor([0.5]), 8, 8)
     assert boxes.shape == (1, 1, 8, 8)

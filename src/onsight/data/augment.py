@@ -100,6 +100,8 @@ class Augmentation:
             return self._warp(images.float(), numbers)
         if not self.flip and self.translate == 0:
             return images
+        if self.translate == 0:
+            return transforms.mirror(images, self._mirrored(numbers))
         height, width = images.shape[1:3]
         down = _whole_shift(numbers[DOWN], self.translate, height)
         right = _whole_shift(numbers[RIGHT], self.translate, width)

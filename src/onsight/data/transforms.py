@@ -8,6 +8,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _LUMA = (0.299, 0.587, 0.114)
+_SMALL_PICTURE = 64 * 64  # pixels; above it, a call for each picture to mirror costs less
+
+
+def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
+    """Mirror some pictures left-right. images: any dtype (B, H, W, C); mirrored: bool (B,)."""
+    if images.device.type != "cpu" or images.shape[1] * images.shape[2] <= _SMALL_PICTURE:
+        return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(2), images)
+    result = images.clone()
+    for number in mirrored.nonzero().flatten().tolist():
+        result[number] = images[number].flip(1)
+    return result
 
 
 def shift_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:

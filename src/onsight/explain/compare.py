@@ -16,6 +16,7 @@ from onsight.explain.candidates import Candidate, choose_candidates
 from onsight.explain.fit import Fit, fit_costs
 from onsight.explain.rounds import ROUNDS, Cell, run_rounds, warm_up
 from onsight.explain.sizes import choose_batch_sizes, second_size
+from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
@@ -81,6 +82,7 @@ def compare(
         story.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
     _warn_if_busy(story)
     threads = choose_threads(config.threads)
+    keep_freed_memory()  # as a run does
     with reproducible(threads.value):
         plan: Plan = {"device": Choice(candidates[0].device, "compared"), "threads": threads}
         _, config, dataset = open_data(data, config, plan, story)

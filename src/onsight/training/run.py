@@ -12,6 +12,7 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config, config_layers, make_config, read_config_file
 from onsight.errors import ConfigError, OutputError
+from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Silence, Story
@@ -91,6 +92,7 @@ def train(
     threads = choose_threads(config.threads, seat.local_size if seat else 1)
     device = Choice(devices.value[seat.local_rank if seat else 0], devices.reason)
     plan: Plan = {"device": device, "threads": threads}
+    keep_freed_memory()
     with reproducible(threads.value):
         world = join(seat, device.value)
         with world.membership():
