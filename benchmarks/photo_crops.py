@@ -183,17 +183,13 @@ def limit_batches(
             resize(pixels, scaled(box, size, pixels))
         return len(numbers)
 
-    torch.set_num_threads(1)  # the pool has the cores
-    try:
-        with ThreadPoolExecutor(usable_cores()) as pool:
-            while True:
-                order = generators.permutation(len(contents))
-                chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
-                # A few hundred at a time, so that stopping early wastes little.
-                for start in range(0, len(chunks), 32):
-                    yield sum(pool.map(some, chunks[start : start + 32]))
-    finally:
-        torch.set_num_threads(usable_cores())
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        while True:
+            order = generators.permutation(len(contents))
+            chunks = [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+            # A few hundred at a time, so that stopping early wastes little.
+            for start in range(0, len(chunks), 32):
+                yield sum(pool.map(some, chunks[start : start + 32]))
 
 
 def rate(make: Callable[[], Supply], seconds: float) -> float:
@@ -274,6 +270,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--wallpapers", type=Path, default=WALLPAPERS)
     options = parser.parse_args()
+    # Both cores decode: a second thread that computes would only be in their way, for everybody.
+    torch.set_num_threads(1)
     count = options.files or (25_000 if options.full else 5_000)
     folder = photo_folder(count, options.data, options.wallpapers)
     makers, notes = tuned(folder, options.least_area, options.seconds / 2)
