@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit format lock clean
+.PHONY: demo test setup lint types imports unit format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -40,5 +40,41 @@ lock:  ## choose the newest versions that pyproject.toml allows
 	uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
 
+# Benchmarks write benchmarks/RESULTS.md. Nothing else should run meanwhile.
+FASHION ?= /usr/share/datasets/fashion-mnist
+BENCH := .venv-bench/bin/python benchmarks
+
+.venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+bench: .venv-bench/installed  ## every question with few rounds and peers: about half an hour
+	$(BENCH)/lenet_step.py $(FASHION) --kinds packed --peers tensors tutorial --rounds 3 --seconds 3
+	$(BENCH)/decode_photos.py --rounds 3
+	$(BENCH)/photo_crops.py --rounds 3
+	$(BENCH)/throughput.py $(FASHION) --rounds 3
+	$(BENCH)/startup.py $(FASHION) --rounds 3
+	$(BENCH)/growth.py --rounds 1
+	$(BENCH)/plan_choice.py --rounds 3
+	$(BENCH)/budget_end.py --budgets 30 --runs 3
+
+bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: some hours
+	$(BENCH)/lenet_step.py $(FASHION)
+	$(BENCH)/time_to_accuracy.py $(FASHION)
+	$(BENCH)/decode_photos.py --full
+	$(BENCH)/photo_crops.py --full
+	$(BENCH)/throughput.py $(FASHION) --full
+	$(BENCH)/startup.py $(FASHION) --full
+	$(BENCH)/growth.py --full
+	$(BENCH)/plan_choice.py
+	$(BENCH)/plan_choice.py --load
+	$(BENCH)/budget_end.py
+
+bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
+	$(BENCH)/gpu.py
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

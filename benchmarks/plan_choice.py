@@ -94,14 +94,14 @@ def way_words(way):
 
 
 def search(case, chosen, against, rounds):
-    """The choice's median ratio to the best of `against`, round by round."""
+    """The best of `against`, and its time over the choice's, round by round."""
     timers = {way_words(way): case.timer(way) for way in [chosen, *against]}
     times = {name: [] for name in timers}
     for number in range(rounds):
         names = list(timers)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             times[name].append(timers[name]())
-    best = min(times, key=lambda name: statistics.median(times[name]))
+    best = min(map(way_words, against), key=lambda name: statistics.median(times[name]))
     mine = times[way_words(chosen)]
     ratios = [theirs / own for theirs, own in zip(times[best], mine, strict=True)]
     return best, ratios, case.config.batch_size / statistics.median(mine)

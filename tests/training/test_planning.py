@@ -108,6 +108,15 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     assert times_measured()[1] > 0
 
 
+def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, timed, capsys):
+    timed(lambda way: 0.01)
+    blocked = tmp_path / "file"
+    blocked.touch()
+    config, material = make_material(bars, **FIELDS)
+    choose_way(config, material, 100.0, blocked, Story())
+    assert "the plan is not kept for the next run" in capsys.readouterr().err
+
+
 def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
     two_cores(monkeypatch)
     counts = timed(lambda way: 0.01)

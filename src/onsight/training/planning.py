@@ -45,7 +45,10 @@ def choose_way(
     seconds = time.perf_counter() - begun
     story.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {seconds:.1f} s")
     if path:
-        keep(path, asdict(measured))
+        try:
+            keep(path, asdict(measured))
+        except OSError as error:
+            story.warn(f"the plan is not kept for the next run: {error}")
     return _measured_plan(config, measured, f"measured in {seconds:.1f} s")
 
 
@@ -79,9 +82,7 @@ def _measured_plan(config: Config, found: Measured, why: str) -> Plan:
     rates = {name: config.batch_size / seconds for name, seconds in found.seconds.items()}
     plan: Plan = {name: _explain(config, name, found) for name in found.chosen}
     rows: list[dict[str, Any]] = [
-        {**found.ways[name], "images_per_second": round(rate, 1)}
-        for name, rate in rates.items()
-        if name not in found.refused
+        {**found.ways[name], "images_per_second": round(rate, 1)} for name, rate in rates.items()
     ]
     rows += [{**found.ways[name], "refused": reason} for name, reason in found.refused.items()]
     return plan | {"measured": Choice(rows, why)}
@@ -99,9 +100,7 @@ def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
         asked = value == config.accumulate
         return Choice(value, "as asked" if asked else "memory ran out with fewer parts")
     others = {
-        way: found.seconds[way]
-        for way in found.seconds
-        if found.ways[way][name] != value and way not in found.refused
+        way: seconds for way, seconds in found.seconds.items() if found.ways[way][name] != value
     }
     if not others:
         return Choice(value, _asked(config, name) or _why_alone(name, value, found))

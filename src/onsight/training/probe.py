@@ -54,7 +54,8 @@ class Probe:
             winner = race(racers, seconds if stage is stages[-1] else _FIRST_SHARE * seconds)
             found.chosen = entered[winner.name]
             found.ways |= entered
-            found.seconds |= {one.name: one.median for one in racers if one.seconds}
+            timed = [one for one in racers if one.seconds and one.name not in self.refused]
+            found.seconds |= {one.name: one.median for one in timed}
         return found
 
     def _visits(self, name: str, way: Way) -> Callable[[], float]:
