@@ -39,11 +39,11 @@ def test_training_gets_what_judging_and_closing_leave():
     budget = Budget(60, clock)
     clock.now = 10.0
     budget.begin(pictures=1000, picture_seconds=0.004)
-    assert budget.left_seconds == pytest.approx(60 - 0.3 * 2 - 4 - 10)
+    assert budget.left_seconds == pytest.approx(60 - 0.5 * 2 - 4 - 10)
     assert budget.share == 0
-    clock.now = 10 + 45.4 / 2
+    clock.now = 10 + 45 / 2
     assert budget.share == pytest.approx(0.5)
-    clock.now = 55.4
+    clock.now = 55.0
     assert budget.share == pytest.approx(1)
 
 
@@ -65,8 +65,8 @@ def test_a_resumed_run_goes_on_with_what_is_left():
     budget = Budget(60, clock)
     budget.begin(0, 0.0)
     budget.resume(20.0)
-    assert budget.left_seconds == pytest.approx(60 - 0.3 - 21)
-    assert budget.share == pytest.approx(20 / (20 + 38.7))
+    assert budget.left_seconds == pytest.approx(60 - 0.5 - 21)
+    assert budget.share == pytest.approx(20 / (20 + 38.5))
 
 
 def test_large_pictures_need_time():

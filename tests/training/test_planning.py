@@ -93,6 +93,8 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     assert number == 0
     assert {n: again[n] for n in WAY} == {n: first[n] for n in WAY}
     assert times_measured(plan="fresh")[1] > 0
+    assert times_measured(budget="5m")[1] > 0
+    assert times_measured()[1] == 0
     assert times_measured(batch_size=8)[1] > 0
     assert times_measured(image_size="40")[1] > 0
     assert times_measured(seed=5)[1] == 0

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from onsight.hardware.usage import seconds_since_start
 
-_CLOSING_SHARE = 0.3  # of the seconds that starting took: a measure of this machine's pace today
+_CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this machine's pace today
 
 
 class Budget:

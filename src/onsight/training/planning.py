@@ -16,7 +16,7 @@ from onsight.training.probe import Measured, Probe, Way
 from onsight.training.race import NEGLIGIBLE
 from onsight.training.ways import WAY, open_stages, plain_way
 
-_WORTH_SECONDS = 20.0  # shorter runs are over before a better plan has paid for its measuring
+_WORTH_SECONDS = 10.0  # shorter runs are over before a better plan has paid for its measuring
 _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # of the run, for measuring
 
 
@@ -34,7 +34,9 @@ def choose_way(
         return plain_plan(config, plain, f"not measured: {reason}")
     if expected_seconds < _WORTH_SECONDS:
         return plain_plan(config, plain, "not measured: so short a run would not gain by it")
-    path = plan_file(folder, config, material) if folder and material.module is None else None
+    # A budget is spent best by what is fastest now, whatever else the machine has to do today.
+    may_keep = folder and material.module is None and not config.budget
+    path = plan_file(folder, config, material) if folder and may_keep else None
     kept = read_kept(path) if path and config.plan == "auto" else None
     if kept:
         story.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
