@@ -15,7 +15,6 @@ CUDA GPU it ends with code 2.
 
 import argparse
 import json
-import pickle
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,8 @@ import torch
 from harness import circumstances, interleave, paired, table, write_section
 from torch import Tensor, nn
 
+from onsight.data.index import TEST, TRAIN
+from onsight.data.sources.find import find_source
 from onsight.hardware.cores import usable_cores
 from onsight.models.catalog import make_model
 
@@ -373,13 +374,11 @@ def describe_runs(runs: list[dict]) -> list[str]:
 def write_tensors(cifar: Path, place: Path) -> None:
     """CIFAR-10 as airbench keeps it, so that it downloads nothing."""
     place.mkdir()
-    parts = {"train": sorted(cifar.glob("data_batch_*")), "test": [cifar / "test_batch"]}
-    for name, files in parts.items():
-        # The user's own copy of the authors' files, whose format is pickle.
-        found = [pickle.loads(file.read_bytes(), encoding="bytes") for file in files]
-        rows = np.concatenate([part[b"data"] for part in found])
-        images = rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        labels = [label for part in found for label in part[b"labels"]]
+    source = find_source(str(cifar), "cifar", None)  # which runs nothing from the pickles
+    for name, split in (("train", TRAIN), ("test", TEST)):
+        rows = np.flatnonzero(source.index.splits == split)
+        images = np.stack([source.read(int(row)) for row in rows])
+        labels = source.index.labels[rows].tolist()
         tensors = {"images": torch.from_numpy(np.ascontiguousarray(images)), "classes": []}
         torch.save({**tensors, "labels": torch.tensor(labels)}, place / f"{name}.pt")
 

@@ -27,7 +27,7 @@ def read_pictures(options):
         with ThreadPoolExecutor() as pool:
             pictures = list(pool.map(lambda row: np.asarray(folder[row][0]), range(len(folder))))
         torch.save((torch.from_numpy(np.stack(pictures)), torch.tensor(folder.targets)), kept)
-    return torch.load(kept)
+    return torch.load(kept, weights_only=True)
 
 
 def scaled(pixels, options):

@@ -49,6 +49,7 @@ def train(
 ) -> None:
     """Train a classifier and report how good it is for every class."""
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
+    from onsight.hardware.usage import seconds_since_start
     from onsight.training.run import train as train_run
 
     try:
@@ -58,6 +59,7 @@ def train(
             resume=resume,
             recipe=recipe,
             config_file=config,
+            spent=seconds_since_start,  # a budget counts loading torch too
             **_given(fields),
         )
     except AbsentData as error:

@@ -19,6 +19,7 @@ from onsight.errors import PictureError
 from onsight.evaluation.outcome import BATCH_SIZE, observe
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
+from onsight.models.manyviews import VIEWS
 from onsight.report.console import Story
 from onsight.training.budget import Budget
 from onsight.training.losses import make_loss
@@ -75,9 +76,10 @@ def allot_epochs(budget: Budget, config: Config, material: Material, story: Stor
     timed = trial.at(size)
     timed(1)
     per_picture = _seconds(lambda: timed(1)) / size
-    judged = [len(dataset.ids(split)) for split in (VALIDATION, TEST)]
-    budget.begin(sum(judged), _judging_seconds(trial))
-    epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + judged[0] * budget.picture_seconds
+    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
+    views = len(VIEWS.get(config.test_views, ()))
+    budget.begin(validation + (1 + views) * test, _judging_seconds(trial))
+    epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
     epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
     story.say(
         f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are over and "

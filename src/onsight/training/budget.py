@@ -2,22 +2,21 @@
 
 from collections.abc import Callable
 
-from onsight.hardware.usage import seconds_since_start
-
 _CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this machine's pace today
+_LEAST_CLOSING_SECONDS = 1.5
 
 
 class Budget:
-    """The seconds that a run may take, from the start of its process to its last line.
+    """The seconds that a run may take, to its last line.
 
-    spent: seconds so far; pictures: what is judged after training, of which each takes
+    spent: tells the seconds so far; pictures: what is judged after training, of which each takes
     picture_seconds as last measured.
     """
 
-    def __init__(self, seconds: float, spent: Callable[[], float] = seconds_since_start) -> None:
+    def __init__(self, seconds: float, spent: Callable[[], float]) -> None:
         self.seconds = seconds
         self.spent = spent
-        self.closing_seconds = _CLOSING_SHARE * spent()
+        self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * spent())
         self.pictures = 0
         self.picture_seconds = 0.0
         self.begun = spent()

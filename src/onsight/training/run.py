@@ -1,7 +1,8 @@
 """A run, from the outside: asked for, launched or resumed, and what it leaves."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +68,17 @@ def train(
     recipe: str | None = None,
     config_file: str | Path | None = None,
     story: Story | None = None,
+    spent: Callable[[], float] | None = None,
     **fields: Any,
 ) -> Run:
     """Train a classifier on pictures; every field of the config is a keyword.
 
-    `model` may also be a torch.nn.Module, which is then trained itself. Raises UserError
+    `model` may also be a torch.nn.Module, which is then trained itself; spent tells the seconds
+    that a budget has lost so far, by default since this call. Raises UserError
     for what the user can mend, Interrupted after a signal, NonFiniteLoss, DiskError.
     """
+    called = time.monotonic()
+    spent = spent or (lambda: time.monotonic() - called)
     module = fields.get("model")
     if isinstance(module, nn.Module):
         fields["model"] = f"{type(module).__module__}:{type(module).__qualname__}"
@@ -100,7 +105,7 @@ def train(
             refuse_inside_data(Path(chosen), str(data))
             story = (story or Story()) if world.is_first else Silence()
             with _claimed(Path(chosen), resume, world) as folder:
-                session = Session(config, plan, folder, story, world)
+                session = Session(config, plan, folder, story, world, spent)
                 results = session.run(str(data), module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,11 +48,18 @@ _RANKS_NOT_MEASURED = "not measured: several ranks would have to measure alike"
 class Session:
     """What a run needs from its start to its end; `run` does it all.
 
-    plan: the device and threads of this rank, to which every other choice is added.
+    plan: the device and threads of this rank, to which every other choice is added; spent: tells
+    the seconds that a budget has lost so far.
     """
 
     def __init__(
-        self, config: Config, plan: Plan, folder: RunFolder, story: Story, world: World
+        self,
+        config: Config,
+        plan: Plan,
+        folder: RunFolder,
+        story: Story,
+        world: World,
+        spent: Callable[[], float],
     ) -> None:
         self.plan = plan
         self.device: torch.device = plan["device"].value
@@ -62,7 +69,7 @@ class Session:
         self.phases = {"start": seconds_since_start()}
         plan["learning_rate"] = choose_learning_rate(config)
         self.config = config.model_copy(update={"learning_rate": plan["learning_rate"].value})
-        self.budget = Budget(read_budget(config.budget)) if config.budget else None
+        self.budget = Budget(read_budget(config.budget), spent) if config.budget else None
 
     def run(self, data: str, module: nn.Module | None, resume: bool) -> dict[str, Any]:
         """Train on DATA and judge; the results, which are empty at all ranks but the first."""
