@@ -12,22 +12,23 @@ from onsight.errors import OnsightError, RankLost
 
 def main() -> NoReturn:
     """Train; on failure leave the message for the launcher, which tells it once."""
-    if os.environ["RANK"] != "0":  # it may wait for the first where Python cannot interrupt
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        from onsight.training.run import train  # seconds, in which a signal may come
-        from onsight.training.watch import leave_message
+    # An interrupt inside the import of torch would turn into errors of half imported modules.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from onsight.training.run import train
+    from onsight.training.watch import leave_message
 
-        try:
-            train(**json.loads(sys.argv[1]))
-        except OnsightError as error:
-            leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
-            sys.exit(error.exit_code)
-        except Exception:
-            leave_message(traceback.format_exc().rstrip(), 1, bug=True)
-            sys.exit(1)
+    if os.environ["RANK"] == "0":  # the others may wait for it where Python cannot interrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        train(**json.loads(sys.argv[1]))
+    except OnsightError as error:
+        leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception:
+        leave_message(traceback.format_exc().rstrip(), 1, bug=True)
+        sys.exit(1)
     sys.exit(0)
 
 
