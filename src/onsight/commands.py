@@ -241,9 +241,9 @@ def explain(
     """
     from rich.console import Console
 
-    from onsight.explain.compare import compare as compare_devices
-    from onsight.explain.show import facts, print_comparison
-    from onsight.explain.sizes import read_batch_sizes
+    from onsight.explain.compare.measure import compare as compare_devices
+    from onsight.explain.compare.show import facts, print_comparison
+    from onsight.explain.compare.sizes import read_batch_sizes
 
     comparison = compare_devices(
         data,

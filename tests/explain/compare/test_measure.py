@@ -11,10 +11,10 @@ from rich.console import Console
 from onsight.cli import main
 from onsight.config import make_config
 from onsight.errors import DeviceError
-from onsight.explain import compare as comparing
-from onsight.explain import rounds
-from onsight.explain.compare import compare
-from onsight.explain.show import facts, print_comparison
+from onsight.explain.compare import measure as comparing
+from onsight.explain.compare import rounds
+from onsight.explain.compare.measure import compare
+from onsight.explain.compare.show import facts, print_comparison
 from onsight.report.console import Silence, Story
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from onsight.explain.compare import Comparison
-from onsight.explain.outcome import LEAST_LEAD, Crossover, Outcome, outcomes
+from onsight.explain.compare.measure import Comparison
+from onsight.explain.compare.outcome import LEAST_LEAD, Crossover, Outcome, outcomes
 
 _ROUGH = 0.15  # a line that misses a step by more gives costs to be called about so much
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from onsight.explain.compare import Comparison
-from onsight.explain.fit import Fit, crossover
-from onsight.explain.rounds import Cell
+from onsight.explain.compare.measure import Comparison
+from onsight.explain.compare.fit import Fit, crossover
+from onsight.explain.compare.rounds import Cell
 
 LEAST_LEAD = 1.02  # a smaller one is of no use to anybody, however sure
 _CLOSE = 0.25  # lines that miss a step by a larger share of it cross nowhere in particular

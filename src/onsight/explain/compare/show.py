@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explain.candidates import Candidate, thread_words
-from onsight.explain.compare import Comparison
-from onsight.explain.outcome import crossovers, outcomes
-from onsight.explain.rounds import Cell
-from onsight.explain.words import crossing, ratio_words, sentence, step_times, verdict
+from onsight.explain.compare.candidates import Candidate, thread_words
+from onsight.explain.compare.measure import Comparison
+from onsight.explain.compare.outcome import crossovers, outcomes
+from onsight.explain.compare.rounds import Cell
+from onsight.explain.compare.words import crossing, ratio_words, sentence, step_times, verdict
 
 _COLUMNS = 4  # candidates side by side in 80 columns
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from onsight.explain.candidates import Candidate
-from onsight.explain.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
+from onsight.explain.compare.candidates import Candidate
+from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
 
 A = Candidate("a", torch.device("cpu"), 1, "fp32")
 B = Candidate("b", torch.device("cpu"), 2, "fp32")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from onsight.explain.candidates import Candidate
-from onsight.explain.compare import Comparison
-from onsight.explain.rounds import Cell
+from onsight.explain.compare.candidates import Candidate
+from onsight.explain.compare.measure import Comparison
+from onsight.explain.compare.rounds import Cell
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from onsight.explain.candidates import Candidate
+from onsight.explain.compare.candidates import Candidate
 from onsight.hardware.memory import is_out_of_memory
 
 ROUNDS = 7

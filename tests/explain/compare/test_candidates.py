@@ -5,8 +5,8 @@ import torch
 
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
-from onsight.explain.candidates import choose_candidates
-from onsight.explain.sizes import choose_batch_sizes, read_batch_sizes, second_size
+from onsight.explain.compare.candidates import choose_candidates
+from onsight.explain.compare.sizes import choose_batch_sizes, read_batch_sizes, second_size
 from onsight.training import plan
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from onsight.explain.fit import Fit, crossover, fit_costs
+from onsight.explain.compare.fit import Fit, crossover, fit_costs
 
 SIZES = (4, 32, 128, 512)
 costs = st.floats(1e-7, 1e-1)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onsight.explain.outcome import Crossover, crossovers, outcomes
-from onsight.explain.words import crossing, ratio_words, sentence, step_times, verdict
+from onsight.explain.compare.outcome import Crossover, crossovers, outcomes
+from onsight.explain.compare.words import crossing, ratio_words, sentence, step_times, verdict
 
 SIZES = (4, 32, 128, 512)
 CPU_AND_GPU = {"cpu": (0.12e-3, 14e-6), "cuda:0": (0.61e-3, 1.2e-6)}
@@ -54,7 +54,7 @@ def test_no_crossing_of_lines_that_fit_badly(planted, monkeypatch):
     assert comparison.fits["cuda:0"].miss > 0.25
     assert crossovers(comparison) == []
     assert ": about 9" in sentences(comparison)[4]
-    monkeypatch.setattr("onsight.explain.outcome._CLOSE", 1.0)
+    monkeypatch.setattr("onsight.explain.compare.outcome._CLOSE", 1.0)
     assert len(crossovers(comparison)) == 1
 
 

@@ -12,10 +12,10 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import DeviceError
-from onsight.explain.candidates import Candidate, choose_candidates
-from onsight.explain.fit import Fit, fit_costs
-from onsight.explain.rounds import ROUNDS, Cell, run_rounds, warm_up
-from onsight.explain.sizes import choose_batch_sizes, second_size
+from onsight.explain.compare.candidates import Candidate, choose_candidates
+from onsight.explain.compare.fit import Fit, fit_costs
+from onsight.explain.compare.rounds import ROUNDS, Cell, run_rounds, warm_up
+from onsight.explain.compare.sizes import choose_batch_sizes, second_size
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
