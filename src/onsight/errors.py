@@ -4,6 +4,7 @@ OnsightError                exit 1  the run failed
 ├── DiskError               exit 1  no room, or the disk refuses to write
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
+├── ScriptFailed            exit 1  somebody's script failed while it was explained
 ├── Interrupted             exit 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can mend it
     ├── ConfigError         a flag, a field or a config file
@@ -11,7 +12,8 @@ OnsightError                exit 1  the run failed
     │   └── AbsentData      a data set known by name whose files are not here
     ├── DeviceError         a device that is not there
     ├── ModelError          a model name, module or model file
-    └── OutputError         the run folder
+    ├── OutputError         the run folder
+    └── PlacementError      a tensor on another device than the model
 PictureError                one picture cannot be used; becomes a row of problems.csv
 """
 
@@ -35,6 +37,10 @@ class NonFiniteLoss(OnsightError):
 
 class RankLost(OnsightError):
     """Another process of the job is gone or stuck; the message names it."""
+
+
+class ScriptFailed(OnsightError):
+    """Somebody's script failed while it was explained; the message is what it said itself."""
 
 
 class Interrupted(OnsightError):
@@ -73,6 +79,10 @@ class ModelError(UserError):
 
 class OutputError(UserError):
     """The run folder cannot be used."""
+
+
+class PlacementError(UserError):
+    """A tensor lies on another device than it must; the message names it and the line to write."""
 
 
 class PictureError(Exception):

@@ -174,8 +174,19 @@ def make_run(
         "pictures": {"value": "memory map", "reason": "read in place; 5.5 MB", "figure": 5488000},
         "image_size": {"value": [28, 28], "reason": "all pictures have it", "figure": None},
     }
+    rows = [
+        {"kind": kind, "device": "cuda:0", "dtype": kind_of_number, "tensors": tensors}
+        | {"numbers": numbers, "bytes": 4 * numbers}
+        for kind, kind_of_number, tensors, numbers in (
+            ("parameter", "float32", 10, 62006),
+            ("batch", "float32", 1, 50176),
+        )
+    ]
+    verdict = "everything is on cuda:0: 62,006 parameters, 0 buffers, 1 batch tensor"
+    placement = [{"rank": 0, "device": "cuda:0", "verdict": verdict, "problems": [], "rows": rows}]
     environment = {"versions": {"torch": "2.9.1", "python": "3.11.2"}, "processor": {"cores": 2}}
-    for name, value in (("results", results), ("plan", plan), ("environment", environment)):
+    facts = {"results": results, "plan": plan, "placement": placement, "environment": environment}
+    for name, value in facts.items():
         (run / f"{name}.json").write_text(json.dumps(value))
     epochs = [json.dumps(epoch_row(epoch)) for epoch in range(1, 6)]
     (run / "metrics.jsonl").write_text("\n".join(epochs) + "\n")
@@ -278,6 +289,9 @@ def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
         "read in place; 5.5 MB",
         "versions › torch",
         "the file ends early",
+        "everything is on cuda:0: 62,006 parameters, 0 buffers, 1 batch tensor.",
+        "parametercuda:0float321062,006248,024",  # a row's cells stand without spaces between
+        "batchcuda:0float32150,176200,704",
     ):
         assert phrase in text
 
@@ -341,18 +355,20 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
     for path in [path for path in run.rglob("*") if path.is_file() and path.name not in kept]:
         path.unlink()
     text = said(read(run)[1])
-    for name in ("metrics.jsonl", "plan.json", "environment.json", "problems.csv", "config.toml"):
+    names = ("metrics.jsonl", "plan.json", "environment.json", "problems.csv", "config.toml")
+    for name in (*names, "placement.json"):
         assert f"no readable {name}" in text
     assert "no readable gallery/gallery.json" in text
 
 
 def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    for name in ("metrics.jsonl", "plan.json", "environment.json", "config.toml"):
+    names = ("metrics.jsonl", "plan.json", "environment.json", "config.toml", "placement.json")
+    for name in names:
         (run / name).write_bytes(b'{"half": \xff')
     (run / "gallery" / "wrong-00.png").write_bytes(b"not a picture")
     text = said(read(run)[1])
-    assert text.count("no readable") == 4
+    assert text.count("no readable") == 5
     assert text.count("picture not kept") == 1
 
 
@@ -414,3 +430,26 @@ def test_no_problem_is_said_plainly(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "problems.csv").write_text("path,stage,reason\n")
     assert "None: all 70,000 pictures were used." in said(read(run)[1])
+
+
+def test_each_rank_says_where_everything_was_and_what_to_mend(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (entry,) = json.loads((run / "placement.json").read_text())
+    slip = {"name": "mask", "kind": "plain tensor attribute", "mend": f"self.x = {HOSTILE}"}
+    slip["what"] = "mask is on cpu, but the model is on cuda:1"
+    other = entry | {"rank": 1, "device": "cuda:1", "verdict": slip["what"], "problems": [slip]}
+    (run / "placement.json").write_text(json.dumps([entry, other]))
+    page, parsed = read(run)
+    text = said(parsed)
+    assert "Rank 0: everything is on cuda:0" in text
+    assert f"Rank 1: {slip['what']}. Write: self.x = {HOSTILE}" in text
+    assert text.count(slip["what"]) == 1
+    assert "Every kind of tensor of rank 1" in text
+    assert HOSTILE not in page
+
+
+@pytest.mark.parametrize("odd", ["{}", "7", "[1, null]", '[{"rank": 0, "rows": 3}]'])
+def test_an_odd_placement_costs_its_section_only(tmp_path: Path, odd: str) -> None:
+    run = make_run(tmp_path)
+    (run / "placement.json").write_text(odd)
+    assert "no GPU was found" in said(read(run)[1])

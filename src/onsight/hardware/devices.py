@@ -156,9 +156,14 @@ def _is_available(kind: str) -> bool:
     return module is not None and bool(module.is_available())
 
 
+def is_cpu_build_beside_gpu() -> bool:
+    """Whether an NVIDIA driver is here and torch was built without it."""
+    build = torch.version.cuda or torch.version.hip
+    return not build and Path("/proc/driver/nvidia/version").exists()
+
+
 def _why_missing(asked: str) -> str:
     """A hint when the driver's GPU stays hidden because torch was built without it."""
-    build = torch.version.cuda or torch.version.hip
-    if asked.startswith("cuda") and not build and Path("/proc/driver/nvidia/version").exists():
+    if asked.startswith("cuda") and is_cpu_build_beside_gpu():
         return " (an NVIDIA driver is there, but this torch is a CPU-only build)"
     return ""

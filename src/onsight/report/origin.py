@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onsight.report.runfiles import Row
+from onsight.report.runfiles import Row, Said
 from onsight.report.words import plain
 
 _PROBLEM_ROWS = 200
@@ -20,6 +20,18 @@ def choices(plan: Mapping[str, Any] | None) -> list[Row]:
 def _choice(value: Any) -> Row:
     known = value if isinstance(value, dict) and "value" in value else {"value": value}
     return {"value": known["value"], "reason": known.get("reason")}
+
+
+def placements(found: Any) -> list[Row]:
+    """Where everything was after the first step, an entry a rank."""
+    return [
+        Said(entry | {name: _objects(entry[name]) for name in ("problems", "rows")})
+        for entry in _objects(found)
+    ]
+
+
+def _objects(value: Any) -> list[Row]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def machine(environment: Mapping[str, Any] | None) -> list[tuple[str, str]]:

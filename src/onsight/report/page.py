@@ -26,6 +26,7 @@ def page_of(run: Path) -> Row:
         "calibration": measured.calibration(results),
         "phases": measured.phases(results),
         "plan": origin.choices(read_json(run / "plan.json")),
+        "placement": origin.placements(read_json(run / "placement.json")),
         "environment": origin.machine(read_json(run / "environment.json")),
         "problems": origin.refused(read_csv(run / "problems.csv")),
         "config": read_toml_text(run / "config.toml"),

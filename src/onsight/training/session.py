@@ -34,6 +34,7 @@ from onsight.training.finish import finish, make_model_file
 from onsight.training.folder import CONFIG, RunFolder
 from onsight.training.material import Material, place
 from onsight.training.opening import open_data
+from onsight.training.placed import naming_misplaced
 from onsight.training.plan import Plan, choose_learning_rate, choose_residency, save_plan
 from onsight.training.planning import apply_way, choose_way, plain_plan
 from onsight.training.signals import stop_on_signals
@@ -87,7 +88,8 @@ class Session:
             "versions": describe_environment(self.device)["versions"],
         }
         with stop_on_signals(self.world.stop):
-            trainer = self._make_trainer(material, provenance)
+            with naming_misplaced(material, self.config):
+                trainer = self._make_trainer(material, provenance)
             if resume:
                 trainer.resume()
             progress = trainer.run()
@@ -131,7 +133,7 @@ class Session:
         self.story.choice("pictures", plan["pictures"])
         plan["ranks"] = self._choose_ranks(dataset)
         material = place(config, plan, dataset, module)
-        with self._timed("plan"):
+        with self._timed("plan"), naming_misplaced(material, config):
             plan |= self._choose_way(material)
             self.config = apply_way(config, plan)
             torch.set_num_threads(self.config.threads)

@@ -26,6 +26,7 @@ from onsight.training.folder import RunFolder
 from onsight.training.ledger import NonFiniteStepError
 from onsight.training.optim import learning_rate_factor, set_learning_rate
 from onsight.training.parallel import gather_outcome
+from onsight.training.placed import PlacementProof
 from onsight.training.progress import Progress, line_steps
 from onsight.training.record import Record
 from onsight.training.step import Step
@@ -75,6 +76,7 @@ class Trainer:
         self.data_key = data_key
         self.story = story
         self.budget = budget
+        self.proof = PlacementProof(step, average, folder, story)
         self.line_steps = line_steps(config.log_images, config.batch_size)
         # where it stands
         self.progress = Progress()
@@ -156,8 +158,13 @@ class Trainer:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
+        except RuntimeError as error:
+            self.proof.explain(error, inputs, targets)
+            raise
         if self.average:
             self.average.update(self.step.model, self._steps_done)
+        if not self.proof.is_given:
+            self.proof.give(inputs, targets)
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:

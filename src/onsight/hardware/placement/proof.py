@@ -1,0 +1,82 @@
+"""Where everything of a training loop really is: the table, the verdict, and what to mend."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from onsight.errors import PlacementError
+from onsight.hardware.placement.faults import Problem, misplaced, torch_build, unused
+from onsight.hardware.placement.held import Held
+from onsight.hardware.placement.show import grouped, table_text, verdict_of
+from onsight.hardware.placement.table import Row, Table
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Rows of all tensors found, the device where they should be, problems and notes."""
+
+    rows: list[Row]
+    device: str
+    problems: list[Problem]
+    notes: list[str]
+
+    @property
+    def verdict(self) -> str:
+        """One line: where everything is, or what is wrong."""
+        return verdict_of(self.rows, self.device, self.problems, self.notes)
+
+    def check(self) -> "Placement":
+        """The placement itself when all is well. Raises PlacementError."""
+        if self.problems:
+            raise PlacementError("\n".join(map(str, self.problems)))
+        return self
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for JSON; the rows as in the printed table, a kind on a device each."""
+        return {
+            "device": self.device,
+            "verdict": self.verdict,
+            "problems": [asdict(problem) for problem in self.problems],
+            "notes": list(self.notes),
+            "rows": grouped(self.rows),
+        }
+
+    def __str__(self) -> str:
+        wrong = [f"  {problem.what}\n      {problem.mend}" for problem in self.problems]
+        return "\n".join([table_text(self.rows), *wrong, self.verdict])
+
+
+def placement(
+    *,
+    model: nn.Module | None = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    metrics: Any = None,
+    batch: Any = None,
+) -> Placement:
+    """Where every tensor of a training loop is; call it after a step, when all of them are there.
+
+    loss: a module, a partial or an object; optimizer: one or several; metrics: objects with
+    tensors, or a moving average, one or several; batch: tensors, however nested. Nothing is
+    computed, copied or waited for.
+    """
+    if all(part is None for part in (model, loss, optimizer, metrics, batch)):
+        raise TypeError("placement needs a model, loss, optimizer, metrics or batch to look at")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}, a torch.nn.Module is needed")
+    table, held = Table(), None if optimizer is None else Held(optimizer)
+    if model is not None:
+        table.add_model(model)
+    if held:
+        held.enter(table, model)
+    table.add_loss(loss)
+    table.add_metrics(metrics, model)
+    table.add_batch(batch)
+    rows, home = [found.row for found in table.found], table.home()
+    problems = [*misplaced(table.found, home, model is not None), *torch_build(rows)]
+    notes = unused(rows)
+    if held and model is not None:
+        found, told = held.compare(model, loss)
+        problems, notes = [*found, *problems], [*told, *notes]
+    return Placement(rows, home, problems, notes)
