@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.fit import Fit, crossover
+from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.rounds import Cell
 
 LEAST_LEAD = 1.02  # a smaller one is of no use to anybody, however sure

@@ -1,0 +1,82 @@
+"""What does watching cost? The same training loop with and without the recorder of `explain`.
+
+    python benchmarks/explain_cost.py [--rounds 15]
+
+A LeNet's step at several batch sizes, plain torch in one process, in turns: watched, unwatched.
+Below 1 is what watching costs.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from harness import circumstances, interleave, paired, table, write_section
+from peers.shared import LeNet
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from onsight.explain.tracing.clock import PhaseClock
+from onsight.explain.tracing.recorder import Recorder
+from onsight.explain.tracing.sites import Sites
+
+SECONDS = 1.0
+BATCHES = (4, 32, 128)
+
+
+class Loop:
+    """A tutorial's loop over pictures in memory, whose batch it never runs out of."""
+
+    def __init__(self, batch_size):
+        self.net, self.criterion = LeNet(), nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.001, momentum=0.9)
+        data = TensorDataset(torch.randn(2_048, 3, 32, 32), torch.randint(10, (2_048,)))
+        self.loader = DataLoader(data, batch_size, shuffle=True)
+        self.running_loss = 0.0
+
+    def rate(self):
+        """images/s over about a second."""
+        begun, seen = time.perf_counter(), 0
+        while time.perf_counter() - begun < SECONDS:
+            for images, labels in self.loader:
+                self.optimizer.zero_grad()
+                loss = self.criterion(self.net(images.to("cpu")), labels.to("cpu"))
+                loss.backward()
+                self.optimizer.step()
+                self.running_loss += loss.item()
+                seen += len(labels)
+                if time.perf_counter() - begun > SECONDS:
+                    break
+        return seen / (time.perf_counter() - begun)
+
+    def watched_rate(self):
+        sites = Sites(Path(__file__).parent)
+        recorder = Recorder(PhaseClock(), sites, 1e9, 10**9, 1, lambda recorder: None)
+        recorder.install()
+        try:
+            return self.rate()
+        finally:
+            recorder.undo()
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = []
+    for batch_size in BATCHES:
+        loop = Loop(batch_size)
+        rates = interleave({"watched": loop.watched_rate, "plain": loop.rate}, options.rounds)
+        ratio = paired(rates["watched"], rates["plain"])
+        rows.append([str(batch_size), f"{sum(rates['plain']) / options.rounds:,.0f}", str(ratio)])
+    header = ["batch", "images/s unwatched", "watched / unwatched"]
+    lines = ["## What watching costs", "", circumstances(), "", *table(header, rows)]
+    write_section("explain_cost", [*lines, "", f"{options.threads} thread(s)."])
+
+
+if __name__ == "__main__":
+    main()

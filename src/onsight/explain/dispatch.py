@@ -1,0 +1,109 @@
+"""What `onsight explain` was given, a script, a run or DATA, and which explanation it gets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from onsight.config import Config, config_layers, make_config
+from onsight.errors import ConfigError
+
+Compared = tuple[str, str, Path | None]  # devices, batch sizes and where to draw them
+
+
+def explain_any(
+    subject: str,
+    script_args: list[str],
+    *,
+    given: dict[str, Any],
+    layers: tuple[str | None, Path | None],
+    compared: Compared | None,
+    what_ifs: bool,
+    seconds: float,
+    limit_seconds: float,
+    as_json: bool,
+) -> None:
+    """Explain and print. given: fields named on the command line; layers: recipe and config file.
+
+    Raises UserError for what the user can mend.
+    """
+    if subject.endswith(".py"):
+        if given or compared or any(layers):
+            raise ConfigError(
+                "a script has its own settings: put them after --, as in "
+                f"`onsight explain {subject} -- --batch-size 32`"
+            )
+        _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
+        return
+    if script_args:
+        raise ConfigError(f"arguments after -- are for a script, and {subject} is no Python file")
+    data, config = _settle(subject, given, layers)
+    if compared:
+        _compare(data, config, compared, as_json)
+    else:
+        _explain_data(data, config, seconds, what_ifs, as_json)
+
+
+def _explain_script(
+    script: Path, args: list[str], seconds: float, what_ifs: bool, limit: float, as_json: bool
+) -> None:
+    from onsight.explain.script.explain import explain_script
+    from onsight.explain.script.show import facts, print_explanation
+
+    found = explain_script(script, args, seconds, what_ifs, limit)
+    if as_json:
+        print(json.dumps(facts(found)))
+    else:
+        print_explanation(found, _console())
+
+
+def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool, as_json: bool) -> None:
+    from onsight.explain.own.explain import explain_data
+    from onsight.explain.own.show import facts, print_explained_run
+
+    found = explain_data(data, config, seconds, what_ifs)
+    if as_json:
+        print(json.dumps(facts(found)))
+    else:
+        print_explained_run(found, _console())
+
+
+def _compare(data: str, config: Config, compared: Compared, as_json: bool) -> None:
+    from onsight.explain.compare.draw import check_plot_place, draw_comparison
+    from onsight.explain.compare.measure import compare
+    from onsight.explain.compare.show import facts, print_comparison
+    from onsight.explain.compare.sizes import read_batch_sizes
+
+    devices, sizes, plot = compared
+    if plot:
+        check_plot_place(plot)
+    named = devices.split(",") if devices not in ("", "all") else ()
+    comparison = compare(data, config, named, read_batch_sizes(sizes) if sizes else ())
+    if as_json:
+        print(json.dumps(facts(comparison)))
+    else:
+        print_comparison(comparison, _console())
+    if plot:
+        draw_comparison(comparison, plot)
+        if not as_json:
+            print(f"drawn: {plot}")
+
+
+def _settle(
+    subject: str, given: dict[str, Any], layers: tuple[str | None, Path | None]
+) -> tuple[str, Config]:
+    """DATA and config; of a run folder, those that it was trained with unless told otherwise."""
+    recipe, file = layers
+    run = Path(subject)
+    is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()
+    if not is_run:
+        return subject, make_config(*config_layers(recipe, file, given))
+    from onsight.explain.own.explain import data_of_run
+
+    config = make_config(*config_layers(recipe, file or run / "config.toml", given))
+    return data_of_run(run), config
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False)

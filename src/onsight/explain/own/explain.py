@@ -1,0 +1,182 @@
+"""What holds a run of Onsight back, which flag would help, and the proof: applied and timed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.cache import cache_folder
+from onsight.data.index import TRAIN
+from onsight.errors import OutputError
+from onsight.explain.compare.candidates import Candidate
+from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
+from onsight.explain.own.changes import FlagChange, flag_changes
+from onsight.explain.own.record import StepRecord, record_step
+from onsight.hardware.allocator import keep_freed_memory
+from onsight.hardware.ceilings import Ceilings, measure_ceilings
+from onsight.hardware.devices import choose_device, describe_device
+from onsight.hardware.memory import is_out_of_memory
+from onsight.hardware.reproducible import reproducible
+from onsight.models.file import load_model_file
+from onsight.report.console import Story
+from onsight.training.material import Material, place
+from onsight.training.opening import open_data
+from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
+from onsight.training.planning import apply_way, choose_way
+from onsight.training.trial import Trial
+from onsight.training.workload import expected_seconds
+
+GAIN = 1.05  # times the speed, at least, to be called faster on a machine that is never quiet
+_BETTER = 1.03  # times the speed of what a combination would replace
+
+
+@dataclass(frozen=True)
+class FlagTried:
+    """What other flags gave: ratio to the run as it is, both timed in turns."""
+
+    change: FlagChange
+    images_per_second: float
+    ratio: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class OwnExplanation:
+    """All that was found out about a run's step; after: recorded with the best flags applied."""
+
+    config: Config
+    shape: tuple[int, int, int]
+    device: torch.device
+    before: StepRecord
+    ceilings: Ceilings
+    tried: list[FlagTried]
+    best: FlagTried | None
+    after: StepRecord | None
+
+
+def explain_data(
+    data: str,
+    config: Config,
+    seconds: float = 3.0,
+    try_changes: bool = True,
+    story: Story | None = None,
+) -> OwnExplanation:
+    """Record the ordinary step of `onsight train DATA` with this config, then try other flags.
+
+    seconds: of recorded training. Raises UserError for what the user can mend.
+    """
+    story = story or Story()
+    device = choose_device(config.device.partition(",")[0])
+    story.say(f"{describe_device(device.value)}; torch {torch.__version__}")
+    config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
+    threads = choose_threads(config.threads)
+    keep_freed_memory()  # as a run does
+    with reproducible(threads.value):
+        config, material = _prepare(data, config, device, threads, story)
+        bench = _Bench(config, material, seconds, story)
+        before = bench.record(config)
+        tried, best = bench.try_flags() if try_changes else ([], None)
+        after = bench.record(bench.config_with(best.change)) if best else None
+        ceilings = measure_ceilings(material.device, config.threads)
+    channels, height, width = material.dataset.input_shape
+    shape = (height, width, channels)
+    return OwnExplanation(config, shape, material.device, before, ceilings, tried, best, after)
+
+
+def data_of_run(run: Path) -> str:
+    """The DATA that a finished run was trained on. Raises OutputError."""
+    model = run / "model.safetensors"
+    if not model.is_file():
+        raise OutputError(
+            f"{run} holds no finished run: it has no model.safetensors that says what it was "
+            "trained on. Name the DATA instead, with --config for the run's settings"
+        )
+    return str(load_model_file(model).provenance["data"])
+
+
+def _prepare(
+    data: str,
+    config: Config,
+    device: Choice[torch.device],
+    threads: Choice[int],
+    story: Story,
+) -> tuple[Config, Material]:
+    """The config with nothing left open, and what the run would train on, as `train` has it."""
+    plan: Plan = {"device": device, "threads": threads}
+    _, config, dataset = open_data(data, config, plan, story)
+    plan["pictures"] = choose_residency(dataset.pictures, device.value, config.residency)
+    material = place(config, plan, dataset)
+    count = len(dataset.ids(TRAIN))
+    steps = config.epochs * -(-count // config.batch_size)
+    length = expected_seconds(
+        material.draft(config), dataset.input_shape, config.epochs * count, steps, device.value
+    )
+    kept = cache_folder(config.cache_folder, config.cache)
+    plan |= choose_way(config, material, length, kept, story)
+    config = apply_way(config, plan)
+    return config.model_copy(update={"batch_size": min(config.batch_size, count)}), material
+
+
+class _Bench:
+    """Times the run's step as it is and with other flags."""
+
+    def __init__(self, config: Config, material: Material, seconds: float, story: Story) -> None:
+        self.config, self.material, self.seconds, self.story = config, material, seconds, story
+
+    def config_with(self, change: FlagChange) -> Config:
+        return self.config.model_copy(update=change.fields)
+
+    def record(self, config: Config) -> StepRecord:
+        """Where the time of a step goes."""
+        former = torch.get_num_threads()
+        torch.set_num_threads(config.threads)
+        try:
+            trial = Trial(config, self.material)
+            return record_step(trial, config.batch_size, self.seconds)
+        finally:
+            torch.set_num_threads(former)
+
+    def try_flags(self) -> tuple[list[FlagTried], FlagTried | None]:
+        """Each change alone, then the best together; the best of all if it is faster."""
+        changes = flag_changes(self.config, self.material, self.material.draft(self.config))
+        tried = self._time(changes)
+        faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
+        if not faster:
+            return tried, None
+        best = faster[0]
+        for other in faster[1:]:
+            if best.change.fields.keys() & other.change.fields.keys():
+                continue
+            (both,) = self._time([best.change.with_(other.change)])
+            best = both if both.ratio >= _BETTER * best.ratio else best
+        return tried, best
+
+    def _time(self, changes: list[FlagChange]) -> list[FlagTried]:
+        """In turns with the run as it is."""
+        cells = [self._cell(FlagChange({})), *map(self._cell, changes)]
+        able = [cell for cell in cells if not cell.problem]
+        with self.story.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:
+            warm_up(able, lambda: bar.advance(1))
+            run_rounds(able, lambda: bar.advance(1))
+        plain = cells[0].images_per_second
+        return [
+            FlagTried(change, 0.0, 0.0, cell.problem)
+            if cell.problem
+            else FlagTried(change, cell.images_per_second, cell.images_per_second / plain)
+            for change, cell in zip(changes, cells[1:], strict=True)
+        ]
+
+    def _cell(self, change: FlagChange) -> Cell:
+        config = self.config_with(change)
+        candidate = Candidate(change.flags, self.material.device, config.threads, config.precision)
+        trial = Trial(config, self.material)
+        cell = Cell(candidate, config.batch_size, trial.at(config.batch_size))
+        try:
+            cell.seconds(1)
+        except RuntimeError as error:
+            if not change.fields:
+                raise
+            cell.problem = OUT_OF_MEMORY if is_out_of_memory(error) else str(error).splitlines()[0]
+        return cell

@@ -1,0 +1,111 @@
+"""The phases of a run's ordinary step, recorded while it trains for a moment."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onsight.data.loader import Batch, Loader
+from onsight.explain.tracing.clock import PhaseClock
+from onsight.explain.tracing.counting import StepCounter
+from onsight.explain.tracing.devicetime import DeviceTime
+from onsight.explain.tracing.recorder import Recorder
+from onsight.explain.tracing.sites import Sites
+from onsight.training.ema import MovingAverage
+from onsight.training.trial import Trial
+
+_CHUNK = 8  # steps between two looks at the clock
+_STEPS = 2_000
+_WARM_UP_STEPS = 4
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What was seen: seconds by phase, which add up to `seconds`; flops and bytes are a step's.
+
+    device_phases: seconds of some of the steps on the accelerator's own timeline, if any.
+    """
+
+    seconds: float
+    steps: int
+    images: int
+    phases: dict[str, float]
+    device_phases: dict[str, float] | None
+    flops: int
+    bytes: int
+
+    @property
+    def images_per_second(self) -> float:
+        """Pictures trained on a second."""
+        return self.images / self.seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """Of a step, on average."""
+        return self.seconds / self.steps
+
+    def share(self, *phases: str) -> float:
+        """Their share of the time."""
+        return sum(self.phases[name] for name in phases) / self.seconds
+
+
+def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
+    """Train on a trial for so many seconds and say where they went."""
+    device_time = DeviceTime() if trial.material.device.type != "cpu" else None
+    clock = PhaseClock(device_time.told if device_time else None)
+
+    def after_step(recorder: Recorder) -> None:
+        if device_time:
+            device_time.step(recorder.steps, clock.phase)
+
+    nowhere = Sites(Path("/nowhere"))  # the lines are our own, and none that a user could change
+    recorder = Recorder(clock, nowhere, seconds, _STEPS, _WARM_UP_STEPS, after_step)
+    train = trial.at(batch_size)
+    recorder.install()
+    _watch_own_parts(recorder, trial)
+    try:
+        while not recorder.window.is_over:
+            train(_CHUNK)
+    finally:
+        recorder.undo()
+    counter = StepCounter()
+    counter.open()
+    train(1)
+    flops, moved = counter.close()
+    stretch = recorder.window.stretch()
+    assert stretch
+    first, last, _ = stretch
+    return StepRecord(
+        seconds=last.moment - first.moment,
+        steps=last.steps - first.steps,
+        images=last.images - first.images,
+        phases={name: last.phases[name] - first.phases[name] for name in last.phases},
+        device_phases=device_time.seconds() if device_time else None,
+        flops=flops,
+        bytes=moved,
+    )
+
+
+def _watch_own_parts(recorder: Recorder, trial: Trial) -> None:
+    """What torch does not show: Onsight's own loader, augmentation and moving average."""
+    recorder.patches.put(Loader, "epoch", _in_data(Loader.epoch, recorder.clock))
+    kind = type(trial.augmentation)
+    for owner, name, phase in (
+        (kind, "draw", "augment"),
+        (kind, "apply", "augment"),
+        (MovingAverage, "update", "optimizer"),
+    ):
+        recorder.time(owner, name, phase)
+
+
+def _in_data(original: Callable[..., Iterator[Batch]], clock: PhaseClock) -> Callable[..., Any]:
+    def epoch(loader: Loader, *args: Any, **kwargs: Any) -> Iterator[Batch]:
+        batches = original(loader, *args, **kwargs)
+        while True:
+            with clock.within("data"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    return epoch

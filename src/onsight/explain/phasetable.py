@@ -1,0 +1,58 @@
+"""Phases, and what was reached beside what the device can, as lines of a table."""
+
+from rich.table import Table
+
+from onsight.explain.compare.words import step_times
+from onsight.explain.tracing.clock import PHASES
+from onsight.hardware.ceilings import Ceilings
+from onsight.report.words import percent
+
+_BAR = 24  # characters of a full bar
+
+
+def phase_table(
+    phases: dict[str, float], steps: int, device_phases: dict[str, float] | None = None
+) -> Table:
+    """A row a phase: its share of the time, and its time a step; the largest first.
+
+    device_phases: the same on the accelerator's own timeline, where there is one.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("where the time goes")
+    table.add_column("share", justify="right")
+    table.add_column("a step", justify="right")
+    if device_phases:
+        table.add_column("on the device", justify="right")
+    table.add_column("")
+    total = sum(phases.values()) or 1.0
+    device_total = sum((device_phases or {}).values()) or 1.0
+    ranked = sorted(phases.items(), key=lambda item: -item[1])
+    shown = [(name, seconds) for name, seconds in ranked if seconds >= 0.0005 * total]
+    times = step_times(*(seconds / max(1, steps) for _, seconds in shown))
+    for (name, seconds), each in zip(shown, times, strict=True):
+        cells = [PHASES[name], percent(seconds / total), each]
+        if device_phases:
+            cells.append(percent(device_phases.get(name, 0.0) / device_total))
+        table.add_row(*cells, "█" * round(_BAR * seconds / total))
+    return table
+
+
+def reached(
+    flops_a_step: int, bytes_a_step: int, step_seconds: float, precision: str, ceilings: Ceilings
+) -> str:
+    """What a step reached of the device's ceilings, in one line."""
+    flops = flops_a_step / step_seconds
+    moved = bytes_a_step / step_seconds
+    most = ceilings.flops_per_second.get(precision) or ceilings.flops_per_second["fp32"]
+    return (
+        f"arithmetic: {_giga(flops)}FLOP/s, {percent(flops / most)} of the {_giga(most)}FLOP/s of "
+        f"a large {precision} matrix product here; operations read and write "
+        f"{_giga(moved)}B/s, {percent(moved / ceilings.copy_bytes_per_second)} of the "
+        f"{_giga(ceilings.copy_bytes_per_second)}B/s of a large copy (more than 100%: caches)"
+    )
+
+
+def _giga(value: float) -> str:
+    if value >= 1e12:
+        return f"{value / 1e12:,.1f} T"
+    return f"{value / 1e9:,.{2 if value < 1e10 else 0}f} G"

@@ -1,0 +1,144 @@
+"""The process that runs somebody's script, unchanged on disk, and tells what it saw."""
+
+import ast
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Literal, NoReturn
+
+from onsight.explain.script.applying import Applied
+from onsight.explain.script.chance import seed_everything
+from onsight.explain.script.observed import facts_of
+from onsight.explain.script.rewriting import gate_reads
+from onsight.explain.script.trace import Request, Trace
+from onsight.explain.tracing.clock import PhaseClock
+from onsight.explain.tracing.counting import StepCounter
+from onsight.explain.tracing.devicetime import DeviceTime
+from onsight.explain.tracing.recorder import Recorder
+from onsight.explain.tracing.sites import Sites
+from onsight.files import write_atomically
+from onsight.hardware.usage import seconds_since_start
+
+FAILED = 3  # the exit code after the script itself failed
+_WARM_UP_STEPS = 3
+_COUNTS = 3  # attempts to count a step with no evaluation in it
+
+
+class ScriptRun:
+    """One bounded run of a script in this process."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.device_time = DeviceTime()
+        self.clock = PhaseClock()
+        self.recorder = Recorder(
+            self.clock,
+            Sites(request.script.parent),
+            request.seconds,
+            request.steps,
+            _WARM_UP_STEPS,
+            self._after_step,
+        )
+        self.applied = Applied(request.changes, self._is_in_data)
+        self.applied.is_evaluation = self.recorder.is_evaluation
+        self.counter: StepCounter | None = None
+        self.counted = (0, 0)
+        self.attempts = 0
+        self.evaluated = 0
+        self.first_step_seconds = 0.0
+
+    def run(self) -> NoReturn:
+        """Run the script to the end of the window, or its own."""
+        self.applied.install(self.recorder.patches)
+        self.recorder.install()
+        limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
+        limit.daemon = True
+        limit.start()
+        try:
+            self._execute()
+        except SystemExit:
+            pass
+        except BaseException as error:
+            _tell_failure(error, self.request.script)
+            _leave(FAILED)
+        self.finish("script")
+
+    def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
+        """Tell what was seen and end the process at once, before the script can save anything."""
+        self.recorder.undo()
+        trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
+        if self.recorder.window.stretch():
+            trace = facts_of(self.recorder, trace, self.request.is_full and ended != "limit")
+            trace.flops, trace.bytes = self.counted
+            trace.notes += self.applied.notes
+            if trace.device != "cpu":
+                trace.device_phases = self.device_time.seconds()
+        write_atomically(self.request.out, trace.model_dump_json().encode())
+        _leave(0)
+
+    def _execute(self) -> None:
+        script = self.request.script
+        tree = ast.parse(script.read_bytes(), str(script))
+        names = gate_reads(tree, self.request.changes.rare_reads)
+        main = ModuleType("__main__")
+        vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
+        sys.modules["__main__"] = main
+        seed_everything(0)
+        exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
+
+    def _after_step(self, recorder: Recorder) -> None:
+        if not self.first_step_seconds:
+            self.first_step_seconds = seconds_since_start()
+            if recorder.network is not None and next(recorder.network.parameters()).is_cuda:
+                self.clock.told = self.device_time.told
+        if self.clock.told:
+            self.device_time.step(recorder.steps, self.clock.phase)
+        if not recorder.window.is_over:
+            return
+        if self.counter:
+            self._count(recorder)
+        if not self.request.is_full or self.counted[0] or self.attempts >= _COUNTS:
+            self.finish("window")
+        self.counter, self.evaluated = StepCounter(), recorder.evaluated
+        self.attempts += 1
+        self.counter.open()
+
+    def _count(self, recorder: Recorder) -> None:
+        """Take what was counted, unless an evaluation fell between the two steps."""
+        assert self.counter
+        counted, self.counter = self.counter.close(), None
+        if recorder.evaluated == self.evaluated:
+            self.counted = counted
+
+    def _is_in_data(self) -> bool:
+        return self.clock.phase == "data" or not self.clock.is_here
+
+
+def main() -> NoReturn:
+    """Run what the file named on the command line asks for."""
+    request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.dont_write_bytecode = True  # nothing of ours goes into the script's folder
+    sys.argv = [str(request.script), *request.args]
+    sys.path[0] = str(request.script.parent)
+    ScriptRun(request).run()
+
+
+def _tell_failure(error: BaseException, script: Path) -> None:
+    """The script's own traceback, from its first line on."""
+    where: TracebackType | None = error.__traceback__
+    while where and where.tb_frame.f_code.co_filename != str(script):
+        where = where.tb_next
+    traceback.print_exception(type(error), error, where or error.__traceback__)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Why somebody's own training script is slow, and what would make it faster, all of it measured."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from onsight.errors import ConfigError, DataError, ScriptFailed
+from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.read import read_script
+from onsight.explain.script.advice import Advice, Line
+from onsight.explain.script.causes import Cause, find_cause, verdict
+from onsight.explain.script.launch import Launcher
+from onsight.explain.script.trace import Trace
+from onsight.explain.script.trials import Trials, Tried
+from onsight.explain.script.whatifs import what_ifs
+from onsight.hardware.ceilings import Ceilings, measure_ceilings
+from onsight.hardware.cores import usable_cores
+from onsight.report.console import Story
+
+_STEPS = 2_000  # measured at most: more tell nothing new
+_FIRST = 2.0  # times the seconds for the first look, which should see a whole epoch
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that was found out about a script; rate: images/s as it is, over all its runs."""
+
+    script: Path
+    trace: Trace
+    ceilings: Ceilings | None
+    rate: float
+    tried: list[Tried]
+    best: Tried | None
+    lines: list[Line]
+    cause: Cause
+    verdict: str
+    findings: list[Finding]
+
+
+def explain_script(
+    script: Path,
+    args: list[str],
+    seconds: float = 4.0,
+    try_changes: bool = True,
+    limit_seconds: float = 120.0,
+    story: Story | None = None,
+) -> Explanation:
+    """Run a script for a while, unchanged, and then with one thing changed at a time.
+
+    seconds: measured in each run; limit_seconds: for each, from its start. Raises DataError for
+    no script, ScriptFailed with the script's own words.
+    """
+    story = story or Story()
+    if seconds <= 0:
+        raise ConfigError("--seconds must be more than 0")
+    if not script.is_file():
+        raise DataError(f"{script} does not exist")
+    findings = read_script(script)
+    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
+    story.say(f"running {script.name} unchanged, to see {seconds * _FIRST:.0f} s of its training")
+    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
+    trace = first.run(is_full=True)
+    if not trace.images:
+        raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    tree = ast.parse(script.read_bytes())
+    wanted = what_ifs(trace, tree, usable_cores()) if try_changes else []
+    tried: list[Tried] = []
+    best, rate = None, trace.images_per_second
+    if wanted:
+        each = trace.startup_seconds + seconds
+        story.say(f"trying {len(wanted)} changes, each for about {each:.0f} s")
+        trials = Trials(launcher, trace, story)
+        tried, best = trials.run(wanted)
+        rate = trials.rate
+    cause = find_cause(trace, tried, usable_cores())
+    return Explanation(
+        script,
+        trace,
+        _ceilings(trace),
+        rate,
+        tried,
+        best,
+        Advice(trace).lines(best.what_if.changes) if best else [],
+        cause,
+        verdict(trace, cause, best, rate, len(tried)),
+        findings,
+    )
+
+
+def _ceilings(trace: Trace) -> Ceilings | None:
+    import torch
+
+    return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
+
+
+def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
+    if trace.ended == "limit":
+        return (
+            f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
+            "--limit, or arguments for a smaller data set after --"
+        )
+    return (
+        "the script ended before enough training steps were seen: more than three updates by a "
+        "torch optimizer are needed. Give it more epochs or pictures, by its arguments after --"
+    )

@@ -1,0 +1,92 @@
+"""Starts the process that runs a script, bounds it, and ends all that it began."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from onsight.errors import ScriptFailed
+from onsight.explain.script.trace import Changes, Request, Trace
+from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+
+_GRACE_SECONDS = 15.0  # after the process should have ended by itself
+_SHOWN = 4000  # characters of a failed script's last words
+
+
+class Launcher:
+    """Runs one script again and again, each time in a fresh process.
+
+    seconds: measured each time; limit_seconds: for each, start included.
+    """
+
+    def __init__(
+        self, script: Path, args: list[str], seconds: float, steps: int, limit_seconds: float
+    ) -> None:
+        self.script, self.args = script.resolve(), args
+        self.seconds, self.steps, self.limit_seconds = seconds, steps, limit_seconds
+
+    def run(self, changes: Changes | None = None, is_full: bool = False) -> Trace:
+        """What was seen of a run with these changes. Raises ScriptFailed."""
+        with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
+            request = Request(
+                script=self.script,
+                args=self.args,
+                seconds=self.seconds,
+                steps=self.steps,
+                limit_seconds=self.limit_seconds,
+                out=Path(folder) / "trace.json",
+                changes=changes or Changes(),
+                is_full=is_full,
+            )
+            asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
+            asked.write_text(request.model_dump_json(), encoding="utf-8")
+            code = self._wait(asked, said, _environment(request.changes.short_spin))
+            if request.out.exists():
+                return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
+            words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
+        raise ScriptFailed(words or f"the script's process ended with {_ending(code)}")
+
+    def _wait(self, asked: Path, said: Path, environment: dict[str, str]) -> int | None:
+        """Its exit code, or None where it had to be ended."""
+        command = [sys.executable, "-m", "onsight.explain.script.child", str(asked)]
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all its children can be ended with it
+            )
+            try:
+                return process.wait(self.limit_seconds + _GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                _end_all(process)
+
+
+def _environment(short_spin: bool) -> dict[str, str]:
+    """The user's own, without what Onsight's command line set for itself."""
+    environment = dict(os.environ)
+    if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
+        del environment[SPIN_VARIABLE]
+    if short_spin:
+        environment[SPIN_VARIABLE] = SHORT_SPIN
+    return environment
+
+
+def _end_all(process: subprocess.Popen[bytes]) -> None:
+    """End the process and whatever it started, such as a loader's workers."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "no answer in time"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,45 @@
+"""When an accelerator was in which phase: events on its own timeline, read at the end.
+
+An accelerator works on while the host goes on, so the host's clock blames a phase for what
+an earlier one began. An event is put into the accelerator's queue at every change of phase;
+between two of them it did that phase's work, or waited for the host in it.
+"""
+
+import torch
+
+_EVERY = 4  # steps, of which one is marked, so that marking stays cheap
+
+
+class DeviceTime:
+    """Marks every fourth step of an accelerator's training."""
+
+    def __init__(self) -> None:
+        self.is_marking = False
+        self._marks: list[tuple[str, torch.Event]] = []
+
+    def step(self, done: int, phase: str) -> None:
+        """A step has ended and the next begins in this phase."""
+        if self.is_marking:
+            self._mark("")
+        self.is_marking = done % _EVERY == 0
+        if self.is_marking:
+            self._mark(phase)
+
+    def told(self, phase: str) -> None:
+        """The host has come to another phase."""
+        if self.is_marking:
+            self._mark(phase)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the marked steps by phase; waits for the accelerator."""
+        torch.accelerator.synchronize()
+        found: dict[str, float] = {}
+        for (phase, begun), (_, ended) in zip(self._marks, self._marks[1:], strict=False):
+            if phase:
+                found[phase] = found.get(phase, 0.0) + begun.elapsed_time(ended) / 1000
+        return found
+
+    def _mark(self, phase: str) -> None:
+        event = torch.Event(enable_timing=True)
+        event.record()
+        self._marks.append((phase, event))

@@ -1,0 +1,26 @@
+"""Attributes of classes and modules replaced for a while, and put back."""
+
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """Replaces attributes; `undo` puts all back, the last first."""
+
+    def __init__(self) -> None:
+        self._former: list[tuple[Any, str, Any]] = []
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace one; an inherited attribute is covered, not changed."""
+        self._former.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._former:
+            owner, name, value = self._former.pop()
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)

@@ -1,0 +1,63 @@
+"""Which lines of the user's own files a call came from."""
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+from pydantic import BaseModel
+
+_DEPTH = 40  # frames looked at, at most
+
+
+class Site(BaseModel, frozen=True):
+    """A line of a user's file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
+
+
+class Sites:
+    """Finds the lines of files in a folder, not of packages installed in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = f"{folder.resolve()}/"
+        self._is_own: dict[CodeType, bool] = {}
+
+    def here(self, most: int = 1) -> tuple[Site, ...]:
+        """The user's lines that led to this call, the innermost first."""
+        found: list[Site] = []
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame is None or len(found) == most:
+                break
+            if self._owns(frame.f_code):
+                found.append(_site(frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        return tuple(found)
+
+    def caller(self) -> Caller:
+        """What `of` turns into lines later: quick, for calls that come by the thousand."""
+        inner = sys._getframe(2)
+        outer = inner.f_back
+        first = inner.f_code, inner.f_lineno
+        return (first, (outer.f_code, outer.f_lineno)) if outer else (first,)
+
+    def of(self, caller: Caller) -> tuple[Site, ...]:
+        """The user's lines of a caller, the innermost first."""
+        return tuple(_site(code, line) for code, line in caller if self._owns(code))
+
+    def _owns(self, code: CodeType) -> bool:
+        if code not in self._is_own:
+            name = code.co_filename
+            self._is_own[code] = name.startswith(self.folder) and "site-packages" not in name
+        return self._is_own[code]
+
+
+def _site(code: CodeType, line: int) -> Site:
+    return Site(file=code.co_filename, line=line)

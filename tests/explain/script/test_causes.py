@@ -1,0 +1,118 @@
+"""The cause that is named for planted traces and what-ifs."""
+
+import pytest
+
+from onsight.explain.script.causes import find_cause, verdict
+from onsight.explain.script.trace import Changes, ItemFacts, LoaderFacts, Reads, Trace
+from onsight.explain.script.trials import Tried
+from onsight.explain.script.whatifs import WhatIf
+from onsight.explain.tracing.clock import PHASES
+from onsight.explain.tracing.sites import Site
+
+SITE = Site(file="/home/user/train.py", line=7)
+
+
+def trace(workers=0, threads=2, item=None, **shares):
+    phases = dict.fromkeys(PHASES, 0.0) | {name: 10.0 * share for name, share in shares.items()}
+    loader = LoaderFacts(
+        site=SITE,
+        batch_size=32,
+        workers=workers,
+        is_pinned=False,
+        is_persistent=False,
+        is_shuffled=True,
+        items=1000,
+    )
+    return Trace(
+        ended="window",
+        startup_seconds=3.0,
+        seconds=10.0,
+        steps=100,
+        images=3200,
+        phases=phases,
+        loader=loader,
+        item=item,
+        batch_size=32,
+        threads=threads,
+        reads=[Reads(sites=[SITE], per_step=32)],
+        graphs_kept=10,
+        graphs_site=SITE,
+        pageable_bytes=10**9,
+    )
+
+
+def item(**facts):
+    plain = {
+        "seconds": 0.002,
+        "waiting_share": 0.0,
+        "transform_share": 0.1,
+        "is_random": False,
+        "item_bytes": 3000,
+    }
+    return ItemFacts(**(plain | facts))
+
+
+def tried(ratio, **changes):
+    return Tried(WhatIf("it", Changes(**changes)), 320 * ratio, ratio, "same")
+
+
+WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
+COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
+
+
+@pytest.mark.parametrize(
+    ("facts", "what_if", "cause"),
+    [
+        ({"item": item(), **WAITS}, {"cache": "items"}, "loader"),
+        ({"item": item(transform_share=0.9), **WAITS}, {"cache": "items"}, "slow-transform"),
+        (
+            {"item": item(transform_share=0.9, is_random=True), **WAITS},
+            {"augment_batches": True},
+            "augmentation",
+        ),
+        ({"item": item(waiting_share=0.8), **WAITS}, {"cache": "items"}, "disk"),
+        ({"workers": 8, "item": item(), **WAITS}, {"workers": 0}, "oversubscribed"),
+        (COMPUTES, {"bf16": True}, "precision"),
+        (COMPUTES, {"batch_factor": 8}, "small-batch"),
+        (COMPUTES, {"threads": 1}, "threads"),
+        (COMPUTES, {"fused": True}, "optimizer"),
+        (COMPUTES, {"channels_last": True}, "layout"),
+        ({"other": 0.9, "forward": 0.1}, {"rare_reads": (7,)}, "sync"),
+        ({"evaluation": 0.7, "forward": 0.3}, {"no_grad": True}, "no-grad"),
+        ({"copy": 0.7, "forward": 0.3}, {"pin_memory": True}, "pageable-copy"),
+    ],
+)
+def test_the_change_that_gained_most_names_the_cause(facts, what_if, cause):
+    smaller = tried(1.06, threads=1) if "threads" not in what_if else tried(1.06, bf16=True)
+    found = find_cause(trace(**facts), [smaller, tried(2.0, **what_if)], cores=2)
+    assert found.name == cause
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (COMPUTES, "compute"),
+        ({"other": 0.8, "forward": 0.2}, "other"),
+        ({"item": item(waiting_share=0.9), **WAITS}, "disk"),
+        ({"copy": 0.8, "forward": 0.2}, "pageable-copy"),
+    ],
+)
+def test_where_nothing_helped_the_largest_phase_is_named(facts, cause):
+    assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
+
+
+def test_many_workers_are_no_fault_where_fewer_do_not_help():
+    found = find_cause(trace(workers=8, item=item(), **WAITS), [tried(3.0, cache="items")], 2)
+    assert found.name == "loader"
+
+
+def test_the_verdict_is_one_sentence_with_both_speeds():
+    seen = trace(item=item(), **WAITS)
+    best = tried(2.5, cache="items")
+    cause = find_cause(seen, [best], cores=2)
+    assert verdict(seen, cause, best, 320.0, 1) == (
+        "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
+        "in the training process itself; with it it is 2.5x as fast (320 to 800 images/s)."
+    )
+    assert verdict(seen, cause, None, 320.0, 3).endswith("; none of 3 changes made it 5% faster.")
+    assert verdict(seen, cause, None, 320.0, 0).endswith("in the training process itself.")
