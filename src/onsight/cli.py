@@ -12,12 +12,9 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from onsight.errors import OnsightError
+from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 _INTERRUPTED = 130
-
-# Threads of libgomp, torch's OpenMP, spin at barriers; by default for so long that a busy
-# machine halves the speed or worse. It is read when torch loads.
-_SPIN_COUNT = "2000"
 
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
@@ -26,7 +23,8 @@ _COMMANDS = {
     "models": "List the models by name: Onsight's own first, then timm's.",
     "recipes": "Say what each ready-made config for --recipe reproduces, there and here.",
     "report": "Write a run's report.html again from the files in its folder.",
-    "explain": "Say which device trains fastest on DATA at which batch size, and why.",
+    "explain": "Say what holds a run, DATA or any training script back, and what would help.",
+    "doctor": "Look over this machine: what works, what slows training, and how to mend it.",
 }
 _FUNCTIONS = {"eval": "evaluate"}  # eval is a name of Python's own
 
@@ -45,7 +43,7 @@ for _place, (_name, _help) in enumerate(_COMMANDS.items()):
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 failed, 2 for the user to mend, 130 interrupted."""
-    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    os.environ.setdefault(SPIN_VARIABLE, SHORT_SPIN)
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from onsight.config import Config, TestViews, config_layers, make_config, read_about, recipe_names
+from onsight.config import Config, TestViews, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
 
 _RUN = Group("Run", sort_key=0)
+_COMPARE = Group("Comparing devices", sort_key=1)
 _DATA = (
     "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
     "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. A "
@@ -212,49 +213,86 @@ def _choose_data(data: str | None, recipe: str | None) -> str:
 
 
 def explain(
-    data: str,
+    subject: str,
     /,
-    *,
+    *script_args: str,
     compare: Annotated[
-        str,
+        str | None,
         Parameter(
-            group=_RUN,
-            help="Devices such as cpu,cuda:0; cpu alone: its threads and precisions. "
-            "Empty: cpu and every accelerator.",
+            group=_COMPARE,
+            help="Devices to compare, such as cpu,cuda:0; cpu alone: its threads and precisions; "
+            "all: the CPU and every accelerator.",
         ),
-    ] = "",
+    ] = None,
     batch_sizes: Annotated[
         str,
-        Parameter(group=_RUN, help="Such as 4,32. Empty: 4, 32, 128, 512 and the config's own."),
+        Parameter(group=_COMPARE, help="Such as 4,32. Empty: 4, 32, 128, 512 and the config's."),
     ] = "",
+    save_plot: Annotated[
+        Path | None, Parameter(group=_COMPARE, help="Draw the comparison into this PNG file.")
+    ] = None,
+    what_ifs: Annotated[
+        bool, Parameter(group=_RUN, help="Try changes, each really run or timed.")
+    ] = True,
+    seconds: Annotated[
+        float, Parameter(group=_RUN, help="Of training that are measured in each run.")
+    ] = 4.0,
+    limit: Annotated[
+        float,
+        Parameter(group=_RUN, help="Seconds that a run of SCRIPT.py may take, its start included."),
+    ] = 120.0,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
-    """Say which device trains fastest on DATA at which batch size, and why.
+    """Say what holds a run, DATA or any training script back, and what would help.
+
+    onsight explain runs/pets: the step of a run of Onsight's, phase by phase.
+    onsight explain pets/ --batch-size 4: that of the run which `onsight train` would make.
+    onsight explain pets/ --compare cpu,cuda:0: which device wins at which batch size, and why.
+    onsight explain train.py -- --epochs 3: somebody's own PyTorch script, unchanged; what comes
+    after -- is its own.
 
     Parameters
     ----------
-    data
-        Labelled pictures, in any form that `onsight train` takes.
+    subject
+        A run folder, labelled pictures in any form that `onsight train` takes, or a Python file.
+    script_args
+        Arguments of the script, after --.
     """
+    from onsight.explain.dispatch import explain_any
+
+    asked = compare is not None or bool(batch_sizes) or save_plot is not None
+    explain_any(
+        subject,
+        list(script_args),
+        given=_given(fields),
+        layers=(recipe, config),
+        compared=(compare or "", batch_sizes, save_plot) if asked else None,
+        what_ifs=what_ifs,
+        seconds=seconds,
+        limit_seconds=limit,
+        as_json=json_,
+    )
+
+
+def doctor(*, json_: Json = False) -> None:
+    """Look over this machine: what works, what slows training, and how to mend it."""
     from rich.console import Console
 
-    from onsight.explain.compare.measure import compare as compare_devices
-    from onsight.explain.compare.show import facts, print_comparison
-    from onsight.explain.compare.sizes import read_batch_sizes
+    from onsight.doctor.examine import examine
+    from onsight.doctor.line import count
+    from onsight.doctor.show import facts, print_lines
 
-    comparison = compare_devices(
-        data,
-        make_config(*config_layers(recipe, config, _given(fields))),
-        compare.split(",") if compare else (),
-        read_batch_sizes(batch_sizes) if batch_sizes else (),
-    )
+    with Console(stderr=True).status("looking over this machine") as status:
+        lines = examine(tell=lambda topic: status.update(f"looking over this machine: {topic}"))
     if json_:
-        print(json.dumps(facts(comparison)))
+        print(json.dumps(facts(lines)))
     else:
-        print_comparison(comparison, Console(highlight=False, markup=False))
+        print_lines(lines, Console(highlight=False))
+    if count(lines, "problem"):
+        raise SystemExit(1)
 
 
 def _given(fields: Config | None) -> dict[str, Any]:

@@ -184,8 +184,8 @@ def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
 @pytest.mark.parametrize(("load", "warned"), [(0.9, False), (1.1, True)])
 def test_a_busy_machine_is_said(bars, plant, capsys, monkeypatch, load, warned):
     plant({"1 thread": (1e-3, 1e-6, 512)})
-    monkeypatch.setattr(comparing.os, "getloadavg", lambda: (load, 9.0, 9.0))
-    monkeypatch.setattr(comparing.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = make_config({"precision": "fp32", "threads": 1})
     compare(str(bars), config, ["cpu"], (4, 8), Story())
     assert ("machine busy (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned

@@ -1,6 +1,5 @@
 """Which candidate trains fastest at which batch size, measured on a run's own training step."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import DeviceError
+from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate, choose_candidates
 from onsight.explain.compare.fit import Fit, fit_costs
 from onsight.explain.compare.rounds import ROUNDS, Cell, run_rounds, warm_up
@@ -25,8 +25,6 @@ from onsight.training.material import place
 from onsight.training.opening import open_data
 from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
 from onsight.training.trial import Trial
-
-_BUSY_SHARE = 0.5  # of the machine's cores at work before anything is timed
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def compare(
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         story.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
-    _warn_if_busy(story)
+    warn_if_busy(story)
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
@@ -93,15 +91,6 @@ def compare(
         _time(cells, story)
     channels, height, width = dataset.input_shape
     return Comparison(config.model, (height, width, channels), list(trials), sizes, cells)
-
-
-def _warn_if_busy(story: Story) -> None:
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load > _BUSY_SHARE * cores:
-        story.warn(
-            f"other work keeps this machine busy (load {load:.1f} on {cores} cores), which slows "
-            "several threads more than one; measure again when it is idle"
-        )
 
 
 def _choose_sizes(asked: Sequence[int], config: Config, pictures: int, story: Story) -> list[int]:

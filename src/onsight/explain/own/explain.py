@@ -10,6 +10,7 @@ from onsight.config import Config
 from onsight.data.cache import cache_folder
 from onsight.data.index import TRAIN
 from onsight.errors import OutputError
+from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate
 from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
 from onsight.explain.own.changes import FlagChange, flag_changes
@@ -72,6 +73,7 @@ def explain_data(
     story.say(f"{describe_device(device.value)}; torch {torch.__version__}")
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     threads = choose_threads(config.threads)
+    warn_if_busy(story)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
         config, material = _prepare(data, config, device, threads, story)

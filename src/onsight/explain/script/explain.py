@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
+from onsight.explain.busy import warn_if_busy
 from onsight.explain.reading.finding import Finding
 from onsight.explain.reading.read import read_script
 from onsight.explain.script.advice import Advice, Line
@@ -16,8 +17,10 @@ from onsight.explain.script.whatifs import what_ifs
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.report.console import Story
+from onsight.report.words import percent
 
 _STEPS = 2_000  # measured at most: more tell nothing new
+_SPREAD = 0.2  # of the script's own speed, from which on its runs are too unlike
 _FIRST = 2.0  # times the seconds for the first look, which should see a whole epoch
 
 
@@ -56,6 +59,7 @@ def explain_script(
     if not script.is_file():
         raise DataError(f"{script} does not exist")
     findings = read_script(script)
+    warn_if_busy(story)
     launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
     story.say(f"running {script.name} unchanged, to see {seconds * _FIRST:.0f} s of its training")
     first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
@@ -72,6 +76,11 @@ def explain_script(
         trials = Trials(launcher, trace, story)
         tried, best = trials.run(wanted)
         rate = trials.rate
+        if trials.spread > _SPREAD:
+            story.warn(
+                f"the script's own runs differed by {percent(trials.spread)}: ratios nearer to 1 "
+                "than that say little; measure again when the machine is idle"
+            )
     cause = find_cause(trace, tried, usable_cores())
     return Explanation(
         script,

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from onsight.explain.script.items import examine_items
 from onsight.explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explain.tracing.recorder import Recorder
+from onsight.hardware.placement.proof import placement
 
 _LEAST_READS = 0.5  # a step, to be worth a word
 
@@ -36,6 +37,10 @@ def facts_of(recorder: Recorder, trace: Trace, look_at_items: bool) -> Trace:
         "threads": torch.get_num_threads(),
     }
     if network is not None:
+        proof = placement(
+            model=network, loss=recorder.loss, optimizer=recorder.optimizer, batch=batch
+        )
+        facts |= {"placement": proof.verdict, "misplaced": [str(one) for one in proof.problems]}
         facts["parameters"] = sum(one.numel() for one in network.parameters())
         facts["device"] = str(next(network.parameters()).device)
     if batch is not None:

@@ -1,0 +1,101 @@
+"""How much memory of each GPU is free, and who holds the rest."""
+
+import os
+from dataclasses import asdict, dataclass
+
+import torch
+
+from onsight.doctor.line import Line
+from onsight.doctor.smi import SmiError, ask, mebibytes
+from onsight.doctor.units import gib
+from onsight.hardware.devices import available_devices
+
+_SCARCE_SHARE = 0.5
+_NAMED = 3  # processes that are named at most
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A GPU's memory, in bytes."""
+
+    gpu: str
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether much of it is taken."""
+        return self.free_bytes < _SCARCE_SHARE * self.total_bytes
+
+
+def check_gpu_memory() -> Line | None:
+    """Free memory of every GPU, and who holds the rest where it is scarce; None without GPUs."""
+    gpus = _of_smi() or _of_torch()
+    if not gpus:
+        return None
+    said = "; ".join(
+        f"{one.gpu}: {gib(one.free_bytes)} of {gib(one.total_bytes)} free" for one in gpus
+    )
+    figures = {"gpus": [asdict(one) for one in gpus]}
+    if not any(one.is_scarce for one in gpus):
+        return Line("gpu memory", "ok", f"{said}.", "", figures)
+    holders = _holders()
+    return Line(
+        "gpu memory",
+        "warning",
+        f"{said}.{_who(holders)}",
+        "Wait for other work to end, or end it, or name another GPU by --device, such as "
+        "--device cuda:1.",
+        figures | {"processes": holders},
+    )
+
+
+def _of_smi() -> list[Memory]:
+    try:
+        rows = ask("gpu", "index", "name", "memory.total", "memory.used")
+    except SmiError:
+        return []
+    found = []
+    for row in rows:
+        total, used = mebibytes(row["memory.total"]), mebibytes(row["memory.used"])
+        if total is not None and used is not None:  # not told where memory is the machine's
+            found.append(Memory(f"GPU {row['index']} ({row['name']})", total, total - used))
+    return found
+
+
+def _of_torch() -> list[Memory]:
+    found = []
+    for name in available_devices()[:-1]:
+        kind = torch.device(name).type
+        if kind in ("cuda", "xpu"):
+            free, total = getattr(torch, kind).mem_get_info(name)
+            found.append(Memory(name, int(total), int(free)))
+    return found
+
+
+def _holders() -> list[dict[str, str | int]]:
+    """Other processes that hold memory of a GPU, those that hold most first."""
+    try:
+        rows = ask("compute-apps", "pid", "process_name", "used_memory")
+    except SmiError:
+        return []
+    processes: list[dict[str, str | int]] = [
+        {
+            "pid": int(row["pid"]),
+            "name": row["process_name"].rpartition("/")[2],
+            "bytes": mebibytes(row["used_memory"]) or 0,
+        }
+        for row in rows
+        if row["pid"].isdecimal() and int(row["pid"]) != os.getpid()
+    ]
+    return sorted(processes, key=lambda one: -int(one["bytes"]))
+
+
+def _who(holders: list[dict[str, str | int]]) -> str:
+    if not holders:
+        return " The driver does not say who holds the rest; the screen and other containers can."
+    words = [
+        f"{one['name']} (process {one['pid']}) holds {gib(int(one['bytes']))}"
+        for one in holders[:_NAMED]
+    ]
+    return f" {', '.join(words)}."

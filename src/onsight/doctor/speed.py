@@ -1,0 +1,69 @@
+"""The measured ceilings of the processor and of every GPU, in words."""
+
+from dataclasses import asdict
+
+import torch
+
+from onsight.doctor.line import Line
+from onsight.doctor.units import counted, flops_words, rate_words
+from onsight.hardware.ceilings import Ceilings, measure_ceilings
+from onsight.hardware.cores import usable_cores
+from onsight.hardware.devices import available_devices
+
+_SLOW_LINK_BYTES_PER_SECOND = 3e9
+
+
+def check_cpu_speed(seconds: float = 0.3) -> Line:
+    """Arithmetic and copies on all usable cores; whether bf16 pays."""
+    found = measure_ceilings(torch.device("cpu"), usable_cores(), seconds)
+    gain = found.speedup("bf16")
+    slow = gain is not None and gain < 1
+    return Line(
+        "cpu speed",
+        "note" if slow else "ok",
+        f"{counted(found.threads or 1, 'thread')}: {_describe(found)}."
+        + (" Keep to fp32 on this processor, as --precision auto does." if slow else ""),
+        figures=asdict(found),
+    )
+
+
+def check_gpu_speed(seconds: float = 0.2) -> Line | None:
+    """Arithmetic, copies and uploads of every accelerator; None where there is none."""
+    names = available_devices()[:-1]
+    if not names:
+        return None
+    found = {name: measure_ceilings(torch.device(name), seconds=seconds) for name in names}
+    said = "; ".join(f"{name}: {_describe(one)}" for name, one in found.items())
+    figures = {name: asdict(one) for name, one in found.items()}
+    slow = [name for name, one in found.items() if _has_slow_link(one)]
+    if slow:
+        return Line(
+            "gpu speed",
+            "warning",
+            f"{said}. The way from memory to {', '.join(slow)} is slow.",
+            "Onsight keeps pictures in the GPU's own memory where they fit. See that the card "
+            "sits in a slot with all its lanes.",
+            figures,
+        )
+    return Line("gpu speed", "ok", f"{said}.", "", figures)
+
+
+def _describe(found: Ceilings) -> str:
+    rates = [
+        f"{flops_words(rate)} in {name}{_gain(found, name)}"
+        for name, rate in found.flops_per_second.items()
+    ]
+    said = f"matrix products {', '.join(rates)}; copies {rate_words(found.copy_bytes_per_second)}"
+    if found.pinned_upload_bytes_per_second:
+        said += f"; uploads {rate_words(found.pinned_upload_bytes_per_second)}"
+    return said
+
+
+def _gain(found: Ceilings, precision: str) -> str:
+    gain = found.speedup(precision)
+    return "" if precision == "fp32" or gain is None else f" ({gain:.1f}x)"
+
+
+def _has_slow_link(found: Ceilings) -> bool:
+    rate = found.pinned_upload_bytes_per_second
+    return rate is not None and rate < _SLOW_LINK_BYTES_PER_SECOND

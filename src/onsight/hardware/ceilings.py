@@ -1,0 +1,177 @@
+"""The ceilings of a device: the most arithmetic and the most bytes a second measured on it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from onsight.hardware.devices import free_memory_bytes
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_CPU_SIZES = (256, 512, 1024, 2048)
+_GPU_SIZES = (1024, 2048, 4096, 8192)
+_LONGEST_SHARE = 1 / 3  # of the time, that one product may take
+_COPY_BYTES = 256 << 20  # more than the caches hold
+_UPLOAD_BYTES = 64 << 20
+_LEAST_BYTES = 1 << 20
+_SHORTEST_SECONDS = 2e-3  # in less, the clock and the wait for the device would weigh
+_FEWEST = 3  # timings of which the best counts; the first warms up
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device reached at most.
+
+    flops_per_second: of a large matrix product, by precision (fp32, bf16, fp16).
+    copy_bytes_per_second: within its memory, read and written both counted. Uploads: from the
+    host's memory, ordinary or page-locked; None where there is no such way. threads: of the CPU.
+    """
+
+    flops_per_second: dict[str, float]
+    copy_bytes_per_second: float
+    upload_bytes_per_second: float | None = None
+    pinned_upload_bytes_per_second: float | None = None
+    threads: int | None = None
+
+    def speedup(self, precision: str) -> float | None:
+        """How many times as fast as in fp32 matrices are multiplied; None where not measured."""
+        fast, plain = (self.flops_per_second.get(name) for name in (precision, "fp32"))
+        return fast / plain if fast and plain else None
+
+
+def measure_ceilings(
+    device: torch.device, threads: int | None = None, seconds: float = 0.3
+) -> Ceilings:
+    """Measure a device for about so many seconds a figure; threads: of the CPU, None as they are.
+
+    A precision that the device cannot compute in is left out.
+    """
+    on_host = device.type == "cpu"
+    names = ("fp32", "bf16") if on_host else tuple(DTYPES)
+    with _cpu_threads(threads) as used:
+        flops = {name: _flops_if_able(device, DTYPES[name], seconds) for name in names}
+        copied = measure_copy(device, seconds)
+    has_link = device.type in ("cuda", "xpu")
+    found = Ceilings(
+        flops_per_second={name: rate for name, rate in flops.items() if rate},
+        copy_bytes_per_second=copied,
+        upload_bytes_per_second=measure_upload(device, False, seconds / 2) if has_link else None,
+        pinned_upload_bytes_per_second=(
+            measure_upload(device, True, seconds / 2) if has_link else None
+        ),
+        threads=used if on_host else None,
+    )
+    if not on_host:
+        torch.accelerator.empty_cache()
+    return found
+
+
+def measure_flops(
+    device: torch.device, dtype: torch.dtype, threads: int | None = None, seconds: float = 0.3
+) -> float:
+    """FLOP/s of a large matrix product, a multiplication and an addition counted as two."""
+    sizes, longest_seconds = _sizes(device, dtype), _LONGEST_SHARE * seconds
+    with _cpu_threads(threads):
+        for size in sizes:
+            multiply = _matrix_product(device, dtype, size)
+            if size == sizes[-1] or 8 * _best_seconds(multiply, device, 0) > longest_seconds:
+                break
+        took = _best_seconds(multiply, device, seconds)
+    return 2 * size**3 / took
+
+
+def measure_copy(device: torch.device, seconds: float = 0.2) -> float:
+    """Bytes a second of a copy within the device's memory, read and written both counted."""
+    count = _buffer_bytes(device, _COPY_BYTES) // 4
+    source = torch.ones(count, dtype=torch.float32, device=device)
+    target = torch.zeros_like(source)  # written once, so that its pages are there
+    took = _best_seconds(lambda: target.copy_(source), device, seconds)
+    return 2 * source.nbytes / took
+
+
+def measure_upload(device: torch.device, pinned: bool, seconds: float = 0.1) -> float:
+    """Bytes a second from the host's memory to a GPU's; pinned: from page-locked memory."""
+    count = _buffer_bytes(device, _UPLOAD_BYTES) // 4
+    source = torch.ones(count, dtype=torch.float32, pin_memory=pinned)
+    target = torch.zeros(count, dtype=torch.float32, device=device)
+    took = _best_seconds(lambda: target.copy_(source, non_blocking=pinned), device, seconds)
+    return source.nbytes / took
+
+
+def _flops_if_able(device: torch.device, dtype: torch.dtype, seconds: float) -> float | None:
+    try:
+        return measure_flops(device, dtype, seconds=seconds)
+    except (RuntimeError, TypeError):  # not every device knows every dtype
+        return None
+
+
+def _matrix_product(device: torch.device, dtype: torch.dtype, size: int) -> Call:
+    """A product of two square matrices; no random numbers are drawn, for a run has its own."""
+    # Neither zeros nor a ramp: a GPU draws less power on those, and clocks higher.
+    numbers = torch.arange(size * size, dtype=torch.float32, device=device).mul_(12.9898).sin_()
+    left = numbers.view(size, size).to(dtype)
+    right = left.clone()
+    product = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=product)
+
+
+def _sizes(device: torch.device, dtype: torch.dtype) -> list[int]:
+    """Sides of square matrices to try, in order: three of them, and room beside."""
+    sizes = _CPU_SIZES if device.type == "cpu" else _GPU_SIZES
+    room = free_memory_bytes(device) or math.inf
+    fitting = [size for size in sizes if 6 * size * size * dtype.itemsize <= room]
+    return fitting or [sizes[0]]
+
+
+def _buffer_bytes(device: torch.device, wanted: int) -> int:
+    """As many bytes as wanted, or an eighth of what is free if that is less."""
+    room = free_memory_bytes(device)
+    return max(_LEAST_BYTES, min(wanted, room // 8)) if room else wanted
+
+
+def _best_seconds(call: Call, device: torch.device, seconds: float) -> float:
+    """The shortest time of one call; where one is short, several are timed together."""
+    best, calls, timings = math.inf, 1, 0
+    end = time.perf_counter() + seconds
+    while timings < _FEWEST or time.perf_counter() < end:
+        took = _time(call, calls, device)
+        best = min(best, took / calls)
+        timings += 1
+        if took < _SHORTEST_SECONDS:
+            calls *= 2
+    return best
+
+
+def _time(call: Call, calls: int, device: torch.device) -> float:
+    """Seconds that so many calls take, the device's own work included."""
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+@contextmanager
+def _cpu_threads(count: int | None) -> Iterator[int]:
+    """So many threads of the CPU for a while; None leaves them as they are."""
+    former = torch.get_num_threads()
+    if count is None:
+        yield former
+        return
+    torch.set_num_threads(count)
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(former)

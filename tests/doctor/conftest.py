@@ -1,0 +1,107 @@
+"""Machines that are not here: nvidia-smi, torch's CUDA and the kernel's files, made up."""
+
+import subprocess
+
+import pytest
+import torch
+
+from onsight.doctor import amd, clocks, gpus, smi
+
+A100 = {
+    "name": "NVIDIA A100",
+    "driver_version": "580.65.06",
+    "compute_cap": "8.0",
+    "memory.total": "81920",
+    "memory.used": "1024",
+    "temperature.gpu": "40",
+    "clocks_event_reasons.active": "0x0000000000000001",
+}
+
+
+class Smi:
+    """An nvidia-smi: rows of GPUs and processes, a banner; failure: (exit code, its words)."""
+
+    def __init__(self):
+        self.gpus = []
+        self.apps = []
+        self.banner = "| NVIDIA-SMI 580.65   Driver Version: 580.65   CUDA Version: 13.0 |"
+        self.failure = None
+        self.is_there = True
+        self.calls = []
+
+    def run(self, command, **options):
+        assert command[0] == "nvidia-smi"
+        assert options["timeout"] > 0
+        self.calls.append(command)
+        if not self.is_there:
+            raise FileNotFoundError(command[0])
+        if self.failure:
+            return subprocess.CompletedProcess(command, self.failure[0], self.failure[1], "")
+        if len(command) == 1:
+            return subprocess.CompletedProcess(command, 0, self.banner, "")
+        assert command[2] == "--format=csv,noheader,nounits"
+        what, _, fields = command[1].removeprefix("--query-").partition("=")
+        rows = self.gpus if what == "gpu" else self.apps
+        return self._table(command, rows, fields.split(","))
+
+    def _table(self, command, rows, fields):
+        unknown = [name for name in fields if rows and name not in rows[0]]
+        if unknown:
+            said = f'Field "{unknown[0]}" is not a valid field to query.\n'
+            return subprocess.CompletedProcess(command, 2, said, "")
+        lines = [", ".join(row[name] for name in fields) for row in rows]
+        return subprocess.CompletedProcess(command, 0, "\n".join(lines) + "\n", "")
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch, tmp_path):
+    """An nvidia-smi without GPUs yet, on a machine without files of a driver."""
+    fake = Smi()
+    monkeypatch.setattr(smi.subprocess, "run", fake.run)
+    monkeypatch.setattr(smi, "_PROC", tmp_path / "proc-driver-nvidia")
+    monkeypatch.setattr(smi, "_PCI", tmp_path / "pci")
+    monkeypatch.setattr(gpus, "_CONTROL", tmp_path / "nvidiactl")
+    monkeypatch.setattr(amd, "_KFD", tmp_path / "kfd")
+    monkeypatch.setattr(clocks, "_CPUS", tmp_path / "cpus")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return fake
+
+
+@pytest.fixture
+def add_gpu(nvidia_smi):
+    def add(**other):
+        number = str(len(nvidia_smi.gpus))
+        nvidia_smi.gpus.append({**A100, "index": number, **other})
+
+    return add
+
+
+@pytest.fixture
+def torch_sees(monkeypatch):
+    """Give torch so many GPUs, for a CUDA version (None: a CPU-only build)."""
+
+    def give(count, cuda="13.0", arch_list=("sm_80", "sm_90"), capability=(8, 0)):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(torch, "__version__", f"2.15.0+{'cu130' if cuda else 'cpu'}")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(arch_list))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+
+    give(0)
+    return give
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """The builds of torch that are published: CUDA 12.6, 13.0 and 13.2."""
+    new = {75, 80, 86, 90, 100, 120}
+    builds = {
+        "12.6": {"x86_64": {50, 60, 70, 75, 80, 86, 90}, "aarch64": {80, 90}},
+        "13.0": {"x86_64": new, "aarch64": {80, 90, 100, 110, 120}},
+        "13.2": {"x86_64": new, "aarch64": {80, 90, 100, 110, 120}},
+    }
+    monkeypatch.setattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", builds, raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")

@@ -1,0 +1,369 @@
+"""The machine's own limits: faults planted in the kernel's files and the environment."""
+
+import os
+import resource
+import shutil
+import types
+
+import pytest
+import torch
+
+from onsight.doctor import clocks, cores, disk, instructions, limits, memory
+from onsight.hardware import cores as hardware_cores
+
+GIB = 1 << 30
+
+# ----------------------------------------------------------------------- cores
+
+
+@pytest.fixture
+def two_cores(monkeypatch, tmp_path):
+    """Two cores, two threads of torch, no quota, no variables."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(hardware_cores, "_CGROUP", tmp_path)
+    monkeypatch.setattr(cores, "_CPUS", tmp_path / "cpus")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_two_cores_and_two_threads(two_cores):
+    line = cores.check_cores()
+    assert line.state == "ok"
+    assert line.said == "2 cores may be used; torch uses 2 threads."
+    assert line.figures["cores"] == 2
+
+
+def test_more_threads_asked_for_than_cores(two_cores, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    line = cores.check_cores()
+    assert line.state == "warning"
+    assert "OMP_NUM_THREADS=64" in line.said
+    assert line.remedy.endswith("\nunset OMP_NUM_THREADS")
+    monkeypatch.setenv("MKL_NUM_THREADS", "8")
+    assert cores.check_cores().remedy.endswith("\nunset OMP_NUM_THREADS MKL_NUM_THREADS")
+
+
+def test_a_quota_of_one_core_under_two_threads(two_cores):
+    (two_cores / "cpu.max").write_text("100000 100000")
+    line = cores.check_cores()
+    assert line.state == "warning"
+    assert "1 core may be used (the container's quota; the machine has 2)" in line.said
+    assert "2 threads" in line.said
+    assert line.remedy.endswith("\nexport OMP_NUM_THREADS=1")
+    assert line.figures["cores"] == 1
+
+
+def test_far_fewer_threads_asked_for_than_cores(two_cores, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    line = cores.check_cores()
+    assert line.state == "note"
+    assert "8 cores may be used (by affinity; the machine has 16)" in line.said
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert cores.check_cores().state == "ok"
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    assert cores.check_cores().state == "ok"
+
+
+def test_hyperthreads_are_told_from_cores(two_cores):
+    for number in (0, 1):
+        folder = two_cores / "cpus" / f"cpu{number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text("0-1\n")
+    line = cores.check_cores()
+    assert "as hyperthreads of 1 physical ones" in line.said
+    assert line.figures["physical_cores"] == 1
+
+
+@pytest.mark.parametrize(("load", "state"), [(0.3, "ok"), (0.9, "ok"), (1.3, "warning")])
+def test_load(two_cores, monkeypatch, load, state):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+    line = cores.check_load()
+    assert line.state == state
+    assert f"{load} threads ran or waited for the 2 cores" in line.said
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.fixture
+def ram(monkeypatch, tmp_path):
+    """Set what is free, of 16 GiB; processes lie in tmp_path."""
+    monkeypatch.setattr(memory, "_PROC", tmp_path)
+    monkeypatch.setattr(memory, "_LIMITS", (tmp_path / "max", tmp_path / "limit_in_bytes"))
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 16 * GIB)
+
+    def free(count):
+        monkeypatch.setattr(memory, "free_memory_bytes", lambda device: count)
+
+    return free
+
+
+def test_memory_and_swap(ram, tmp_path):
+    ram(9 * GIB)
+    assert memory.check_memory().said == "9.0 GiB of 16.0 GiB free; no swap."
+    (tmp_path / "meminfo").write_text("SwapTotal: 2097152 kB\nSwapFree: 1048576 kB\n")
+    line = memory.check_memory()
+    assert line.state == "ok"
+    assert line.said == "9.0 GiB of 16.0 GiB free; 1.0 GiB of 2.0 GiB swap used."
+
+
+@pytest.mark.parametrize("name", ["max", "limit_in_bytes"])
+def test_a_containers_limit_is_all_there_is(ram, tmp_path, name):
+    ram(3 * GIB)
+    (tmp_path / name).write_text(str(4 * GIB))
+    assert "of 4.0 GiB that this container may use free" in memory.check_memory().said
+    (tmp_path / name).write_text("9223372036854771712" if name != "max" else "max")
+    assert "of 16.0 GiB free" in memory.check_memory().said
+
+
+def test_scarce_memory_names_the_largest_processes(ram, tmp_path):
+    page = os.sysconf("SC_PAGE_SIZE")
+    for pid, name, size in ((7, "small", 1), (8, "browser", 3), (9, "notebook", 5), (10, "b", 2)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+        (tmp_path / str(pid) / "statm").write_text(f"999999999 {size * GIB // page} 5 1 0 7 0\n")
+    (tmp_path / "11").mkdir()  # ended meanwhile
+    ram(GIB)
+    line = memory.check_memory()
+    assert line.state == "warning"
+    assert line.said.endswith(
+        "notebook (process 9, 5.0 GiB), browser (process 8, 3.0 GiB), b (process 10, 2.0 GiB)."
+    )
+    ram(GIB // 4)
+    assert memory.check_memory().state == "problem"
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def usage(total, free):
+    return lambda path: types.SimpleNamespace(total=total, used=total - free, free=free)
+
+
+def test_tiny_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(limits, "_SHARED", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", usage(64 << 20, 64 << 20))
+    line = limits.check_shared_memory()
+    assert line.state == "warning"
+    assert "0.1 GiB of 0.1 GiB" in line.said
+    assert "Onsight decodes in threads and does not need it" in line.said
+    assert "--shm-size" in line.remedy
+    monkeypatch.setattr(shutil, "disk_usage", usage(8 * GIB, 8 * GIB))
+    assert limits.check_shared_memory().state == "ok"
+    monkeypatch.setattr(shutil, "disk_usage", usage(8 * GIB, GIB // 2))
+    assert limits.check_shared_memory().state == "warning"
+    monkeypatch.setattr(limits, "_SHARED", tmp_path / "none")
+    assert limits.check_shared_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "state", "remedy"),
+    [
+        (256, 4096, "warning", "ulimit -n 4096"),
+        (256, resource.RLIM_INFINITY, "warning", "ulimit -n 4096"),
+        (256, 512, "warning", "ulimit -n 512"),
+        (256, 256, "warning", "nofile"),
+        (1024, 4096, "ok", ""),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, "ok", ""),
+    ],
+)
+def test_open_files(monkeypatch, soft, hard, state, remedy):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    line = limits.check_open_files()
+    assert line.state == state
+    assert remedy in line.remedy
+    if state == "warning":
+        assert "only 256 files" in line.said
+
+
+# ------------------------------------------------------------------------ disk
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """The folder that the cache would be made in."""
+    monkeypatch.setenv("ONSIGHT_CACHE", str(tmp_path / "above" / "cache"))
+    (tmp_path / "above").mkdir()
+    return tmp_path / "above"
+
+
+def test_a_disk_is_tried_and_left_as_it_was(cache):
+    line = disk.check_cache_disk(tried_bytes=1 << 20, seconds=0.05)
+    assert line.state in ("ok", "warning")  # as fast as it is
+    assert line.figures["folder"] == str(cache / "cache")
+    assert line.figures["write_bytes_per_second"] > 0
+    assert line.figures["read_bytes_per_second"] > 0
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "state"), [(900e6, 2e9, "ok"), (9e6, 2e9, "warning"), (9e8, 9e6, "warning")]
+)
+def test_a_slow_disk(cache, monkeypatch, written, read, state):
+    monkeypatch.setattr(shutil, "disk_usage", usage(10**12, 10**11))
+    monkeypatch.setattr(disk, "_speeds", lambda folder, tried, seconds: (written, read))
+    line = disk.check_cache_disk()
+    assert line.state == state
+    assert "100.0 GB free; writes" in line.said
+    assert ("ONSIGHT_CACHE" in line.remedy) == (state == "warning")
+
+
+@pytest.mark.parametrize(
+    ("free", "state"), [(0, "problem"), (9 * 10**8, "problem"), (3 * 10**9, "warning")]
+)
+def test_a_full_disk(cache, monkeypatch, tmp_path, free, state):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", usage(10**12, free))
+    for line in (disk.check_cache_disk(1 << 16, 0.01), disk.check_output_disk()):
+        assert line.state == state
+        assert line.remedy
+        assert line.figures["free_bytes"] == free
+
+
+def test_a_disk_that_fills_up_while_it_is_tried(cache, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    line = disk.check_cache_disk(1 << 16, 0.01)
+    assert line.state == "problem"
+    assert line.said.endswith("No space left on device.")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_folder_that_refuses_to_be_written(cache, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(**options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", refuse)
+    for line in (disk.check_cache_disk(), disk.check_output_disk()):
+        assert line.state == "problem"
+        assert "Read-only file system" in line.said
+    assert "ONSIGHT_CACHE" in disk.check_cache_disk().remedy
+    assert "--out" in disk.check_output_disk().remedy
+
+
+def test_a_file_in_the_place_of_the_cache(cache):
+    (cache / "cache").write_text("mine")
+    assert disk.check_cache_disk(1 << 16, 0.01).state == "problem"
+
+
+def test_the_caches_size(cache):
+    assert "is empty" in disk.check_cache().said
+    (cache / "cache" / "pack").mkdir(parents=True)
+    (cache / "cache" / "pack" / "pixels").write_bytes(bytes(3_000_000))
+    (cache / "cache" / "plan").write_bytes(bytes(200_000))
+    (cache / "cache" / "loop").symlink_to(cache, target_is_directory=True)
+    line = disk.check_cache()
+    assert line.state == "note"
+    assert "holds 3.2 MB in 2 files" in line.said
+    assert line.figures["bytes"] == 3_200_000
+    assert "at least" in disk.check_cache(seconds=0.0).said
+
+
+# ---------------------------------------------------------------------- clocks
+
+
+def plant_clock(tmp_path, **files):
+    for number in (0, 1):
+        for name, text in files.items():
+            folder, _, file = name.partition("__")
+            (tmp_path / f"cpu{number}" / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / f"cpu{number}" / folder / file).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "state", "words"),
+    [
+        ({"cpufreq__scaling_max_freq": 3_600_000}, "ok", "not held"),
+        ({"cpufreq__scaling_max_freq": 1_800_000}, "warning", "1.8 GHz of its 3.6 GHz"),
+        (
+            {"cpufreq__scaling_governor": "powersave", "cpufreq__scaling_driver": "acpi-cpufreq"},
+            "warning",
+            "powersave",
+        ),
+        (  # there the name means that the processor chooses
+            {"cpufreq__scaling_governor": "powersave", "cpufreq__scaling_driver": "intel_pstate"},
+            "ok",
+            "not held",
+        ),
+        ({"thermal_throttle__core_throttle_count": 12}, "note", "12 times"),
+        ({"thermal_throttle__core_throttle_count": 0}, "ok", "not held"),
+    ],
+)
+def test_clocks(monkeypatch, tmp_path, files, state, words):
+    monkeypatch.setattr(clocks, "_CPUS", tmp_path)
+    assert clocks.check_clocks() is None
+    plant_clock(tmp_path, cpufreq__cpuinfo_max_freq=3_600_000, **files)
+    line = clocks.check_clocks()
+    assert line.state == state
+    assert words in line.said
+
+
+# ---------------------------------------------------------------- instructions
+
+
+@pytest.fixture
+def processor(monkeypatch, tmp_path):
+    monkeypatch.setattr(instructions, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(instructions.platform, "machine", lambda: "x86_64")
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+
+    def give(flags, used, label="flags\t\t"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{label}: {flags}\n\nprocessor\t: 1\n")
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
+
+    return give
+
+
+def test_bf16_in_hardware(processor):
+    processor("fpu avx2 avx512f avx512_bf16 amx_bf16", "AVX512")
+    line = instructions.check_instructions()
+    assert line.state == "ok"
+    assert "AVX2, AVX-512, AVX-512 bf16, AMX bf16; torch uses AVX512" in line.said
+    assert "bf16 runs in hardware" in line.said
+    assert line.figures["cpu_bf16"] is True
+
+
+def test_bf16_of_an_arm_processor(processor):
+    processor("fp asimd sve bf16", "SVE256", label="Features\t")
+    assert instructions.check_instructions().figures["cpu_bf16"] is True
+
+
+def test_bf16_by_emulation(processor):
+    processor("fpu avx2", "AVX2")
+    line = instructions.check_instructions()
+    assert line.state == "note"
+    assert "bf16 is emulated" in line.said
+
+
+def test_an_old_processor(processor):
+    processor("fpu sse2", "DEFAULT")
+    assert instructions.check_instructions().state == "warning"
+
+
+def test_a_variable_that_holds_torch_back(processor, monkeypatch):
+    processor("fpu avx2 avx512f", "AVX2")
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    line = instructions.check_instructions()
+    assert line.state == "warning"
+    assert line.remedy.endswith("\nunset ATEN_CPU_CAPABILITY")
+
+
+@pytest.mark.parametrize(("native", "words"), [(True, "in hardware"), (False, "by emulation only")])
+def test_bf16_of_a_gpu(processor, monkeypatch, native, words):
+    processor("avx2 avx512_bf16", "AVX512")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: including_emulation or native,
+    )
+    assert f"The GPU computes bf16 {words}." in instructions.check_instructions().said

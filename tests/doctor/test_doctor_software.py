@@ -1,0 +1,254 @@
+"""Libraries, child processes, ranks, decoding and speed: checked for real, and with faults."""
+
+import importlib.util
+import io
+import json
+import socket
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torchvision
+from PIL import Image
+
+from onsight.doctor import decoding, pretrained, ranks, spawn, speed, versions
+from onsight.doctor.examine import CHECKS, topic_of
+from onsight.hardware.ceilings import Ceilings
+
+# Parameters that keep each measurement under a tenth of a second.
+BRIEFLY = {
+    "check_cache_disk": {"tried_bytes": 1 << 20, "seconds": 0.05},
+    "check_decoding": {"seconds": 0.02},
+    "check_cpu_speed": {"seconds": 0.005},
+    "check_gpu_speed": {"seconds": 0.005},
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=topic_of)
+def test_every_check_gives_a_line_on_its_topic_or_none(check, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("onsight.hardware.ceilings._COPY_BYTES", 1 << 20)
+    line = check(**BRIEFLY.get(check.__name__, {}))
+    if line is None:
+        return
+    assert line.topic == topic_of(check)
+    assert line.state in ("ok", "note", "warning", "problem")
+    assert line.said.endswith((".", "--pretrained"))
+    assert line.remedy or line.state in ("ok", "note")
+    assert json.loads(json.dumps(line.figures)) == line.figures
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------- versions
+
+
+def test_the_versions_here_fit():
+    line = versions.check_versions()
+    assert line.state == "ok", line
+    assert torch.__version__ in line.said
+    assert line.figures["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("build", "command"),
+    [
+        ("2.15.0+cu132", "torchvision --index-url https://download.pytorch.org/whl/cu132"),
+        ("2.15.0+cpu", "torchvision --index-url https://download.pytorch.org/whl/cpu"),
+        ("2.15.0", "pip install --upgrade torch torchvision"),
+        ("2.15.0a0+gitd0f2af8", "pip install --upgrade torch torchvision"),
+    ],
+)
+def test_a_torchvision_of_another_torch(monkeypatch, build, command):
+    def broken(boxes, scores, threshold):
+        raise RuntimeError("operator torchvision::nms does not exist\nmore")
+
+    monkeypatch.setattr(torchvision.ops, "nms", broken)
+    monkeypatch.setattr(torch, "__version__", build)
+    line = versions.check_versions()
+    assert line.state == "problem"
+    assert line.said.endswith("RuntimeError: operator torchvision::nms does not exist")
+    assert line.remedy.endswith(command)
+
+
+def test_a_torchvision_that_computes_nonsense(monkeypatch):
+    monkeypatch.setattr(torchvision.ops, "nms", lambda *given: torch.tensor([0, 1]))
+    assert versions.check_versions().state == "problem"
+
+
+def test_a_missing_library(monkeypatch):
+    versions_of = {"timm": None, "simplejpeg": None}
+    monkeypatch.setattr(versions, "version_of", lambda name: versions_of.get(name, "1.0"))
+    line = versions.check_versions()
+    assert line.state == "problem"
+    assert line.remedy.endswith("\npip install timm simplejpeg")
+
+
+# ----------------------------------------------------------------------- spawn
+
+
+def test_a_child_that_ends_before_it_answers(monkeypatch):
+    monkeypatch.setattr(spawn, "_answer", time.sleep)  # cannot sleep for a pipe
+    line = spawn.check_spawn()
+    assert line.state == "problem"
+    assert "ended with exit code 1 before it answered" in line.said
+
+
+def test_a_child_that_does_not_answer():
+    line = spawn.check_spawn(deadline_seconds=0)
+    assert line.state == "problem"
+    assert "gave no answer within 0 s" in line.said
+
+
+def test_a_machine_that_starts_no_more_processes(monkeypatch):
+    def refuse(self, process):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.popen_spawn_posix.Popen.__init__", refuse)
+    line = spawn.check_spawn()
+    assert line.state == "problem"
+    assert "could not be started: Resource temporarily unavailable" in line.said
+    assert "ulimit -u" in line.remedy
+
+
+def test_the_child_needs_no_torch():
+    import subprocess
+    import sys
+
+    script = "import sys, onsight.doctor.spawn; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# ----------------------------------------------------------------------- ranks
+
+
+def test_ranks_without_gloo(monkeypatch):
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    line = ranks.check_ranks()
+    assert line.state == "warning"
+    assert "gloo" in line.said
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    assert ranks.check_ranks().figures["nccl"] is False
+
+
+def test_ranks_without_loopback(monkeypatch):
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(2, "eth0")])
+    line = ranks.check_ranks()
+    assert line.state == "warning"
+    assert "loopback" in line.said
+    assert line.remedy.endswith("ip link set lo up")
+
+
+@pytest.mark.parametrize(("gpus", "state"), [(1, "ok"), (2, "warning")])
+def test_several_gpus_without_nccl(monkeypatch, gpus, state):
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert ranks.check_ranks().state == state
+
+
+# -------------------------------------------------------------------- decoding
+
+
+def test_the_made_photograph_is_one():
+    data = decoding._photograph()
+    with Image.open(io.BytesIO(data)) as image:
+        assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
+    assert 30_000 < len(data) < 300_000
+
+
+def test_decoding_counts_pictures_by_the_clock(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+    clock = Clock()
+
+    def prepare(content, target):
+        assert (target.height, target.width, target.channels) == (224, 224, 3)
+        assert torch.get_num_threads() == 1
+        clock.now += 0.004
+
+    monkeypatch.setattr(decoding, "time", clock)
+    monkeypatch.setattr("onsight.data.packing.prepare_picture", prepare)
+    monkeypatch.setattr(decoding, "usable_cores", lambda: 4)
+    line = decoding.check_decoding(seconds=0.1)
+    assert line.figures["images_per_second_and_core"] == pytest.approx(250)
+    assert "250 JPEGs/s" in line.said
+    assert "4 cores could decode a million in 17 min" in line.said
+
+
+def test_simplejpeg_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    line = decoding.check_decoding()
+    assert line.state == "problem"
+    assert line.remedy.endswith("pip install simplejpeg")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_pretrained_weights_are_a_note(monkeypatch, there):
+    monkeypatch.setattr(pretrained, "has_offline_weights", lambda name: there)
+    line = pretrained.check_pretrained()
+    assert line.state == "note"
+    assert bool(line.remedy) is not there
+
+
+# ----------------------------------------------------------------------- speed
+
+
+@pytest.fixture
+def ceilings(monkeypatch):
+    def give(**fields):
+        found = Ceilings(
+            flops_per_second=fields.pop("flops", {"fp32": 140e9, "bf16": 420e9}),
+            copy_bytes_per_second=15.2e9,
+            **fields,
+        )
+        asked = []
+
+        def measure(device, threads=None, seconds=0.0):
+            asked.append((str(device), threads))
+            return found
+
+        monkeypatch.setattr(speed, "measure_ceilings", measure)
+        return asked
+
+    return give
+
+
+def test_the_processors_ceilings_in_words(ceilings, monkeypatch):
+    monkeypatch.setattr(speed, "usable_cores", lambda: 2)
+    asked = ceilings(threads=2)
+    line = speed.check_cpu_speed()
+    assert asked == [("cpu", 2)]
+    assert line.state == "ok"
+    assert line.said == (
+        "2 threads: matrix products 140 GFLOP/s in fp32, 420 GFLOP/s in bf16 (3.0x); "
+        "copies 15.2 GB/s."
+    )
+    assert line.figures["flops_per_second"]["bf16"] == 420e9
+
+
+def test_bf16_that_does_not_pay_is_a_note(ceilings):
+    ceilings(flops={"fp32": 100e9, "bf16": 20e9}, threads=2)
+    line = speed.check_cpu_speed()
+    assert line.state == "note"
+    assert "(0.2x)" in line.said
+    assert "Keep to fp32" in line.said
+
+
+def test_ceilings_of_gpus(ceilings, monkeypatch):
+    monkeypatch.setattr(speed, "available_devices", lambda: ["cpu"])
+    assert speed.check_gpu_speed() is None
+    monkeypatch.setattr(speed, "available_devices", lambda: ["cuda:0", "cuda:1", "cpu"])
+    asked = ceilings(pinned_upload_bytes_per_second=25e9)
+    line = speed.check_gpu_speed()
+    assert [device for device, _ in asked] == ["cuda:0", "cuda:1"]
+    assert line.state == "ok"
+    assert "uploads 25.0 GB/s; cuda:1:" in line.said
+    ceilings(pinned_upload_bytes_per_second=0.8e9)
+    line = speed.check_gpu_speed()
+    assert line.state == "warning"
+    assert "uploads 800 MB/s" in line.said
+    assert "to cuda:0, cuda:1 is slow" in line.said
