@@ -25,7 +25,7 @@ def find_cause(trace: Trace, tried: list[Tried], cores: int) -> Cause:
         return _by_phases(trace)
     best = max(faster, key=lambda one: one.ratio)
     (kind,) = best.what_if.kinds
-    if kind in ("loader", "augmentation", "persistence"):
+    if kind in ("loader", "augmentation"):
         return _of_loading(trace, faster, cores)
     return _BY_KIND[kind](trace)
 

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onsight.explain.compare.candidates import thread_words
 from onsight.explain.compare.words import ratio_words
 from onsight.explain.phasetable import phase_table, reached
 from onsight.explain.script.advice import Line
@@ -29,7 +30,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
     shape = "x".join(str(side) for side in trace.shape)
     console.print(
         f"{found.script.name}: {found.rate:,.0f} images/s on {trace.device} "
-        f"(batches of {trace.batch_size}, {shape}; {trace.precision}; {trace.threads} threads; "
+        f"(batches of {trace.batch_size}, {shape}; {trace.precision}; {thread_words(trace.threads)}; "
         f"{trace.steps:,} steps in {trace.seconds:.1f} s{_epochs(trace.epochs)}; "
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )

@@ -17,7 +17,7 @@ _FUSABLE = ("Adam", "AdamW", "SGD")
 # Of each kind one at a time makes sense.
 KINDS = {
     "workers": "loader",
-    "persistent_workers": "persistence",
+    "persistent_workers": "loader",
     "cache": "loader",
     "augment_batches": "augmentation",
     "pin_memory": "pinning",
@@ -80,7 +80,7 @@ def _of_loader(trace: Trace, cores: int) -> list[WhatIf]:
         for workers in sorted({0, 1, max(1, cores // 2), cores} - {loader.workers}):
             name = f"{workers} workers" if workers != 1 else "1 worker"
             found.append(WhatIf(name, Changes(workers=workers)))
-    if loader.workers and not loader.is_persistent:
+    if loader.workers and trace.epochs and not loader.is_persistent:
         found.append(WhatIf("workers kept", Changes(persistent_workers=True)))
     if item and (waits or loader.workers):
         if item.is_random:
