@@ -248,16 +248,12 @@ def explain(
 ) -> None:
     """Say what holds a run, DATA or any training script back, and what would help.
 
-    onsight explain runs/pets: the step of a run of Onsight's, phase by phase.
-    onsight explain pets/ --batch-size 4: that of the run which `onsight train` would make.
-    onsight explain pets/ --compare cpu,cuda:0: which device wins at which batch size, and why.
-    onsight explain train.py -- --epochs 3: somebody's own PyTorch script, unchanged; what comes
-    after -- is its own.
-
     Parameters
     ----------
     subject
-        A run folder, labelled pictures in any form that `onsight train` takes, or a Python file.
+        A run folder, such as runs/pets; or labelled pictures in any form that `onsight train`
+        takes, for the run it would make; or somebody's own PyTorch script, as in
+        `onsight explain train.py -- --epochs 3`, which is run unchanged.
     script_args
         Arguments of the script, after --.
     """

@@ -7,7 +7,7 @@ from onsight.explain.tracing.clock import PHASES
 from onsight.hardware.ceilings import Ceilings
 from onsight.report.words import percent
 
-_BAR = 24  # characters of a full bar
+_BAR = 16  # characters of a full bar
 
 
 def phase_table(

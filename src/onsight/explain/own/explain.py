@@ -1,5 +1,6 @@
 """What holds a run of Onsight back, which flag would help, and the proof: applied and timed."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,12 +174,12 @@ class _Bench:
     def _cell(self, change: FlagChange) -> Cell:
         config = self.config_with(change)
         candidate = Candidate(change.flags, self.material.device, config.threads, config.precision)
-        trial = Trial(config, self.material)
-        cell = Cell(candidate, config.batch_size, trial.at(config.batch_size))
         try:
-            cell.seconds(1)
+            seconds = Trial(config, self.material).at(config.batch_size)
+            seconds(1)
         except RuntimeError as error:
             if not change.fields:
                 raise
-            cell.problem = OUT_OF_MEMORY if is_out_of_memory(error) else str(error).splitlines()[0]
-        return cell
+            why = OUT_OF_MEMORY if is_out_of_memory(error) else str(error).splitlines()[0]
+            return Cell(candidate, config.batch_size, lambda steps: math.inf, problem=why)
+        return Cell(candidate, config.batch_size, seconds)

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from onsight.explain.compare.candidates import thread_words
 from onsight.explain.compare.words import ratio_words
 from onsight.explain.own.explain import GAIN, FlagTried, OwnExplanation
 from onsight.explain.own.record import StepRecord
@@ -22,7 +23,7 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
     console.print(
         f"{config.model} on {found.device}: {before.images_per_second:,.0f} images/s "
         f"(batches of {config.batch_size}, {height}x{width}x{channels}; {config.precision}; "
-        f"{config.threads} threads; {before.steps:,} steps in {before.seconds:.1f} s)\n"
+        f"{thread_words(config.threads)}; {before.steps:,} steps in {before.seconds:.1f} s)\n"
     )
     console.print(phase_table(before.phases, before.steps, before.device_phases))
     line = reached(

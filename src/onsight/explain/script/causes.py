@@ -150,7 +150,6 @@ _BY_KIND = {
     "precision": _precision,
     "evaluation": _no_grad,
     "threads": _threads,
-    "waiting threads": _threads,
     "layout": _layout,
     "optimizer": _optimizer,
     "pinning": _copies,

@@ -23,7 +23,7 @@ KINDS = {
     "pin_memory": "pinning",
     "batch_factor": "batch",
     "threads": "threads",
-    "short_spin": "waiting threads",
+    "short_spin": "threads",
     "channels_last": "layout",
     "bf16": "precision",
     "fused": "optimizer",
