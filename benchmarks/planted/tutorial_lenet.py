@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn as nn
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 import torch.optim as optim
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset

@@ -1,0 +1,178 @@
+"""Does `onsight explain SCRIPT.py` name the fault, and does its best what-if reach the mended twin?
+
+    python benchmarks/explain_planted.py [--only NAME ...] [--rounds 1] [--fashion FOLDER]
+
+Ten small training scripts in benchmarks/planted, each with one fault that people really make, and
+beside each the same script mended by hand. `explain` runs both unchanged, in turn: the first with
+its what-ifs, the second for its speed alone. Right means that the cause named is the one planted
+in every round; reached means that the best what-if that explain really tried has at least 0.8 of
+the speed of the mended script. With --only the table is printed and RESULTS.md stays as it is.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from harness import circumstances, run_json, table, write_section
+from planted.pictures import make
+
+SCRIPTS = Path(__file__).parent / "planted"
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+ENOUGH = 0.8
+HEADER = [
+    "fault",
+    "cause named",
+    "verdict",
+    "as written, images/s",
+    "best what-if",
+    "images/s",
+    "times as written",
+    "mended, images/s",
+    "what-if / mended",
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is planted in a script, and which pictures it reads."""
+
+    cause: str
+    data: str
+    needs_gpu: bool = False
+
+
+FAULTS = {
+    "loader_bound": Fault("loader", "photos"),
+    "oversubscribed": Fault("oversubscribed", "small"),
+    "tiny_batch": Fault("small-batch", "small"),
+    "sync_in_loop": Fault("sync", "small"),
+    "slow_transform": Fault("slow-transform", "scans"),
+    "cpu_augmentation": Fault("augmentation", "thumbnails"),
+    "fp32_bound": Fault("precision", "large"),
+    "eval_with_grad": Fault("no-grad", "small"),
+    "pageable_copies": Fault("pageable-copy", "large", needs_gpu=True),
+    "disk_bound": Fault("disk", "raw"),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What explain said of a script and of its mended twin, in each round."""
+
+    name: str
+    written: list[dict]
+    mended: list[dict]
+
+    @property
+    def is_right(self) -> bool:
+        return {answer["cause"] for answer in self.written} == {FAULTS[self.name].cause}
+
+    @property
+    def share(self) -> float:
+        """The speed of the best what-if over that of the mended script, pair by pair."""
+        pairs = zip(self.written, self.mended, strict=True)
+        return statistics.median(
+            best_speed(faulty) / mended["images_per_second"] for faulty, mended in pairs
+        )
+
+    def cells(self) -> list[str]:
+        causes = ", ".join(sorted({answer["cause"] for answer in self.written}))
+        last = self.written[-1]
+        names = (last["best"] or {}).get("names") or []
+        speeds = statistics.median(answer["images_per_second"] for answer in self.written)
+        best = statistics.median(map(best_speed, self.written))
+        ratio = statistics.median(answer["best_ratio"] or 1.0 for answer in self.written)
+        mended = statistics.median(answer["images_per_second"] for answer in self.mended)
+        return [
+            self.name,
+            f"{causes} ({'right' if self.is_right else 'wrong'})",
+            last["verdict"].replace("|", "/"),
+            f"{speeds:,.0f}",
+            " + ".join(names) or "none",
+            f"{best:,.0f}",
+            f"{ratio:.2f}",
+            f"{mended:,.0f}",
+            f"{self.share:.2f}",
+        ]
+
+
+def best_speed(answer: dict) -> float:
+    """The best what-if's speed; the script's own where none was faster."""
+    return (answer["best"] or answer)["images_per_second"]
+
+
+def explain(script: Path, data: Path, *flags: str) -> dict:
+    print(f"  {script.stem}", file=sys.stderr)
+    return run_json(
+        sys.executable, "-m", "onsight", "explain", script, "--json", *flags, "--", data
+    )
+
+
+def outcome(name: str, data: Path, rounds: int) -> Outcome:
+    written, mended = [], []
+    for _ in range(rounds):
+        written.append(explain(SCRIPTS / f"{name}.py", data))
+        mended.append(explain(SCRIPTS / f"{name}_mended.py", data, "--no-what-ifs"))
+    return Outcome(name, written, mended)
+
+
+def can_show(name: str) -> bool:
+    return torch.cuda.is_available() or not FAULTS[name].needs_gpu
+
+
+def rows(names: list[str], outcomes: dict[str, Outcome]) -> Iterator[list[str]]:
+    for name in names:
+        if name in outcomes:
+            yield outcomes[name].cells()
+        else:
+            yield [name, "needs a GPU", *[""] * (len(HEADER) - 2)]
+
+
+def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
+    right = sum(found.is_right for found in outcomes.values())
+    reached = sum(found.share >= ENOUGH for found in outcomes.values())
+    unseen = len(names) - len(outcomes)
+    rest = f"; {unseen} not run, for want of a GPU" if unseen else ""
+    return (
+        f"{right} causes of {len(names)} are right; the best what-if reaches {ENOUGH} of the "
+        f"mended script in {reached} of {len(names)}{rest}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=FAULTS, metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--fashion", type=Path, default=FASHION)
+    options = parser.parse_args()
+    names = options.only or list(FAULTS)
+    runnable = [name for name in names if can_show(name)]
+    layouts = sorted({FAULTS[name].data for name in runnable})
+    place = Path(tempfile.gettempdir()) / "onsight-planted"
+    folders = make(options.fashion, place, layouts)
+    outcomes = {
+        name: outcome(name, folders[FAULTS[name].data], options.rounds) for name in runnable
+    }
+    lines = [
+        "## Planted faults",
+        "",
+        f"Small PyTorch training scripts, each with one fault, explained and mended by hand; "
+        f"{options.rounds} rounds, medians; {circumstances('numpy', 'pillow')}.",
+        "",
+        *table(HEADER, list(rows(names, outcomes))),
+        "",
+        summary(names, outcomes),
+    ]
+    if options.only:
+        print("\n".join(lines))
+    else:
+        write_section("explain_planted", lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""All that the rules ask about a script, made once."""
+
+from pathlib import Path
+
+from onsight.explain.reading.constants import Constants
+from onsight.explain.reading.kinds import Kinds
+from onsight.explain.reading.loaders import Loaders
+from onsight.explain.reading.script import Script
+from onsight.explain.reading.values import Values
+
+
+class Facts:
+    """A script read, with the answers about its values, kinds, constants and loaders."""
+
+    def __init__(self, path: Path) -> None:
+        self.script = Script(path)
+        self.values = Values(self.script)
+        self.kinds = Kinds(self.script, self.values)
+        self.constants = Constants(self.script, self.values)
+        self.loaders = Loaders(self.script, self.values, self.kinds, self.constants)

@@ -1,0 +1,60 @@
+"""Whether a network may hold layers that behave differently in training: dropout, batch norm."""
+
+import ast
+import re
+
+from onsight.explain.reading.calls import last_name
+from onsight.explain.reading.facts import Facts
+from onsight.explain.reading.source import FUNCTIONS
+from onsight.explain.reading.values import Origin
+
+_CHANGING = re.compile(
+    r"BatchNorm|batch_norm|[Dd]ropout|DropPath|drop_path|StochasticDepth|stochastic_depth"
+    r"|Transformer(En|De)coder|torch\.nn\.Transformer$"
+)
+_LIBRARIES = ("torchvision.models", "timm.", "torch.hub.", "transformers.")
+
+
+def changes_by_mode(facts: Facts, network: ast.expr) -> bool:
+    """Whether `.eval()` may matter to a network: not if all its layers are seen and none does."""
+    origins = facts.values.origins(network)
+    return any(_may_change(facts, origin) for origin in origins)
+
+
+def _may_change(facts: Facts, origin: Origin) -> bool:
+    node = origin.node
+    if not isinstance(node, ast.Call):
+        return True  # an argument or an attribute whose making is not to be seen
+    path = facts.script.path_of(node.func)
+    if facts.script.definition(node.func) is not None:
+        return _holds(facts, node)
+    if path.startswith("torch.nn."):
+        spread = any(isinstance(one, (ast.Starred, ast.Name)) for one in node.args)
+        return _holds(facts, facts.script.function(node) if spread else node)
+    return path != "torch.jit.load"
+
+
+def _holds(facts: Facts, node: ast.AST) -> bool:
+    """Whether code, or a class or function of these files that it names, names such a layer."""
+    seen: set[ast.AST] = set()
+    waiting = [node]
+    while waiting:
+        code = waiting.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        for one in ast.walk(code):
+            if isinstance(one, ast.keyword) and one.arg == "dropout" and _positive(one.value):
+                return True
+            if isinstance(one, (ast.Name, ast.Attribute)):
+                path = facts.script.path_of(one) or last_name(one)
+                if _CHANGING.search(path) or path.startswith(_LIBRARIES):
+                    return True
+                defined = facts.script.definition(one)
+                if isinstance(defined, (*FUNCTIONS, ast.ClassDef)):
+                    waiting.append(defined)
+    return False
+
+
+def _positive(value: ast.expr) -> bool:
+    return not (isinstance(value, ast.Constant) and not value.value)

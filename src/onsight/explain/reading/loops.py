@@ -1,0 +1,196 @@
+"""The loops of a script that take batches from a DataLoader, and whether they train or evaluate."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from onsight.explain.reading.calls import last_name
+from onsight.explain.reading.facts import Facts
+from onsight.explain.reading.flow import feeds_backward, key_of
+from onsight.explain.reading.source import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    Function,
+    body_nodes,
+    own_nodes,
+)
+from onsight.explain.reading.vocabulary import Kind
+from onsight.explain.reading.wordset import word_set
+
+_SHELLS = word_set(  # calls around a loader in the head of a loop
+    "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
+)
+_TRAINS = re.compile(r"backward|optim|scaler|zero_grad|^opt$|_opt$|autograd")
+_UPDATES = re.compile(r"backward|zero_grad|autograd|optimizer_step")
+
+
+@dataclass(eq=False)
+class BatchLoop:
+    """A loop, or comprehension, over the batches of a loader.
+
+    runs: the calls in it that run a network, each with the call of a helper through which it is
+    reached, None if it stands in the loop itself; trains: whether its batches change weights.
+    """
+
+    node: ast.AST
+    loader: ast.expr
+    targets: list[ast.Name]
+    trains: bool = False
+    runs: list[tuple[ast.Call, ast.Call | None]] = field(default_factory=list)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it runs a network and trains nothing."""
+        return bool(self.runs) and not self.trains
+
+
+def batch_loops(facts: Facts) -> list[BatchLoop]:
+    """All loops over loaders, in the order of the text."""
+    found = []
+    for node in facts.script.nodes():
+        for iterated, target in _heads(node):
+            loader = peeled(iterated)
+            if facts.kinds.kind(loader) is Kind.LOADER:
+                loop = BatchLoop(node, loader, _names(target))
+                loop.trains = _trains(facts, loop)
+                loop.runs = list(_runs(facts, loop))
+                found.append(loop)
+    return found
+
+
+def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
+    """What is run for each batch."""
+    if isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
+        return body_nodes(loop.node)
+    return own_nodes(loop.node)
+
+
+def phase_test(loop: BatchLoop) -> ast.expr | None:
+    """The test on a word like "train" under which a loop makes its gradients."""
+    if not isinstance(loop.node, (ast.For, ast.AsyncFor)):
+        return None
+    for node in body_nodes(loop.node):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+            words = [one.value for one in ast.walk(node.test) if isinstance(one, ast.Constant)]
+            said = any(isinstance(word, str) and re.search("train", word) for word in words)
+            equal = isinstance(node.test.ops[0], ast.Eq)
+            calls = (one for part in node.body for one in (part, *own_nodes(part)))
+            if said and equal and any(last_name(one) == "backward" for one in calls):
+                return node.test
+    return None
+
+
+def loop_rows(facts: Facts, loop: BatchLoop) -> str:
+    """The number of rows of a batch in the names of a loop: `len(labels)`."""
+    tensors = [one.id for one in loop.targets if facts.kinds.kind(one) is Kind.TENSOR]
+    if not tensors:
+        for node in loop_nodes(loop):
+            if isinstance(node, ast.Assign):
+                parts = [part for target in node.targets for part in ast.walk(target)]
+                names = [part for part in parts if isinstance(part, ast.Name)]
+                kinds = facts.kinds
+                tensors += [part.id for part in names if kinds.comes_from_batch(part, node.value)]
+    targets = [one.id for one in loop.targets]
+    return f"len({(tensors or targets or ['batch'])[-1]})"
+
+
+def peeled(iterated: ast.expr) -> ast.expr:
+    """The loader in `enumerate(tqdm(loader))`."""
+    while isinstance(iterated, ast.Call) and iterated.args:
+        if last_name(iterated.func) not in _SHELLS:
+            break
+        iterated = iterated.args[0]
+    return iterated
+
+
+def is_place(loop: BatchLoop, expression: ast.expr) -> bool:
+    """Whether an expression is the number that enumerate gives a batch."""
+    node = loop.node
+    if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
+        return False
+    first = node.target.elts[0]
+    numbered = isinstance(node.iter, ast.Call) and peeled(node.iter) is not node.iter
+    return numbered and key_of(first) == key_of(expression) != ""
+
+
+def trains(facts: Facts, node: ast.AST) -> bool:
+    """Whether a piece of code, or a function that it calls, makes gradients or steps."""
+    if any(_TRAINS.search(word) for word in _words(node)):
+        return True
+    functions = reached(facts, node)
+    return any(_UPDATES.search(word) for function in functions for word in _words(function))
+
+
+def reached(facts: Facts, node: ast.AST) -> list[Function]:
+    """The functions of these files that a piece of code calls, at once or in the end."""
+    found = _called(facts, node)
+    for function in found:
+        found.extend(one for one in _called(facts, function) if one not in found)
+    return found
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    for one in own_nodes(node):
+        if isinstance(one, (ast.Name, ast.Attribute)):
+            yield last_name(one)
+        elif isinstance(one, ast.keyword):
+            yield one.arg or ""
+
+
+def _called(facts: Facts, node: ast.AST) -> list[Function]:
+    found: list[Function] = []
+    for one in (node, *own_nodes(node)):
+        callee = facts.values.callee(one) if isinstance(one, ast.Call) else None
+        if isinstance(callee, ast.ClassDef):
+            callee = facts.values.method(callee, "__init__")
+        if isinstance(callee, FUNCTIONS) and callee not in found:
+            found.append(callee)
+    return found
+
+
+def network_calls(facts: Facts, node: ast.AST) -> list[ast.Call]:
+    """The calls in a piece of code that run a network."""
+    calls = (one for one in own_nodes(node) if isinstance(one, ast.Call))
+    return [call for call in calls if runs_network(facts, call)]
+
+
+def runs_network(facts: Facts, call: ast.Call) -> bool:
+    """Whether a call runs a network forwards."""
+    if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
+        return False
+    return facts.kinds.kind(call.func) is Kind.NETWORK
+
+
+def _heads(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        yield node.iter, node.target
+    elif isinstance(node, COMPREHENSIONS):
+        yield node.generators[0].iter, node.generators[0].target
+
+
+def _names(target: ast.expr) -> list[ast.Name]:
+    return [one for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+def _trains(facts: Facts, loop: BatchLoop) -> bool:
+    return trains(facts, loop.node) or feeds_backward(facts, loop.node)
+
+
+def _runs(facts: Facts, loop: BatchLoop) -> Iterator[tuple[ast.Call, ast.Call | None]]:
+    for node in loop_nodes(loop):
+        if not isinstance(node, ast.Call):
+            continue
+        if runs_network(facts, node):
+            yield node, None
+            continue
+        helper = facts.values.callee(node)
+        if isinstance(helper, FUNCTIONS) and not _is_forward(facts, helper):
+            for call in network_calls(facts, helper):
+                yield call, node
+
+
+def _is_forward(facts: Facts, function: Function) -> bool:
+    """Whether a function is a method of a module, which runs its own layers."""
+    owner = facts.script.parent(function)
+    return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)

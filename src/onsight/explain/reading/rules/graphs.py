@@ -1,0 +1,158 @@
+"""Rule on losses gathered together with their graphs."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from onsight.explain.reading.calls import last_name
+from onsight.explain.reading.facts import Facts
+from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.flow import backward_calls, backward_keys, key_of, keys
+from onsight.explain.reading.gradients import Gradients
+from onsight.explain.reading.loops import BatchLoop, loop_nodes
+from onsight.explain.reading.mend import found, mended, replaced
+from onsight.explain.reading.modes import Modes
+from onsight.explain.reading.scopes import Binding
+from onsight.explain.reading.source import start_place
+from onsight.explain.reading.values import Origin
+from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind
+from onsight.explain.reading.wordset import word_set
+
+_CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
+_KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")
+_WHY = (
+    "The sum or list holds the graph of every step's loss, so memory grows with each batch. "
+    "The number is wanted, not the graph: take it out with .item()."
+)
+
+
+def kept_graphs(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]:
+    """`total_loss += loss` where the total is never asked for gradients."""
+    gradients, told = Gradients(facts, Modes(facts)), set()
+    for loop in loops:
+        if not isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
+            continue
+        wanted = backward_keys(facts.script.function(loop.node))
+        for node in loop_nodes(loop):
+            gathered = _gathered(node)
+            if gathered is None or node in told:
+                continue
+            target, value = gathered
+            loss = _loss(facts, value)
+            if loss is None or key_of(target) in wanted or not key_of(target):
+                continue
+            if _is_fresh(loop, target, node) or gradients.off_here(node):
+                continue
+            if not _has_graph(facts, gradients, loop, node, loss):
+                continue
+            told.add(node)
+            words = facts.script.words(loss)
+            text = mended(facts.script, node, [replaced(loss, f"{words}.item()")])
+            problem = f"{facts.script.words(target)} gathers {words} with its graph"
+            yield found(facts.script, node, "graph-kept", problem, _WHY, text)
+
+
+def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """What is added to what."""
+    match node:
+        case ast.AugAssign(target=target, op=ast.Add(), value=value):
+            return target, value
+        case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
+            return (target, value) if key_of(left) and key_of(left) == key_of(target) else None
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
+            return owner, value
+    return None
+
+
+def _loss(facts: Facts, value: ast.expr) -> ast.expr | None:
+    """The part of a value that may be a loss with its graph: `loss` of `loss * len(x)`."""
+    while isinstance(value, ast.BinOp):
+        if not isinstance(value.op, (ast.Mult, ast.Div)):
+            return None
+        constant = isinstance(value.left, ast.Constant)
+        value = value.right if constant else value.left
+    if isinstance(value, (ast.List, ast.Tuple, ast.Dict)):  # `losses += [loss]`
+        parts = value.values if isinstance(value, ast.Dict) else value.elts
+        return next((one for one in parts if _makes_loss(facts, one)), None)
+    return value if isinstance(_core(facts, value), (ast.Name, ast.Call)) else None
+
+
+def _core(facts: Facts, value: ast.expr) -> ast.expr:
+    """The loss in `loss.mean().cpu()`, which keeps the graph."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in _KEEPS or facts.script.path_of(value.func):
+            break
+        value = value.func.value
+    return value
+
+
+def _is_loss_call(facts: Facts, call: ast.Call) -> bool:
+    path = facts.script.path_of(call.func)
+    return bool(TENSOR_LOSSES.match(path)) or (
+        not path and facts.kinds.kind(call.func) is Kind.LOSS
+    )
+
+
+def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
+    """Whether what gathers is made anew for each batch."""
+    for node in loop_nodes(loop):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and _gathered(node) is None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            earlier = start_place(node) < start_place(gather)
+            if earlier and key_of(target) in {key for one in targets for key in keys(one)}:
+                return True
+    return False
+
+
+def _has_graph(
+    facts: Facts, gradients: Gradients, loop: BatchLoop, node: ast.AST, loss: ast.expr
+) -> bool:
+    """Whether a loss surely hangs on a graph where it is gathered."""
+    if loop.evaluates and gradients.off(node):
+        return False
+    if not loop.trains and not loop.evaluates:
+        return False
+    if _makes_loss(facts, loss):
+        return True
+    loss = _core(facts, loss)
+    if not isinstance(loss, ast.Name):
+        return False
+    bindings = facts.script.scope(loss).reaching(loss)
+    return _asked(facts, loop, loss, bindings) and not _is_cut(bindings)
+
+
+def _makes_loss(facts: Facts, value: ast.expr, depth: int = 6) -> bool:
+    """Whether an expression is a loss with its graph, wherever it comes from."""
+    origins = facts.values.origins(value)
+    return bool(origins) and all(_is_loss(facts, origin, depth) for origin in origins)
+
+
+def _is_loss(facts: Facts, origin: Origin, depth: int) -> bool:
+    node = origin.node
+    if origin.steps or not depth:
+        return False
+    if isinstance(node, ast.BinOp):
+        return any(_makes_loss(facts, one, depth - 1) for one in (node.left, node.right))
+    if not isinstance(node, ast.Call):
+        return False
+    kept = isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS
+    if kept and isinstance(node.func, ast.Attribute) and not facts.script.path_of(node.func):
+        return _makes_loss(facts, node.func.value, depth - 1)
+    return _is_loss_call(facts, node)
+
+
+def _asked(facts: Facts, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]) -> bool:
+    """Whether the same loss is itself asked for gradients in the loop."""
+    for call in backward_calls(loop.node):
+        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        for name in (owner, *call.args):
+            if isinstance(name, ast.Name) and name.id == loss.id:
+                same = facts.script.scope(name).reaching(name)
+                if start_place(call) < start_place(loss) and same == bindings:
+                    return True
+    return False
+
+
+def _is_cut(bindings: Sequence[Binding]) -> bool:
+    """Whether a value was taken out of its graph where it was bound."""
+    values = [one.value for one in bindings if one.value is not None]
+    return any(last_name(part) in _CUTS for value in values for part in ast.walk(value))

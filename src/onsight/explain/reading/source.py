@@ -1,0 +1,137 @@
+"""A Python file parsed once: its tree, what stands in what, and its own words."""
+
+import ast
+import tokenize
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from onsight.errors import DataError
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
+Place = tuple[int, int]  # line, column
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
+
+
+class Source:
+    """A parsed file; module is the name under which the script imports it."""
+
+    def __init__(self, path: Path, text: str, tree: ast.Module, module: str) -> None:
+        self.path, self.text, self.tree, self.module = path, text, tree, module
+        self.lines = text.split("\n")
+        self.nodes = list(ast.walk(tree))
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self._starts = [0]
+        for line in self.lines:
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def start(self, node: ast.AST) -> int:
+        """Where a node begins, in characters of the text."""
+        return self.offset(start_place(node))
+
+    def end(self, node: ast.AST) -> int:
+        """Where a node ends, in characters of the text."""
+        return self.offset(end_place(node))
+
+    def words(self, node: ast.AST) -> str:
+        """The source of a node as the user wrote it."""
+        return self.text[self.start(node) : self.end(node)]
+
+    def indentation(self, node: ast.AST) -> str:
+        """The white space before the line on which a node begins."""
+        line = self.lines[start_place(node)[0] - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, from the nearest outwards."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The statement that a node is or stands in."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def offset(self, place: Place) -> int:
+        """A place in characters of the text; Python counts columns in bytes of UTF-8."""
+        line, column = place
+        line = min(line, len(self.lines))  # Python 3.11 misplaces what is inside some f-strings
+        text = self.lines[line - 1]
+        if not text.isascii():
+            column = len(text.encode()[:column].decode(errors="ignore"))
+        return self._starts[line - 1] + column
+
+
+def read_source(path: Path, module: str) -> Source:
+    """Parse a file; raises DataError, with file and line, where that cannot be done."""
+    text = _read(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the script's own escape sequences
+            tree = ast.parse(text)
+    except SyntaxError as error:
+        raise _not_python(path, error) from error
+    except ValueError as error:  # a null byte
+        raise DataError(f"{path} is not a Python script: {error}.") from error
+    except (RecursionError, MemoryError) as error:
+        raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
+    return Source(path, text, tree, module)
+
+
+def start_place(node: ast.AST) -> Place:
+    """Line and column at which a node begins."""
+    return getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+
+
+def end_place(node: ast.AST) -> Place:
+    """Line and column behind the end of a node."""
+    return getattr(node, "end_lineno", 1), getattr(node, "end_col_offset", 0)
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """What a node contains, in the order of the text, without the insides of nested functions."""
+    waiting = list(_children(node))[::-1]
+    while waiting:
+        child = waiting.pop()
+        yield child
+        if not isinstance(child, _CLOSED):
+            waiting.extend(list(ast.iter_child_nodes(child))[::-1])
+
+
+def body_nodes(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[ast.AST]:
+    """What the body of a loop contains, without the insides of nested functions."""
+    for statement in loop.body:
+        yield statement
+        if not isinstance(statement, _CLOSED):
+            yield from own_nodes(statement)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        return iter(node.body)
+    return ast.iter_child_nodes(node)
+
+
+def _read(path: Path) -> str:
+    try:
+        with tokenize.open(path) as file:  # knows the coding line and the byte order mark
+            return file.read()
+    except SyntaxError as error:
+        raise DataError(f"{path} is not a Python script: {error.msg}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _not_python(path: Path, error: SyntaxError) -> DataError:
+    return DataError(
+        f"{path}, line {error.lineno}: Python cannot read this ({error.msg}). "
+        "Mend it, so that the script starts, and ask again."
+    )

@@ -1,0 +1,216 @@
+"""A run explained, on real pictures; the gains of flags are planted."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from onsight.cli import main
+from onsight.config import make_config
+from onsight.errors import OutputError
+from onsight.explain.compare import rounds
+from onsight.explain.own import explain as explaining
+from onsight.explain.own.changes import FlagChange, flag_changes
+from onsight.explain.own.explain import FlagTried, explain_data
+from onsight.explain.own.record import record_step
+from onsight.explain.own.show import facts, print_explained_run
+from onsight.explain.own.words import cause, verdict
+from onsight.report.console import Silence
+from onsight.training.run import train
+from onsight.training.trial import Trial
+
+SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Measure for a moment only."""
+    monkeypatch.setattr(rounds, "ROUNDS", 2)
+    monkeypatch.setattr(rounds, "_WARM_UP_SECONDS", 1e-4)
+    monkeypatch.setattr(rounds, "_WINDOW_SECONDS", 1e-4)
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """A function that plants how many times as fast each change is, by its fields."""
+
+    def plant(gains):
+        def time(bench, changes):
+            def ratio(change):
+                product = 1.0
+                for item in change.fields.items():
+                    product *= gains.get(item, 0.5)
+                return product
+
+            return [FlagTried(one, 100 * ratio(one), ratio(one)) for one in changes]
+
+        monkeypatch.setattr(explaining._Bench, "_time", time)
+
+    return plant
+
+
+def explained(bars, try_changes=True, **fields):
+    config = make_config(SMALL | fields)
+    return explain_data(str(bars), config, 0.2, try_changes, Silence())
+
+
+def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
+    found = explained(bars, try_changes=False)
+    before = found.before
+    assert sum(before.phases.values()) == pytest.approx(before.seconds, rel=1e-3)
+    assert before.images == 4 * before.steps
+    for name in ("data", "augment", "forward", "backward", "optimizer"):
+        assert before.phases[name] > 0
+    # LeNet on one 32x32 channel, by hand: two convolutions, three linear layers; two operations
+    # a multiplication; three times for a step, but no gradient for the pictures themselves.
+    first = 2 * 28 * 28 * 6 * 25
+    rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
+    assert before.flops == 4 * (2 * first + 3 * rest)
+    assert found.after is None
+
+
+def test_what_is_recorded_trains_as_a_run_does(bars):
+    """Watching changes no number: the losses are those of a trial that nobody watches."""
+    config = make_config(SMALL)
+    found = explained(bars, try_changes=False)
+    del found
+    losses = []
+    for watched in (True, False):
+        with explaining.reproducible(1):
+            device = explaining.choose_device("cpu")
+            threads = explaining.choose_threads(1)
+            rate = {"learning_rate": 0.01}
+            ready, material = explaining._prepare(
+                str(bars), config.model_copy(update=rate), device, threads, Silence()
+            )
+            trial = Trial(ready, material)
+            if watched:
+                record_step(trial, 4, 0.1)
+            else:
+                trial.at(4)(8)
+            losses.append(trial.losses[:8])
+    assert losses[0] == losses[1]
+
+
+def test_the_best_flags_are_applied_together_and_recorded_again(bars, plant):
+    plant({("batch_size", 8): 1.5, ("precision", "bf16"): 2.0, ("threads", 2): 1.02})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onsight.explain.own.changes._BATCHES", (8,))
+        found = explained(bars)
+    assert found.best.change.fields == {"precision": "bf16", "batch_size": 8}
+    assert found.best.ratio == pytest.approx(3.0)
+    assert found.after.images == 8 * found.after.steps
+    assert cause(found) == "small-batch"
+    words = verdict(found)
+    assert words.startswith("Overhead bound: ")
+    assert "--precision bf16 --batch-size 8 makes it 3.0x as fast, 100 to 300 images/s" in words
+
+
+def test_without_a_gain_nothing_is_applied(bars, plant):
+    plant({})
+    found = explained(bars)
+    assert (found.best, found.after) == (None, None)
+    assert verdict(found).endswith("other flags is 5% faster.")
+
+
+def test_waiting_for_data_is_named(bars, plant):
+    plant({})
+    found = explained(bars)
+    waits = found.before.phases | {"data": found.before.seconds}
+    found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
+    assert cause(found) == "loader"
+    assert verdict(found).startswith("Data bound: 100% of the time waits for pictures")
+
+
+def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hasty, monkeypatch):
+    refused = FlagChange({"model": "linear", "precision": "fp16"})
+    monkeypatch.setattr(
+        explaining, "flag_changes", lambda *_: [FlagChange({"threads": 2}), refused]
+    )
+    real = explaining.Trial
+
+    class Picky(real):
+        def __init__(self, config, material):
+            if config.precision == "fp16":
+                raise RuntimeError("no fp16 here\nlong story")
+            super().__init__(config, material)
+
+    monkeypatch.setattr(explaining, "Trial", Picky)
+    found = explained(bars)
+    two, bad = found.tried
+    assert two.ratio > 0
+    assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
+
+
+def test_which_flags_are_worth_trying(bars):
+    with explaining.reproducible(1):
+        config, material = explaining._prepare(
+            str(bars),
+            make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}),
+            explaining.choose_device("cpu"),
+            explaining.choose_threads(1),
+            Silence(),
+        )
+        flags = {one.flags for one in flag_changes(config, material, material.draft(config))}
+    cores = explaining.choose_threads(0).value
+    several = {f"--threads {cores}"} if cores > 1 else set()
+    assert flags == several | {
+        "--precision bf16",
+        "--memory-format contiguous",
+        "--accumulate 1",
+    }
+
+
+def test_facts_and_page_tell_the_same(bars, plant):
+    plant({("precision", "bf16"): 2.0})
+    found = explained(bars)
+    told = json.loads(json.dumps(facts(found)))
+    assert told["best_ratio"] == 2.0
+    assert told["best"]["changes"] == {"precision": "bf16"}
+    assert sum(told["phases"].values()) == pytest.approx(told["before"]["seconds"], rel=1e-3)
+    page = io.StringIO()
+    print_explained_run(found, Console(file=page, width=80))
+    text = " ".join(page.getvalue().split())
+    assert " ".join(verdict(found).split()) in text
+    assert "Applied and recorded again, --precision bf16" in text
+
+
+def test_a_run_is_explained_from_its_folder(bars, tmp_path, capfd, plant):
+    plant({})
+    train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(tmp_path / "run"), "--seconds", "0.1", "--json"])
+    assert stop.value.code == 0
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
+
+
+def test_a_run_without_a_model_says_what_to_name_instead(tmp_path):
+    with pytest.raises(OutputError, match="Name the DATA instead"):
+        explaining.data_of_run(tmp_path)
+
+
+def test_threads_are_as_before(bars):
+    former = torch.get_num_threads()
+    explained(bars, try_changes=False)
+    assert torch.get_num_threads() == former
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["demo", "--", "x"], "no Python file"),
+        (["absent.py"], "does not exist"),
+        (["absent.py", "--batch-size", "4"], "after --"),
+        (["absent.py", "--compare", "cpu"], "after --"),
+        (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),
+    ],
+)
+def test_wrong_words_are_explained(capfd, words, expected):
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", *words])
+    assert stop.value.code == 2
+    assert expected in capfd.readouterr().err
