@@ -31,7 +31,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
     console.print(
         f"{found.script.name}: {found.rate:,.0f} images/s on {trace.device} "
         f"(batches of {trace.batch_size}, {shape}; {trace.precision}; "
-        f"{thread_words(trace.threads)}; {trace.steps:,} steps in {trace.seconds:.1f} s{_epochs(trace.epochs)}; "
+        f"{thread_words(trace.threads)}; {trace.steps:,} steps in {trace.seconds:.1f} s"
+        f"{_epochs(trace.epochs)}; "
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )
     console.print(phase_table(trace.phases, trace.steps, trace.device_phases))
