@@ -169,6 +169,8 @@ def test_a_fault_in_a_module_is_told_with_its_file_behind_those_of_the_script(tm
         train="""
             import torch
             import helpers
+
+            # the fault of the module stands further up in its file
             net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
             helpers.fit(net, torch.utils.data.DataLoader(helpers.rows()))
             """,
@@ -180,7 +182,21 @@ def test_a_fault_in_a_module_is_told_with_its_file_behind_those_of_the_script(tm
             """,
     )
     found = [(one.file.name, one.rule, one.line) for one in read_script(script)]
-    assert found == [("train.py", "data-parallel", 4), ("helpers.py", "discarded-move", 4)]
+    assert found == [("train.py", "data-parallel", 6), ("helpers.py", "discarded-move", 4)]
+
+
+@pytest.mark.parametrize(("device", "rules"), [("cpu", []), ("cuda", ["map-location"])])
+def test_where_weights_go_matters_only_with_an_accelerator(tmp_path, device, rules):
+    script = write(
+        tmp_path,
+        train=f"""
+            import torch
+            device = torch.device("{device}")
+            net = torch.nn.Linear(2, 2).to(device)
+            net.load_state_dict(torch.load("net.pt"))
+            """,
+    )
+    assert [one.rule for one in read_script(script)] == rules
 
 
 def test_a_module_that_cannot_be_read_stays_unknown(tmp_path):

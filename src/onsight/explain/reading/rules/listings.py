@@ -101,11 +101,9 @@ def _indexed_alike(facts: Facts, owner: ast.ClassDef) -> Iterator[Finding]:
         for key, one in listed.items():
             for other in members:
                 together = places.get(key, set()) & places.get(other.key, set())
-                if other.key == key or not together or _mentions(other.value, key):
+                if other.key == key or not together:
                     continue
-                if _mentions(one.value, other.key) or _roots(facts, one.value) & _roots(
-                    facts, other.value
-                ):
+                if _roots(facts, one.value) & _roots(facts, other.value):
                     continue
                 if other.key in listed or _is_labels(facts, other.value):
                     new = f"sorted({facts.script.words(one.value)})"
@@ -115,10 +113,6 @@ def _indexed_alike(facts: Facts, owner: ast.ClassDef) -> Iterator[Finding]:
                     )
                     yield found(facts.script, one.node, _RULE, problem, _WHY, text)
                     return
-
-
-def _mentions(value: ast.expr, key: str) -> bool:
-    return any(isinstance(one, ast.Attribute) and one.attr == key for one in ast.walk(value))
 
 
 def _roots(facts: Facts, value: ast.expr, depth: int = 3) -> set[ast.AST]:

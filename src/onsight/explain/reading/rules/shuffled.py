@@ -54,7 +54,7 @@ def _is_paired(facts: Facts, loop: BatchLoop, call: ast.Call) -> bool:
         parts = [one for one in ast.walk(node) if isinstance(one, ast.expr)]
         if not _pairs(node) or not gathered & _derived(facts, parts):
             continue
-        if any(_is_list(facts, one, gathered) for one in parts):
+        if any(_is_list(facts, one) for one in parts):
             return True
     return False
 
@@ -83,10 +83,8 @@ def _derived(facts: Facts, parts: Sequence[ast.expr]) -> set[str]:
     return names - {""}
 
 
-def _is_list(facts: Facts, expression: ast.expr, gathered: set[str]) -> bool:
+def _is_list(facts: Facts, expression: ast.expr) -> bool:
     """Whether an expression is a list that the dataset or a folder gives in its own order."""
-    if key_of(expression) in gathered:
-        return False
     if isinstance(expression, ast.Attribute) and expression.attr in _LISTS:
         return _is_dataset(facts, expression.value)
     if not isinstance(expression, ast.Name):
