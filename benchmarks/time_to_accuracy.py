@@ -71,8 +71,9 @@ class Race:
 
 
 NOTE = (
-    "The target is on the 10,000 test pictures for every contender, and each one's number of "
-    "epochs was chosen with them: this compares times, and claims no accuracy. All train on the "
+    "The target is on the 10,000 test pictures for every contender: this compares times, and "
+    "claims no accuracy. Each one's number of epochs stands in its script; it is an estimate of "
+    "ours and was not searched for, so fewer might do for some. All train on the "
     "60,000 training pictures and hold none out. Who does not reach the target counts with the "
     "time of the whole schedule."
 )

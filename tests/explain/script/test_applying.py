@@ -142,6 +142,49 @@ def test_random_transforms_move_to_the_batch(apply):
     assert not torch.equal(dataset[0][0], expected[0])  # the item itself is not flipped any more
 
 
+def test_fixed_transforms_are_done_once_and_the_random_ones_draw_as_before(apply):
+    made = []
+
+    class Fixed:
+        def __call__(self, value):
+            made.append(value)
+            return value + 1.0
+
+    class RandomShift:
+        def __call__(self, value):
+            return value + torch.rand(())
+
+    class Numbers(torch.utils.data.Dataset):
+        def __init__(self):
+            from torchvision.transforms import Compose
+
+            self.transform = Compose([Fixed(), RandomShift()])
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return self.transform(torch.tensor(float(index))), index
+
+    def epochs():
+        torch.manual_seed(2)
+        loader = DataLoader(Numbers(), 3, shuffle=True)
+        return torch.stack([torch.cat([x for x, _ in loader]) for _ in range(2)])
+
+    expected = epochs()
+    made.clear()
+    apply(cache="fixed")
+    assert torch.equal(epochs(), expected)
+    assert len(made) == 6
+
+
+@pytest.mark.parametrize("changes", [{"cache": "fixed"}, {"augment_batches": True}])
+def test_a_set_without_transforms_says_that_nothing_could_be_moved(apply, changes):
+    apply(**changes)
+    with pytest.raises(ValueError, match="the data set has no"):
+        DataLoader(data(), 4, shuffle=True)
+
+
 def test_everything_is_put_back():
     before = DataLoader.__init__, torch.set_num_threads, torch.optim.SGD.__init__
     threads = torch.get_num_threads()

@@ -48,7 +48,7 @@ class Advice:
         if changes.batch_factor and loader.batch_size:
             words["batch_size"] = changes.batch_factor * loader.batch_size
         keeps = changes.cache == "items"
-        if keeps:
+        if changes.cache in ("items", "fixed"):
             words["num_workers"] = 0
         found = []
         if words or keeps:
@@ -62,6 +62,14 @@ class Advice:
                     loader.site,
                     "decode each file once: @functools.lru_cache(maxsize=None) over the function "
                     "that opens and decodes it",
+                )
+            )
+        if changes.cache == "fixed":
+            found.append(
+                Line(
+                    loader.site,
+                    "do what is not random once: keep a list of (picture, label) after the fixed "
+                    "transforms, and let the data set apply the random ones to it",
                 )
             )
         if changes.augment_batches:

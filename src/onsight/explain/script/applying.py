@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
-from onsight.explain.script.augmenting import move_to_batches
+from onsight.explain.script.augmenting import leave_fixed, move_to_batches
 from onsight.explain.script.memory import KeptFiles, KeptItems, base_dataset
 from onsight.explain.script.trace import Changes
 from onsight.explain.tracing.calls import RootCalls, kind_of
@@ -81,6 +81,8 @@ class Applied:
             after = move_to_batches(base_dataset(asked["dataset"]))
             if after:
                 self._after[id(loader)] = after
+            elif is_drawn:
+                raise ValueError("the data set has no random transforms that could be moved")
         if changes.cache:
             self._keep(asked)
 
@@ -95,7 +97,11 @@ class Applied:
             return
         _set_workers(asked, 0)
         if id(dataset) not in self._kept:
-            self._kept[id(dataset)] = KeptItems(dataset)
+            is_part = self.changes.cache == "fixed"
+            finish = leave_fixed(base_dataset(dataset)) if is_part else None
+            if is_part and finish is None:
+                raise ValueError("the data set has no list of transforms that could be divided")
+            self._kept[id(dataset)] = KeptItems(dataset, finish)
         kept = asked["dataset"] = self._kept[id(dataset)]
         if not kept.is_whole:
             self.notes.append(f"kept {len(kept):,} of {len(dataset):,} items, drawn by chance")

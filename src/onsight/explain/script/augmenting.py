@@ -1,4 +1,4 @@
-"""A data set's random transforms taken out of its items, to be applied to whole batches."""
+"""A data set's random transforms taken out of its items, to be applied later."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,28 +14,52 @@ def move_to_batches(dataset: Any) -> Callable[[Any], Any] | None:
     None, and nothing changed, where the data set has no torchvision Compose with random
     transforms before the conversion to tensors.
     """
-    steps = getattr(getattr(dataset, "transform", None), "transforms", None)
+    steps = _steps(dataset)
+    at = next((i for i, one in enumerate(steps) if _makes_tensors(one)), len(steps))
+    first = _first_random(steps)
+    if first >= at or at == len(steps):
+        return None
+    moved = [*steps[first:at], *steps[at + 1 :]]
+    dataset.transform = Chain([*steps[:first], *_room(steps[first:at]), steps[at]])
+    return Chain(moved)
+
+
+def leave_fixed(dataset: Any) -> Callable[[Any], Any] | None:
+    """Leave a data set's items the transforms before the first random one; the others, to do later.
+
+    None, and nothing changed, where the data set has no Compose.
+    """
+    steps = _steps(dataset)
     if not steps:
         return None
-    at = next((i for i, one in enumerate(steps) if "ToTensor" in type(one).__name__), None)
-    if at is None:
-        at = next((i for i, one in enumerate(steps) if "ToImage" in type(one).__name__), None)
-    if at is None or not any(_is_random(one) for one in steps[:at]):
-        return None
-    first = next(i for i, one in enumerate(steps) if _is_random(one))
-    moved = [*steps[first:at], *steps[at + 1 :]]
-    dataset.transform = _Chain([*steps[:first], *_room(steps[first:at]), steps[at]])
-    return _Chain(moved)
+    first = _first_random(steps)
+    dataset.transform = Chain(steps[:first])
+    return Chain(steps[first:])
 
 
-class _Chain:
-    def __init__(self, steps: list[Callable[[Any], Any]]) -> None:
-        self.steps = steps
+class Chain:
+    """One transform after the other."""
+
+    def __init__(self, transforms: list[Callable[[Any], Any]]) -> None:
+        self.transforms = transforms
 
     def __call__(self, value: Any) -> Any:
-        for step in self.steps:
-            value = step(value)
+        """The value, transformed."""
+        for transform in self.transforms:
+            value = transform(value)
         return value
+
+
+def _steps(dataset: Any) -> list[Any]:
+    return list(getattr(getattr(dataset, "transform", None), "transforms", ()))
+
+
+def _makes_tensors(step: Any) -> bool:
+    return any(word in type(step).__name__ for word in ("ToTensor", "ToImage"))
+
+
+def _first_random(steps: list[Any]) -> int:
+    return next((i for i, one in enumerate(steps) if _is_random(one)), len(steps))
 
 
 def _is_random(step: Any) -> bool:

@@ -22,11 +22,12 @@ _MEMORY_SHARE = 0.4
 class KeptItems(Dataset[Any]):
     """Items made once, before training; where that would take too long, a random part of them.
 
-    What the script asks of its data set besides items, it asks the original.
+    What the script asks of its data set besides items, it asks the original. finish: what is done
+    to the first part of an item, the picture, whenever it is asked for.
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
+        self.dataset, self.finish = dataset, finish
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
         self.items = dict(_fill(dataset, order))
         self.is_whole = len(self.items) == len(dataset)
@@ -36,7 +37,11 @@ class KeptItems(Dataset[Any]):
         return len(self.items)
 
     def __getitem__(self, index: int) -> Any:
-        return self.items[self.indices[index]]
+        item = self.items[self.indices[index]]
+        if not self.finish:
+            return item
+        is_pair = isinstance(item, tuple | list)
+        return (self.finish(item[0]), *item[1:]) if is_pair else self.finish(item)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Several at once, which loaders ask for where a data set has it."""

@@ -11,7 +11,8 @@ from onsight.explain.tracing.sites import Site
 class Changes(BaseModel, frozen=True):
     """What is changed from outside; None or False leaves it as the script has it.
 
-    batch_factor: times the batch size; cache: items (finished) or files (decoded); rare_reads:
+    batch_factor: times the batch size; cache: items (finished), fixed (what comes before
+    their random transforms) or files (decoded); rare_reads:
     lines of the script whose statement in the training loop runs every 50th step only.
     """
 
@@ -24,7 +25,7 @@ class Changes(BaseModel, frozen=True):
     bf16: bool = False
     fused: bool = False
     batch_factor: int | None = None
-    cache: Literal["items", "files"] | None = None
+    cache: Literal["items", "fixed", "files"] | None = None
     augment_batches: bool = False
     no_grad: bool = False
     rare_reads: tuple[int, ...] = ()

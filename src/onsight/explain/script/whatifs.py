@@ -85,6 +85,7 @@ def _of_loader(trace: Trace, cores: int) -> list[WhatIf]:
     if item and (waits or loader.workers):
         if item.is_random:
             found.append(WhatIf("files decoded once", Changes(cache="files")))
+            found.append(WhatIf("fixed transforms once", Changes(cache="fixed")))
             found.append(WhatIf("augmentation of batches", Changes(augment_batches=True)))
         else:
             found.append(WhatIf("items kept in memory", Changes(cache="items")))
