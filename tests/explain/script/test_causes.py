@@ -37,7 +37,7 @@ def trace(workers=0, threads=2, item=None, **shares):
         reads=[Reads(sites=[SITE], per_step=32)],
         graphs_kept=10,
         graphs_site=SITE,
-        pageable_bytes=10**9,
+        pageable_bytes_per_step=10**7,
     )
 
 
@@ -106,8 +106,18 @@ def test_many_workers_are_no_fault_where_fewer_do_not_help():
     assert found.name == "loader"
 
 
+def test_an_evaluation_that_builds_graphs_is_told_beside_a_larger_cause():
+    seen = trace(evaluation=0.5, forward=0.5)
+    best = tried(2.0, channels_last=True)
+    cause = find_cause(seen, [best], cores=2)
+    told = "Besides, its evaluation (50.0% of the time) builds graphs"
+    assert told in verdict(seen, cause, best, 320.0, 1)
+    spared = seen.model_copy(update={"graphs_kept": 0})
+    assert told not in verdict(spared, cause, best, 320.0, 1)
+
+
 def test_the_verdict_is_one_sentence_with_both_speeds():
-    seen = trace(item=item(), **WAITS)
+    seen = trace(item=item(), **WAITS).model_copy(update={"graphs_kept": 0})
     best = tried(2.5, cache="items")
     cause = find_cause(seen, [best], cores=2)
     assert verdict(seen, cause, best, 320.0, 1) == (

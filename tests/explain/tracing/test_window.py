@@ -65,3 +65,12 @@ def test_warming_up_takes_a_while_even_for_quick_steps(monkeypatch, seconds):
     training = Training(monkeypatch, length=1000, warm_up_seconds=seconds)
     first, _, _ = training.run()
     assert first.steps == max(3, 1 + seconds // 1)
+
+
+def test_what_comes_after_the_end_does_not_count(monkeypatch):
+    training = Training(monkeypatch, length=1000)
+    stretch = training.run()
+    training.now += 100
+    training.window.step(training.steps + 1)
+    training.window.epoch()
+    assert training.window.stretch() == stretch

@@ -136,7 +136,7 @@ def _optimizer(trace: Trace) -> Cause:
 
 
 def _copies(trace: Trace) -> Cause:
-    each = trace.pageable_bytes / max(1, trace.steps) / 1e6
+    each = trace.pageable_bytes_per_step / 1e6
     return Cause(
         "pageable-copy",
         f"{percent(trace.share('copy'))} of the time is copying to the device, about {each:,.1f} "
@@ -163,7 +163,7 @@ def _by_phases(trace: Trace) -> Cause:
     compute = sum(share[name] for name in ("forward", "backward", "optimizer", "evaluation"))
     if waiting > max(compute, share["other"]):
         return _of_items(trace) if trace.item else Cause("loader", _waiting(trace))
-    if trace.pageable_bytes and share["copy"] > compute:
+    if trace.pageable_bytes_per_step and share["copy"] > compute:
         return _copies(trace)
     if compute >= share["other"]:
         return Cause("compute", f"{percent(compute)} of the time the network computes")
@@ -177,10 +177,22 @@ def _by_phases(trace: Trace) -> Cause:
 def verdict(trace: Trace, cause: Cause, best: Tried | None, rate: float, tried: int) -> str:
     """One sentence: the cause, and what its removal was measured to give."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
+    besides = _besides(trace, cause)
     if best is None:
         done = f"; none of {tried} changes made it {GAIN - 1:.0%} faster" if tried else ""
-        return f"{start}{done}."
+        return f"{start}{done}.{besides}"
     return (
         f"{start}; with {best.what_if.name} it is {ratio_words(best.ratio)} as fast "
-        f"({rate:,.0f} to {best.images_per_second:,.0f} images/s)."
+        f"({rate:,.0f} to {best.images_per_second:,.0f} images/s).{besides}"
+    )
+
+
+def _besides(trace: Trace, cause: Cause) -> str:
+    """A slip that costs memory even where it costs little time."""
+    if not trace.graphs_kept or cause.name == "no-grad":
+        return ""
+    share = percent(trace.share("evaluation"))
+    return (
+        f" Besides, its evaluation ({share} of the time) builds graphs for gradients that nobody "
+        f"asks for, at {trace.graphs_site}."
     )

@@ -32,7 +32,7 @@ def facts_of(recorder: Recorder, trace: Trace, look_at_items: bool) -> Trace:
         "graphs_kept": recorder.graphs_kept.total(),
         "graphs_site": next((site for site, _ in recorder.graphs_kept.most_common(1)), None),
         "forward_site": recorder.forward_site,
-        "pageable_bytes": recorder.pageable_bytes,
+        "pageable_bytes_per_step": recorder.pageable_bytes // recorder.steps,
         "precision": recorder.precision,
         "threads": torch.get_num_threads(),
     }

@@ -122,7 +122,7 @@ class Trace(BaseModel):
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
-    pageable_bytes: int = 0
+    pageable_bytes_per_step: int = 0
     batch_size: int = 0
     shape: list[int] = []
     parameters: int = 0

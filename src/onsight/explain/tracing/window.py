@@ -44,6 +44,8 @@ class Window:
 
     def step(self, done: int) -> None:
         """A step has ended; done: how many did so far."""
+        if self.is_over:  # what comes now is looked at in slower ways
+            return
         now = time.perf_counter()
         self._opened = self._opened or now
         if self._first is None:
@@ -55,7 +57,7 @@ class Window:
 
     def epoch(self) -> None:
         """An epoch begins."""
-        if self._first is not None:
+        if self._first is not None and not self.is_over:
             self._epochs.append(self._look())
 
     @property
