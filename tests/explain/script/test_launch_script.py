@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_losses_and_a_change_is_made(script):
 
 def test_a_script_that_ends_early_is_told_from_its_steps(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trace = launcher(script, "40", seconds=100.0).run()
+    trace = launcher(script, "300", seconds=100.0).run()
     assert trace.ended == "script"
     assert trace.steps > 100
 
