@@ -60,6 +60,7 @@ bench: .venv-bench/installed  ## every question with few rounds and peers: about
 	$(BENCH)/growth.py --rounds 1
 	$(BENCH)/plan_choice.py --rounds 3
 	$(BENCH)/budget_end.py --budgets 30 --runs 3
+	$(BENCH)/explain_cost.py
 
 bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: some hours
 	$(BENCH)/lenet_step.py $(FASHION)
@@ -72,6 +73,7 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: some hou
 	$(BENCH)/plan_choice.py
 	$(BENCH)/plan_choice.py --load
 	$(BENCH)/budget_end.py
+	$(BENCH)/explain_planted.py
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/gpu.py

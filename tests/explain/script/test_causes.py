@@ -70,6 +70,12 @@ COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
             {"augment_batches": True},
             "augmentation",
         ),
+        (
+            {"item": item(transform_share=0.9, is_random=True), **WAITS},
+            {"cache": "fixed"},
+            "slow-transform",
+        ),
+        ({"item": item(transform_share=0.6), **WAITS}, {"cache": "items"}, "loader"),
         ({"item": item(waiting_share=0.8), **WAITS}, {"cache": "items"}, "disk"),
         ({"workers": 8, "item": item(), **WAITS}, {"workers": 0}, "oversubscribed"),
         (COMPUTES, {"bf16": True}, "precision"),

@@ -7,7 +7,7 @@ from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import GAIN, Tried
 from onsight.report.words import percent
 
-_MOST = 0.5  # of an item's time: what it is then named after
+_HALF, _MOST = 0.5, 2 / 3  # of an item's time: what it is then named after
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ def _of_loading(trace: Trace, faster: list[Tried], cores: int) -> Cause:
                 f"{loader.workers} loader workers and {trace.threads} compute threads share "
                 f"{cores} core{'' if cores == 1 else 's'} and get in each other's way",
             )
-    return _of_items(trace) if item else Cause("loader", _waiting(trace))
+    best = max(faster, key=lambda one: one.ratio).what_if.changes
+    is_repeated = best.cache in ("items", "fixed")  # the same work every epoch was what cost
+    return _of_items(trace, is_repeated) if item else Cause("loader", _waiting(trace))
 
 
 def _is_fewer(tried: Tried, workers: int) -> bool:
@@ -49,18 +51,18 @@ def _is_fewer(tried: Tried, workers: int) -> bool:
     return asked is not None and asked < workers
 
 
-def _of_items(trace: Trace) -> Cause:
+def _of_items(trace: Trace, is_repeated: bool) -> Cause:
     item, loader = trace.item, trace.loader
     assert item
     assert loader
     (each,) = step_times(item.seconds)
-    if item.waiting_share > _MOST:
+    if item.waiting_share > _HALF:
         return Cause(
             "disk",
             f"{_waiting(trace)}: an item takes {each}, {percent(item.waiting_share)} of it "
             "waiting for the disk or the network, not computing",
         )
-    if item.transform_share > _MOST and item.is_random:
+    if item.transform_share > _MOST and item.is_random and not is_repeated:
         return Cause(
             "augmentation",
             f"{_waiting(trace)}: an item takes {each}, {percent(item.transform_share)} of it in "
@@ -162,7 +164,7 @@ def _by_phases(trace: Trace) -> Cause:
     waiting = share["data"]
     compute = sum(share[name] for name in ("forward", "backward", "optimizer", "evaluation"))
     if waiting > max(compute, share["other"]):
-        return _of_items(trace) if trace.item else Cause("loader", _waiting(trace))
+        return _of_items(trace, False) if trace.item else Cause("loader", _waiting(trace))
     if trace.pageable_bytes_per_step and share["copy"] > compute:
         return _copies(trace)
     if compute >= share["other"]:
