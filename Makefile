@@ -77,6 +77,7 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: some hou
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/gpu.py
+	$(BENCH)/explain_planted.py --only pageable_copies
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
