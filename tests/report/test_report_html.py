@@ -17,6 +17,7 @@ from PIL import Image
 
 from onsight.errors import OutputError
 from onsight.report.html import write_report
+from onsight.report.origin import choices
 from onsight.report.words import percent
 
 HOSTILE = "<script>alert(1)</script>"
@@ -453,3 +454,25 @@ def test_an_odd_placement_costs_its_section_only(tmp_path: Path, odd: str) -> No
     run = make_run(tmp_path)
     (run / "placement.json").write_text(odd)
     assert "no GPU was found" in said(read(run)[1])
+
+
+def test_measured_ways_are_rows_of_their_own():
+    ways = [
+        {"precision": "bf16", "threads": 2, "compile": "off", "images_per_second": 4326.8},
+        {"precision": "fp16", "threads": 2, "compile": "on", "refused": "the loss differs"},
+    ]
+    plan = {
+        "threads": {"value": 2, "reason": "as asked"},
+        "measured": {"value": ways, "reason": "measured in 1.2 s"},
+    }
+    assert choices(plan) == [
+        {"name": "threads", "value": 2, "reason": "as asked"},
+        {"name": "measured", "value": "precision bf16, threads 2", "reason": "4,326.8 images/s"},
+        {
+            "name": "measured",
+            "value": "precision fp16, threads 2, compiled",
+            "reason": "refused: the loss differs",
+        },
+    ]
+    unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
+    assert choices(unmeasured) == [{"name": "measured", "value": [], "reason": "so short a run"}]

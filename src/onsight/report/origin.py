@@ -13,13 +13,29 @@ _PROBLEM_ROWS = 200
 
 
 def choices(plan: Mapping[str, Any] | None) -> list[Row]:
-    """What Onsight chose, and why."""
-    return [{"name": name, **_choice(value)} for name, value in (plan or {}).items()]
+    """What Onsight chose, and why; then each way of computing a step that it measured."""
+    known = {name: _choice(value) for name, value in (plan or {}).items()}
+    ways = _objects(known.get("measured", {}).get("value"))
+    if ways:
+        del known["measured"]
+    rows = [{"name": name, **choice} for name, choice in known.items()]
+    return rows + [{"name": "measured", **_way(way)} for way in ways]
 
 
 def _choice(value: Any) -> Row:
     known = value if isinstance(value, dict) and "value" in value else {"value": value}
     return {"value": known["value"], "reason": known.get("reason")}
+
+
+def _way(way: Row) -> Row:
+    """A measured way in words, and its speed or why it was refused."""
+    told = ("precision", "threads", "memory_format")
+    words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in told if name in way)
+    if way.get("compile") == "on":
+        words += ", compiled"
+    if "refused" in way:
+        return {"value": words, "reason": f"refused: {way['refused']}"}
+    return {"value": words, "reason": f"{plain(way.get('images_per_second'))} images/s"}
 
 
 def placements(found: Any) -> list[Row]:
