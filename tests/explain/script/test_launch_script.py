@@ -70,7 +70,7 @@ def test_a_script_is_seen_and_ended_before_it_can_save(script, monkeypatch):
 def test_the_same_seed_gives_the_same_losses_and_a_change_is_made(script):
     runs = launcher(script, "1000000")
     plain, changed = runs.run(), runs.run(Changes(threads=1, fused=True))
-    assert plain.losses == pytest.approx(changed.losses, rel=1e-6)
+    assert plain.losses == pytest.approx(changed.losses, rel=1e-4)
     assert changed.threads == 1
     assert changed.optimizer.is_fused
 
