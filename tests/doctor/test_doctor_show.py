@@ -11,7 +11,8 @@ from onsight.doctor import examine
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.line import Line
 from onsight.doctor.show import facts, print_lines, verdict
-from onsight.doctor.units import counted, flops_words, gib, rate_words
+from onsight.doctor.units import counted, gib
+from onsight.report.rates import flops_words, rate_words
 
 FINE = Line("memory", "ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
 NOTE = Line("cache", "note", "The cache is empty.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onsight.data.cache import cache_folder
 from onsight.doctor.line import Line
-from onsight.doctor.units import rate_words
+from onsight.report.rates import rate_words
 from onsight.report.words import data_size
 
 _FULL_BYTES = 1_000_000_000

@@ -5,10 +5,11 @@ from dataclasses import asdict
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import counted, flops_words, rate_words
+from onsight.doctor.units import counted
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import available_devices
+from onsight.report.rates import flops_words, rate_words
 
 _SLOW_LINK_BYTES_PER_SECOND = 3e9
 

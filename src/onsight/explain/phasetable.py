@@ -5,6 +5,7 @@ from rich.table import Table
 from onsight.explain.compare.words import step_times
 from onsight.explain.tracing.clock import PHASES
 from onsight.hardware.ceilings import Ceilings
+from onsight.report.rates import flops_words, rate_words
 from onsight.report.words import percent
 
 _BAR = 16  # characters of a full bar
@@ -45,14 +46,8 @@ def reached(
     moved = bytes_a_step / step_seconds
     most = ceilings.flops_per_second.get(precision) or ceilings.flops_per_second["fp32"]
     return (
-        f"arithmetic: {_giga(flops)}FLOP/s, {percent(flops / most)} of the {_giga(most)}FLOP/s of "
+        f"arithmetic: {flops_words(flops)}, {percent(flops / most)} of the {flops_words(most)} of "
         f"a large {precision} matrix product here; operations read and write "
-        f"{_giga(moved)}B/s, {percent(moved / ceilings.copy_bytes_per_second)} of the "
-        f"{_giga(ceilings.copy_bytes_per_second)}B/s of a large copy (more than 100%: caches)"
+        f"{rate_words(moved)}, {percent(moved / ceilings.copy_bytes_per_second)} of the "
+        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (more than 100%: caches)"
     )
-
-
-def _giga(value: float) -> str:
-    if value >= 1e12:
-        return f"{value / 1e12:,.1f} T"
-    return f"{value / 1e9:,.{2 if value < 1e10 else 0}f} G"

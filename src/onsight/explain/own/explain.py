@@ -14,6 +14,7 @@ from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate
 from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
+from onsight.explain.gain import BETTER, GAIN
 from onsight.explain.own.changes import FlagChange, flag_changes
 from onsight.explain.own.record import StepRecord, record_step
 from onsight.hardware.allocator import keep_freed_memory
@@ -29,9 +30,6 @@ from onsight.training.plan import Plan, choose_learning_rate, choose_residency, 
 from onsight.training.planning import apply_way, choose_way
 from onsight.training.trial import Trial
 from onsight.training.workload import expected_seconds
-
-GAIN = 1.05  # times the speed, at least, to be called faster on a machine that is never quiet
-_BETTER = 1.03  # times the speed of what a combination would replace
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class _Bench:
             if best.change.fields.keys() & other.change.fields.keys():
                 continue
             (both,) = self._time([best.change.with_(other.change)])
-            best = both if both.ratio >= _BETTER * best.ratio else best
+            best = both if both.ratio >= BETTER * best.ratio else best
         return tried, best
 
     def _time(self, changes: list[FlagChange]) -> list[FlagTried]:

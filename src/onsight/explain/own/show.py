@@ -10,7 +10,8 @@ from rich.text import Text
 
 from onsight.explain.compare.candidates import thread_words
 from onsight.explain.compare.words import ratio_words
-from onsight.explain.own.explain import GAIN, FlagTried, OwnExplanation
+from onsight.explain.gain import GAIN
+from onsight.explain.own.explain import FlagTried, OwnExplanation
 from onsight.explain.own.record import StepRecord
 from onsight.explain.own.words import cause, verdict
 from onsight.explain.phasetable import phase_table, reached

@@ -2,7 +2,8 @@
 
 from onsight.explain.compare.fit import fit_costs
 from onsight.explain.compare.words import ratio_words, step_times
-from onsight.explain.own.explain import GAIN, OwnExplanation
+from onsight.explain.gain import GAIN
+from onsight.explain.own.explain import OwnExplanation
 from onsight.report.words import percent
 
 _WAITING = 0.3  # of the time, from which on waiting is the matter

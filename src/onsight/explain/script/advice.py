@@ -1,7 +1,6 @@
 """The lines to change in a script for a what-if, by file and line."""
 
 import ast
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +51,7 @@ class Advice:
             words["num_workers"] = 0
         found = []
         if words or keeps:
-            edit = lambda call: _with_keywords(call, words, keeps)  # noqa: E731
-            found.append(Line(loader.site, self._edited(loader.site, "DataLoader", edit)))
+            found.append(Line(loader.site, self._edited(loader.site, "DataLoader", words, keeps)))
         if changes.pin_memory:
             found.append(Line(self.trace.forward_site, "images.to(device, non_blocking=True)"))
         if changes.cache == "files":
@@ -102,8 +100,7 @@ class Advice:
             found.append(Line(trace.forward_site, f"{opening}  # around the forward and the loss"))
         if changes.fused and trace.optimizer:
             name, site = trace.optimizer.name, trace.optimizer.site
-            edit = lambda call: _with_keywords(call, {"fused": True}, False)  # noqa: E731
-            found.append(Line(site, self._edited(site, name, edit)))
+            found.append(Line(site, self._edited(site, name, {"fused": True})))
         if changes.no_grad:
             found.append(
                 Line(trace.graphs_site, "with torch.no_grad():  # around the whole evaluation loop")
@@ -122,12 +119,15 @@ class Advice:
             "device and read once an epoch",
         )
 
-    def _edited(self, site: Site | None, name: str, edit: Callable[[ast.Call], ast.Call]) -> str:
-        """A call of the script with something changed, as source text."""
+    def _edited(
+        self, site: Site | None, name: str, words: dict[str, Any], keeps_items: bool = False
+    ) -> str:
+        """A call of the script with these keywords, as source text."""
         call = self._call(site, name)
         if call is None:
             call = ast.Call(ast.Name(name), [ast.Constant(...)], [])
-        return ast.unparse(ast.fix_missing_locations(edit(call)))
+        edited = _with_keywords(call, words, keeps_items)
+        return ast.unparse(ast.fix_missing_locations(edited))
 
     def _call(self, site: Site | None, name: str) -> ast.Call | None:
         if site is None:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from onsight.explain.compare.words import ratio_words, step_times
+from onsight.explain.gain import GAIN
 from onsight.explain.script.trace import Trace
-from onsight.explain.script.trials import GAIN, Tried
+from onsight.explain.script.trials import Tried
 from onsight.report.words import percent
 
 _HALF, _MOST = 0.5, 2 / 3  # of an item's time: what it is then named after

@@ -10,10 +10,11 @@ from rich.text import Text
 
 from onsight.explain.compare.candidates import thread_words
 from onsight.explain.compare.words import ratio_words
+from onsight.explain.gain import GAIN
 from onsight.explain.phasetable import phase_table, reached
 from onsight.explain.script.advice import Line
 from onsight.explain.script.explain import Explanation
-from onsight.explain.script.trials import GAIN, Tried
+from onsight.explain.script.trials import Tried
 
 _LOSSES = {
     "same": "the same",

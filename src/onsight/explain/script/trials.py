@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onsight.errors import ScriptFailed
+from onsight.explain.gain import BETTER, GAIN
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Changes, Trace
 from onsight.explain.script.whatifs import WhatIf
 from onsight.report.console import Story
 
-GAIN = 1.05  # times the speed, at least, to be called faster on a machine that is never quiet
-_BETTER = 1.03  # times the speed of what a combination would replace
 _TOGETHER = 4  # what-ifs tried beside the best one, at most
 _TURN = 3  # what-ifs between two runs of the script as it is
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
@@ -99,7 +98,7 @@ class Trials:
                 continue
             both = self._try(best.what_if.with_(other.what_if))
             both = replace(both, ratio=both.images_per_second / self.rates[-1])
-            if both.ratio >= _BETTER * best.ratio:
+            if both.ratio >= BETTER * best.ratio:
                 best = both
         return best
 
