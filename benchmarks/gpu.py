@@ -40,7 +40,7 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
-LINES = 6400  # pictures between the lines of a run that rates are read from
+LINE_IMAGES = 6400  # between the lines of a run that rates are read from
 PHOTO_SIDE, PHOTO_BATCH_SIZE, LEAST_AREA = 224, 128, 0.35
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM_UP_STEPS = 10
@@ -97,7 +97,7 @@ def onsight_rate(data: Path, device: str, batch_size: int, **flags: object) -> f
     """The steady rate of a run."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        lines = {"log_images": max(LINES, batch_size), "batch_size": batch_size}
+        lines = {"log_every_steps": max(1, LINE_IMAGES // batch_size), "batch_size": batch_size}
         train(data, run, device, **lines, **flags)
         return steady_rate(run, batch_size)
 

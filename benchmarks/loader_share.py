@@ -16,19 +16,19 @@ import torch
 
 from onsight.config import make_config
 from onsight.data.augment import Augmentation
-from onsight.data.cache import cache_folder
+from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import open_dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
+from onsight.data.normalization import measure
 from onsight.data.sources.find import find_source
-from onsight.data.views import measure
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import processor_name
 from onsight.hardware.reproducible import reproducible
 from onsight.models.catalog import make_model
-from onsight.training.losses import make_loss
-from onsight.training.optim import make_optimizer
-from onsight.training.step import Step
+from onsight.training.step.losses import make_loss
+from onsight.training.step.optim import make_optimizer
+from onsight.training.step.step import Step
 
 CPU = torch.device("cpu")
 AUGMENTATIONS = {
@@ -40,7 +40,7 @@ AUGMENTATIONS = {
 def make_step(shape, classes):
     torch.manual_seed(0)
     net = make_model("lenet", shape, classes).to(memory_format=torch.channels_last).train()
-    optimizer = make_optimizer(net, "sgd", 0.001, 0.0, 0.9, False)
+    optimizer = make_optimizer(net, "sgd", 0.001, 0.0, 0.9)
     return Step(net, make_loss("cross-entropy", 0.0, None), optimizer, precision="fp32", device=CPU)
 
 
@@ -90,8 +90,8 @@ def main():
     options = parser.parse_args()
     threads = usable_cores()
     config = make_config({"image_size": str(options.image_size)})
-    source = find_source(options.data, "auto", cache_folder())
-    dataset = open_dataset(source, config, config.size, cache_folder(), threads)
+    source = find_source(options.data, "auto", find_cache_folder())
+    dataset = open_dataset(source, config, config.size, find_cache_folder(), threads)
     facts = {"processor": processor_name(), "threads": threads, "torch": torch.__version__}
     with reproducible(threads):
         for name, augmentation in AUGMENTATIONS.items():

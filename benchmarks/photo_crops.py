@@ -62,9 +62,9 @@ def onsight_batches(folder: Path, least_area: float) -> Supply:
     from onsight.data.dataset import open_dataset
     from onsight.data.index import TRAIN
     from onsight.data.loader import Loader
+    from onsight.data.normalization import Normalization
     from onsight.data.sources.find import find_source
     from onsight.data.stream import Stream
-    from onsight.data.views import Normalization
     from onsight.hardware.allocator import keep_freed_memory
     from onsight.training.build import make_augmentation
 

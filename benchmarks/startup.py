@@ -53,7 +53,7 @@ def end_now() -> None:
 def first_step_of_ours(data: str) -> None:
     """`onsight train DATA`, ended as soon as its first step is made."""
     from onsight.cli import main as onsight
-    from onsight.training.step import Step
+    from onsight.training.step.step import Step
 
     whole_step = Step.__call__
 

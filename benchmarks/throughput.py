@@ -160,10 +160,12 @@ def make_pngs(source: Path, folder: Path) -> Path:
 
 def train_model(data: Path, out: Path, cache: Path) -> Path:
     """A model that an epoch of training made, for its speed and not for its accuracy."""
-    from onsight.report.console import Silence
+    from onsight.report.console import SilentReporter
     from onsight.training.run import train
 
-    run = train(data, out=out, epochs=1, device="cpu", cache_folder=str(cache), story=Silence())
+    run = train(
+        data, out=out, epochs=1, device="cpu", cache_folder=str(cache), reporter=SilentReporter()
+    )
     return run.model
 
 
@@ -249,7 +251,7 @@ class Comparison:
 
 
 def compare_evaluation(model: Path, data: Path, rounds: int) -> list[str]:
-    from onsight.evaluation.outcome import observe
+    from onsight.evaluation.per_image import evaluate_batches
     from onsight.inference.predictor import load
 
     predictor = load(model, device="cpu")
@@ -264,7 +266,9 @@ def compare_evaluation(model: Path, data: Path, rounds: int) -> list[str]:
     table = Comparison(f"Evaluation of {len(labels):,} Fashion-MNIST pictures", len(labels), rounds)
     table.warm(
         {
-            "Onsight, from the pack": lambda: observe(predictor.classifier, loader.in_order()),
+            "Onsight, from the pack": lambda: evaluate_batches(
+                predictor.classifier, loader.in_order()
+            ),
             f"DataLoader over tensors, {best}": works[best],
             f"slices of one float tensor, {slices}": sizes[slices],
         },
@@ -281,17 +285,17 @@ def compare_evaluation(model: Path, data: Path, rounds: int) -> list[str]:
 
 def test_loader(predictor, data: Path):
     """The test pictures as `onsight eval` gathers them from the pack."""
-    from onsight.data.cache import cache_folder
+    from onsight.data.cache import find_cache_folder
     from onsight.data.index import TEST
     from onsight.data.loader import Loader, Pictures
     from onsight.data.pack import open_pack
     from onsight.data.packing import Job
     from onsight.data.sources.find import find_source
-    from onsight.evaluation.outcome import BATCH_SIZE
+    from onsight.evaluation.per_image import BATCH_SIZE
     from onsight.hardware.cores import usable_cores
 
     source = find_source(str(data))
-    pack = open_pack(Job(source, predictor.format, threads=usable_cores()), cache_folder())
+    pack = open_pack(Job(source, predictor.format, threads=usable_cores()), find_cache_folder())
     ids = torch.from_numpy((pack.index.splits == TEST).nonzero()[0])
     return Loader(Pictures.of(pack), ids, BATCH_SIZE, torch.device("cpu"))
 

@@ -113,7 +113,7 @@ def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
     first = err.splitlines()[0]
     assert "cores" in first
     assert "torch" in first
-    assert "--layout" in err
+    assert "--data-format" in err
 
 
 def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
@@ -372,8 +372,8 @@ def test_large_folder_prints_progress_now_and_then(monkeypatch, capsys):
     from onsight.report import console
 
     monkeypatch.setattr(console, "_LINE_SECONDS", 0.01)
-    story = console.Story()
-    with story.bar("decode", 100) as bar:
+    reporter = console.Reporter()
+    with reporter.bar("decode", 100) as bar:
         for _ in range(10):
             time.sleep(0.005)
             bar.advance(10, loss=0.5)

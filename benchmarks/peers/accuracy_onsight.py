@@ -15,7 +15,7 @@ from accuracy_shared import Judge, parse, read_idx
 
 import onsight
 from onsight.config import recipe_names
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 TOLD = re.compile(r"epoch \d+/\d+: .*test (\d+\.\d+)%.*n = ([\d,]+)")
 EPOCHS = {91.0: 3, 93.0: 10}
@@ -25,7 +25,7 @@ class Enough(Exception):
     pass
 
 
-class Watch(Silence):
+class Watchdog(SilentReporter):
     """Reads the test accuracy that Onsight tells after each epoch."""
 
     def __init__(self, judge) -> None:
@@ -45,11 +45,11 @@ def train(options, judge, folder):
             options.data,
             recipe="fast" if "fast" in recipe_names() else None,
             out=Path(folder) / "run",
-            story=Watch(judge),
+            reporter=Watchdog(judge),
             epochs=options.epochs,
             validation_fraction=0.0,
             test_each_epoch=True,
-            cache=False,
+            cache_folder="none",
         )
 
 

@@ -8,7 +8,7 @@ barebones: Lightning's own switch for measuring raw speed, without logger, bars 
 import logging
 
 import lightning
-from shared import Meter, lay_out, make_loader, make_net, make_sgd, parse
+from shared import Meter, make_loader, make_net, make_sgd, parse, set_memory_format
 from torch import nn
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -23,7 +23,7 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch, _):
         inputs, labels = batch
-        return self.criterion(self.net(lay_out(inputs, self.options)), labels)
+        return self.criterion(self.net(set_memory_format(inputs, self.options)), labels)
 
     def configure_optimizers(self):
         return make_sgd(self.net)

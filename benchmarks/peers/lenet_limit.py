@@ -11,7 +11,7 @@ import itertools
 from shared import Meter, parse
 
 from onsight.config import make_config, read_recipe
-from onsight.data.cache import cache_folder
+from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import open_dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
@@ -27,7 +27,7 @@ def prepare(options):
     if options.memory_format:
         given["memory_format"] = options.memory_format
     config = make_config(read_recipe("cifar10-lenet"), given)
-    cache = cache_folder(options.cache or "")
+    cache = find_cache_folder(options.cache or "")
     source = find_source(str(options.data), "auto", cache)
     dataset = open_dataset(source, config, config.size, cache, options.threads)
     device = choose_devices("cpu", 0).value[0]

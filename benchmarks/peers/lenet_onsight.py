@@ -16,7 +16,7 @@ from pathlib import Path
 from shared import Meter, parse
 
 import onsight
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 LINES = 20
 LINE = re.compile(r"\[1, *(\d+)\] loss: ([\d.]+),")
@@ -26,7 +26,7 @@ class Enough(Exception):
     pass
 
 
-class Lines(Silence):
+class Lines(SilentReporter):
     """Stamps the lines of the loss; ends the run when the meter has enough of them."""
 
     def __init__(self, options, meter, steps) -> None:
@@ -57,10 +57,10 @@ def train(options, meter, out):
             options.data,
             recipe="cifar10-lenet",
             out=out,
-            story=lines,
+            reporter=lines,
             epochs=1,
             batch_size=options.batch_size,
-            log_images=steps * options.batch_size,
+            log_every_steps=steps,
             **({"cache_folder": options.cache} if options.cache else {}),
         )
     return lines

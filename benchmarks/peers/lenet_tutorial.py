@@ -5,7 +5,7 @@ python benchmarks/peers/lenet_tutorial.py DATA --kind packed --batch-size 64 --s
 
 import itertools
 
-from shared import Meter, lay_out, make_loader, make_net, make_sgd, parse
+from shared import Meter, make_loader, make_net, make_sgd, parse, set_memory_format
 from torch import nn
 
 
@@ -15,7 +15,7 @@ def train(options, meter):
     for _ in itertools.count():
         for inputs, labels in loader:
             optimizer.zero_grad()
-            loss = criterion(net(lay_out(inputs, options)), labels)
+            loss = criterion(net(set_memory_format(inputs, options)), labels)
             loss.backward()
             optimizer.step()
             if meter.step(loss.item()):

@@ -162,5 +162,5 @@ def make_loader(options: argparse.Namespace) -> DataLoader:
     )
 
 
-def lay_out(inputs: torch.Tensor, options: argparse.Namespace) -> torch.Tensor:
+def set_memory_format(inputs: torch.Tensor, options: argparse.Namespace) -> torch.Tensor:
     return inputs.to(memory_format=torch.channels_last) if options.channels_last else inputs

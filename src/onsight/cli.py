@@ -1,6 +1,6 @@
 """The command line: which commands there are, and how each ends.
 
-stdout holds the result, stderr the story. Commands are imported when they are called, so
+stdout holds the result, stderr the reporter. Commands are imported when they are called, so
 that `onsight --help` is quick.
 """
 
@@ -24,7 +24,7 @@ _COMMANDS = {
     "recipes": "Say what each ready-made config for --recipe reproduces, there and here.",
     "report": "Write a run's report.html again from the files in its folder.",
     "explain": "Say what holds a run, DATA or any training script back, and what would help.",
-    "doctor": "Look over this machine: what works, what slows training, and how to mend it.",
+    "doctor": "Look over this machine: what works, what slows training, and how to fix it.",
 }
 _FUNCTIONS = {"eval": "evaluate"}  # eval is a name of Python's own
 
@@ -42,7 +42,7 @@ for _place, (_name, _help) in enumerate(_COMMANDS.items()):
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line and exit: 0 done, 1 failed, 2 for the user to mend, 130 interrupted."""
+    """Run a command line and exit: 0 done, 1 failed, 2 for the user to fix, 130 interrupted."""
     os.environ.setdefault(SPIN_VARIABLE, SHORT_SPIN)
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from onsight.config import Config, TestViews, read_about, recipe_names
+from onsight.config import Config, Tta, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
 
 _RUN = Group("Run", sort_key=0)
@@ -30,8 +30,14 @@ Module = Annotated[
     Parameter(help="package.module:callable of a network of your own; a file never names code."),
 ]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu, mps.")]
-Layout = Annotated[str, Parameter(help="What DATA is, when it should not be found out.")]
-Cache = Annotated[bool, Parameter(help="Keep decoded pictures on disk for the next time.")]
+DataFormat = Annotated[str, Parameter(help="What DATA is, when it should not be found out.")]
+CacheFolder = Annotated[
+    str,
+    Parameter(
+        help="Where decoded pictures are kept for the next time; none: nowhere. "
+        "Empty: $ONSIGHT_CACHE or ~/.cache/onsight."
+    ),
+]
 
 
 def train(
@@ -82,14 +88,14 @@ def evaluate(
     /,
     *,
     device: Device = "auto",
-    layout: Layout = "auto",
-    cache: Cache = True,
+    data_format: DataFormat = "auto",
+    cache_folder: CacheFolder = "",
     module: Module = None,
     csv: Annotated[Path | None, Parameter(help="Write a row for every picture here.")] = None,
-    views: Annotated[
-        TestViews,
+    tta: Annotated[
+        Tta,
         Parameter(
-            help="Tell the accuracy of several views of each picture too, beside the plain one."
+            help="Tell the accuracy of several tta of each picture too, beside the plain one."
         ),
     ] = "one",
     json_: Json = False,
@@ -104,24 +110,24 @@ def evaluate(
         Labelled pictures, in any form that `onsight train` takes.
     """
     from onsight.inference.evaluate import evaluate as evaluate_model
-    from onsight.report.console import Story
+    from onsight.report.console import Reporter
 
-    story = Story()
+    reporter = Reporter()
     results = evaluate_model(
         model,
         data,
         device=device,
-        layout=layout,
-        cache=cache,
+        data_format=data_format,
+        cache_folder=cache_folder,
         module=module,
         csv=csv,
-        views=views,
-        story=story,
+        tta=tta,
+        reporter=reporter,
     )
     for problem in results.pop("problem_rows"):
-        story.warn(f"not used: {problem.path}: {problem.reason}")
+        reporter.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
-        story.say(f"{results['seen']:,} pictures left out: they trained or chose the model")
+        reporter.say(f"{results['seen']:,} pictures left out: they trained or chose the model")
     _show_results(results, json_)
 
 
@@ -274,7 +280,7 @@ def explain(
 
 
 def doctor(*, json_: Json = False) -> None:
-    """Look over this machine: what works, what slows training, and how to mend it."""
+    """Look over this machine: what works, what slows training, and how to fix it."""
     from rich.console import Console
 
     from onsight.doctor.examine import examine

@@ -20,8 +20,9 @@ _MODEL = Parameter(group=Group("Model", sort_key=2))
 _TRAINING = Parameter(group=Group("Training", sort_key=3))
 _AUGMENTATION = Parameter(group=Group("Augmentation (training pictures only)", sort_key=4))
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
+_TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
-TestViews = Literal["one", "flip", "flip-shift"]
+Tta = Literal["one", "flip", "flip-shift"]
 
 
 class Config(BaseModel):
@@ -65,18 +66,16 @@ class Config(BaseModel):
         lt=0.5,
         description="Share held out for the one final claim when the data has no such split.",
     )
-    layout: Annotated[
+    data_format: Annotated[
         Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA
     ] = Field("auto", description="What DATA is, when it should not be found out.")
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first picture that cannot be used, instead of listing it."
     )
-    cache: Annotated[bool, _DATA] = Field(
-        True, description="Keep decoded pictures on disk for the next run."
-    )
     cache_folder: Annotated[str, _DATA] = Field(
         "",
-        description="Where decoded pictures are kept. Empty: $ONSIGHT_CACHE or ~/.cache/onsight.",
+        description="Where decoded pictures are kept for the next run; none: nowhere. "
+        "Empty: $ONSIGHT_CACHE or ~/.cache/onsight.",
     )
 
     model: Annotated[str, _MODEL] = Field(
@@ -108,7 +107,7 @@ class Config(BaseModel):
         128, ge=1, description="Pictures a step, over all devices together."
     )
     optimizer: Annotated[str, _TRAINING] = Field(
-        "adamw", description="sgd, adam, adamw, or any of timm's."
+        "adamw", description="sgd, nesterov (sgd with it), adam, adamw, or any of timm's."
     )
     learning_rate: Annotated[float, _TRAINING] = Field(
         0.0,
@@ -116,9 +115,11 @@ class Config(BaseModel):
         description="Highest learning rate of the schedule; 0: by optimizer and model.",
     )
     momentum: Annotated[float, _TRAINING] = Field(
-        0.9, ge=0, lt=1, description="Momentum of sgd and of timm's optimizers that have one."
+        0.9,
+        ge=0,
+        lt=1,
+        description="Momentum of sgd, nesterov and of timm's optimizers that have one.",
     )
-    nesterov: Annotated[bool, _TRAINING] = Field(False, description="Nesterov's momentum in sgd.")
     weight_decay: Annotated[float, _TRAINING] = Field(
         0.05, ge=0, description="Weight decay; biases and norms are spared."
     )
@@ -129,7 +130,7 @@ class Config(BaseModel):
     warmup_epochs: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, description="Epochs of linear warm-up before cosine, linear or constant."
     )
-    loss: Annotated[Literal["cross-entropy", "mse"], _TRAINING] = Field(
+    loss: Annotated[Literal["cross-entropy", "mse"], _TUTORIALS] = Field(
         "cross-entropy",
         description="mse: mean squared error between probabilities and the one-hot label.",
     )
@@ -156,20 +157,19 @@ class Config(BaseModel):
     patience_epochs: Annotated[int, _TRAINING] = Field(
         0, ge=0, description="Stop after so many epochs without a better validation; 0 is off."
     )
-    log_images: Annotated[int, _TRAINING] = Field(
+    log_every_steps: Annotated[int, _TRAINING] = Field(
         0,
         ge=0,
-        description="Pictures between lines of the mean loss, rounded down to 1, 2 or 5 times a "
-        "power of ten steps; 0: a line an epoch only.",
+        description="Steps between lines of the mean loss; 0: one line per epoch only.",
     )
-    keep_epochs: Annotated[bool, _TRAINING] = Field(
+    keep_epochs: Annotated[bool, _TUTORIALS] = Field(
         False, description="Keep a model file of every epoch, in checkpoints/epoch-NN.safetensors."
     )
-    test_each_epoch: Annotated[bool, _TRAINING] = Field(
+    test_each_epoch: Annotated[bool, _TUTORIALS] = Field(
         False,
-        description="Tell the test result after every epoch too; it chooses nothing.",
+        description="Also report test accuracy each epoch; never used for selection.",
     )
-    test_views: Annotated[TestViews, _TRAINING] = Field(
+    tta: Annotated[Tta, _TRAINING] = Field(
         "one",
         description="Tell the accuracy of several views of each picture too, beside the plain one: "
         "flip: it and its mirror image; flip-shift: both, also moved by 1 pixel.",
@@ -178,10 +178,6 @@ class Config(BaseModel):
 
     flip: Annotated[bool, _AUGMENTATION] = Field(
         True, description="Mirror left-right half of the time. Turn off for digits or text."
-    )
-    flip_alternates: Annotated[bool, _AUGMENTATION] = Field(
-        False,
-        description="Mirror each picture in every second epoch instead, half of them in the first.",
     )
     translate: Annotated[float, _AUGMENTATION] = Field(
         0.05,

@@ -6,9 +6,9 @@ OnsightError                exit 1  the run failed
 ├── RankLost                exit 1  another process of the job is gone or stuck
 ├── ScriptFailed            exit 1  somebody's script failed while it was explained
 ├── Interrupted             exit 130 or 143, after a checkpoint
-└── UserError               exit 2  the user can mend it
+└── UserError               exit 2  the user can fix it
     ├── ConfigError         a flag, a field or a config file
-    ├── DataError           DATA: path, layout, pictures
+    ├── DataError           DATA: path, data format, pictures
     │   └── AbsentData      a data set known by name whose files are not here
     ├── DeviceError         a device that is not there
     ├── ModelError          a model name, module or model file
@@ -52,7 +52,7 @@ class Interrupted(OnsightError):
 
 
 class UserError(OnsightError):
-    """Something the user can mend."""
+    """Something the user can fix."""
 
     exit_code = 2
 

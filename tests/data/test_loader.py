@@ -4,7 +4,7 @@ import torch
 
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
-from onsight.data.views import Normalization, measure
+from onsight.data.normalization import Normalization, measure
 
 CPU = torch.device("cpu")
 
@@ -40,11 +40,11 @@ def test_an_epoch_holds_every_picture_once_in_a_new_order():
 
 def test_an_epoch_can_go_on_from_any_step():
     loader = Loader(make_pictures(), torch.arange(50), 8, CPU)
-    whole = [b.ids for b in loader.epoch(3, 2)]
+    global_labels = [b.ids for b in loader.epoch(3, 2)]
     for first in range(loader.steps + 1):
         rest = [b.ids for b in loader.epoch(3, 2, first)]
-        assert len(rest) == len(whole) - first
-        assert all(map(torch.equal, rest, whole[first:]))
+        assert len(rest) == len(global_labels) - first
+        assert all(map(torch.equal, rest, global_labels[first:]))
 
 
 def test_uneven_last_batches():
@@ -95,12 +95,14 @@ def test_normalization_is_bit_equal_to_the_usual_transform():
 @pytest.mark.parametrize("size", [1, 4, 30])
 def test_the_shares_of_all_ranks_are_the_batches_of_one(ranks, size):
     pictures, ids = make_pictures(), torch.arange(100)
-    whole = list(Loader(pictures, ids, size, CPU).epoch(3, 2))
+    global_labels = list(Loader(pictures, ids, size, CPU).epoch(3, 2))
     loaders = [Loader(pictures, ids, size, CPU, rank, ranks) for rank in range(ranks)]
-    for batch, *shares in zip(whole, *(loader.epoch(3, 2) for loader in loaders), strict=True):
+    for batch, *shares in zip(
+        global_labels, *(loader.epoch(3, 2) for loader in loaders), strict=True
+    ):
         assert torch.equal(torch.cat([share.ids for share in shares]), batch.ids)
         assert torch.equal(torch.cat([share.images for share in shares]), batch.images)
-        assert all(torch.equal(share.whole, batch.labels) for share in shares)
+        assert all(torch.equal(share.global_labels, batch.labels) for share in shares)
         counts = [len(share.ids) for share in shares]
         assert max(counts) - min(counts) <= 1
 

@@ -29,6 +29,6 @@ def test_processes_that_pack_the_same_data_wait_for_each_other(tmp_path):
         for _ in range(3)
     ]
     for process in processes:
-        _, story = process.communicate(timeout=120)
-        assert process.returncode == 0, story.decode()
+        _, reporter = process.communicate(timeout=120)
+        assert process.returncode == 0, reporter.decode()
     assert len(list((tmp_path / "packs").iterdir())) == 1

@@ -12,14 +12,20 @@ from onsight.data import transforms
 from onsight.data.augment import Augmentation
 from onsight.data.dataset import choose_packed_size, open_dataset
 from onsight.data.loader import Batch
+from onsight.data.normalization import Normalization, resize
 from onsight.data.sources.find import find_source
-from onsight.data.views import Normalization, resize
 from onsight.inference.predictor import Predictor
 from onsight.models.file import ModelFile, load_model_file, save_model
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 PLAIN = Normalization((0.0,) * 3, (1.0,) * 3, (28, 28))
-FAST = {"epochs": 1, "batch_size": 16, "threads": 1, "image_size": "28", "story": Silence()}
+FAST = {
+    "epochs": 1,
+    "batch_size": 16,
+    "threads": 1,
+    "image_size": "28",
+    "reporter": SilentReporter(),
+}
 
 
 @pytest.fixture(scope="module")

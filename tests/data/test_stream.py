@@ -195,7 +195,7 @@ def test_an_epoch_goes_on_from_a_step_and_shares_make_the_batch(photos):
     shares = zip(*(Loader(pictures, ids, 9, CPU, n, 2).epoch(2, 1) for n in (0, 1)), strict=True)
     for batch, parts in zip(whole, shares, strict=True):
         assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
-        assert all(torch.equal(part.whole, batch.labels) for part in parts)
+        assert all(torch.equal(part.global_labels, batch.labels) for part in parts)
 
 
 def stream_threads():

@@ -8,9 +8,9 @@ import torch
 import torchvision.transforms.v2.functional as reference
 
 from onsight.data import transforms
-from onsight.data.augment import _TRIES, FLIP, Augmentation, beta
+from onsight.data.augment import _TRIES, Augmentation, beta
 from onsight.data.loader import Batch
-from onsight.data.views import Normalization
+from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -210,31 +210,3 @@ def test_flips_about_half_and_shifts_over_the_whole_range():
     assert 0.45 < mirrored.float().mean() < 0.55
     middles = moved[~mirrored][:, 0, 10, 0].unique().tolist()
     assert middles == [8, 9, 10, 11, 12]
-
-
-def test_alternating_flips_mirror_each_picture_in_every_second_epoch():
-    augmentation = Augmentation(flip=True, flip_alternates=True)
-    ids = torch.arange(2000) * 7
-
-    def mirrored(epoch, some=ids):
-        return augmentation._mirrored(augmentation.draw(5, epoch, some))
-
-    first = mirrored(0)
-    assert 0.45 < first.float().mean() < 0.55
-    for epoch in range(1, 5):
-        assert torch.equal(mirrored(epoch), ~mirrored(epoch - 1))
-    backwards = [mirrored(1, ids[place : place + 1]) for place in range(1999, -1, -1)]
-    assert torch.equal(torch.cat(backwards).flip(0), ~first)
-    assert not torch.equal(augmentation._mirrored(augmentation.draw(6, 0, ids)), first)
-
-
-def test_alternating_flips_start_as_the_others_and_leave_the_rest_as_it_was():
-    ids = torch.arange(100)
-    plain = Augmentation(flip=True, translate=0.1)
-    alternating = Augmentation(flip=True, translate=0.1, flip_alternates=True)
-    for epoch in (0, 1):
-        one, other = plain.draw(1, epoch, ids), alternating.draw(1, epoch, ids)
-        assert torch.equal(plain._mirrored(one), alternating._mirrored(other)) == (epoch == 0)
-        assert all(torch.equal(one[column], other[column]) for column in one if column != FLIP)
-    off = Augmentation(flip=False, translate=0.1, flip_alternates=True)
-    assert not any(off._mirrored(off.draw(1, epoch, ids)).any() for epoch in (0, 1))

@@ -1,4 +1,4 @@
-"""GPUs: faults planted between the driver, its tools and torch, each to be named and mended."""
+"""GPUs: faults planted between the driver, its tools and torch, each to be named and fixed."""
 
 import os
 import subprocess

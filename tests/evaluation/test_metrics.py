@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn
 from onsight.data.loader import Batch
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.metrics import summarise
-from onsight.evaluation.outcome import observe
+from onsight.evaluation.per_image import evaluate_batches
 
 CLASSES = tuple("abcdefg")
 
@@ -27,7 +27,7 @@ def make_batches(count, batch_size, classes=7, seed=0):
 def summarised(count, batch_size, classes=7):
     forward, batches, logits, labels = make_batches(count, batch_size, classes)
     names = [str(number) for number in range(classes)]
-    return summarise(observe(forward, batches), names), logits, labels
+    return summarise(evaluate_batches(forward, batches), names), logits, labels
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 1001])
@@ -77,7 +77,7 @@ def test_five_classes_have_no_top5():
 
 
 def test_nothing_held_out_claims_nothing():
-    results = summarise(observe(lambda images: images, []), CLASSES)
+    results = summarise(evaluate_batches(lambda images: images, []), CLASSES)
     assert results["images"] == 0
     assert results["accuracy"] is None
     assert results["expected_calibration_error"] is None
@@ -88,7 +88,7 @@ def test_classes_never_seen_or_never_predicted_have_no_share():
     forward = lambda images: F.one_hot(torch.zeros(4, dtype=torch.long), 7).float()  # noqa: E731
     labels = torch.tensor([0, 0, 1, 1])
     batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4), labels)
-    rows = summarise(observe(forward, [batch]), CLASSES)["classes"]
+    rows = summarise(evaluate_batches(forward, [batch]), CLASSES)["classes"]
     assert rows[0]["recall"] == 1.0
     assert rows[0]["precision"] == 0.5
     assert rows[1]["recall"] == 0.0

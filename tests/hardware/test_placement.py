@@ -1,7 +1,7 @@
-"""The placement proof names every planted mistake, mends it, and is silent where all is well.
+"""The placement proof names every planted mistake, fixes it, and is silent where all is well.
 
 Tensors of the device meta stand in for those of a GPU; the line that a problem says to write is
-run, and must mend it.
+run, and must fix it.
 """
 
 import copy
@@ -53,10 +53,10 @@ def batch_on(device, images=5):
     return torch.zeros(images, 4, device=device), torch.zeros(images, dtype=int, device=device)
 
 
-def mended(problem, **names):
+def fixed(problem, **names):
     """The names after the line that the problem says to write."""
     scope = {"torch": torch, "functools": functools, "device": META, **names}
-    exec(problem.mend, scope)
+    exec(problem.fix, scope)
     return scope
 
 
@@ -65,7 +65,7 @@ def only(proof):
     assert proof.verdict.startswith(problem.what)
     with pytest.raises(PlacementError) as raised:
         proof.check()
-    assert str(raised.value) == f"{problem.what}. Write: {problem.mend}"
+    assert str(raised.value) == f"{problem.what}. Write: {problem.fix}"
     return problem
 
 
@@ -125,7 +125,7 @@ def test_facts_are_plain_and_the_table_counts_what_the_rows_hold():
     }
     for name, value in (("tensors", len(proof.rows)), ("bytes", sum(r.bytes for r in proof.rows))):
         assert sum(row[name] for row in facts["rows"]) == value
-    assert facts["problems"][0]["mend"] == "loss = loss.to(device)"
+    assert facts["problems"][0]["fix"] == "loss = loss.to(device)"
     text = str(proof)
     header, *lines = text.splitlines()
     assert header.split() == ["kind", "device", "dtype", "tensors", "numbers", "bytes"]
@@ -186,11 +186,11 @@ def test_class_weights_left_on_the_cpu_are_named_and_mended(loss, name):
     problem = only(placement(model=net, loss=loss, batch=batch))
     assert (problem.name, problem.kind) == (name, "loss weight")
     assert problem.what.startswith(f"{name} is on cpu, but the model is on meta")
-    after = mended(problem, loss=copy.deepcopy(loss))["loss"]
+    after = fixed(problem, loss=copy.deepcopy(loss))["loss"]
     assert placement(model=net, loss=after, batch=batch).check().problems == []
     if isinstance(after, functools.partial):
         assert after.keywords["reduction"] == "sum"
-        assert problem.mend.startswith("loss = functools.partial(loss, weight=")
+        assert problem.fix.startswith("loss = functools.partial(loss, weight=")
 
 
 def test_weights_that_are_a_plain_attribute_of_a_loss_need_a_buffer():
@@ -204,7 +204,7 @@ def test_weights_that_are_a_plain_attribute_of_a_loss_need_a_buffer():
 
     weights = torch.ones(2)
     problem = only(placement(model=meta_net(), loss=Focal(weights, False).to(META)))
-    assert problem.mend == 'self.register_buffer("alpha", alpha)'
+    assert problem.fix == 'self.register_buffer("alpha", alpha)'
     assert "plain attribute of Focal" in problem.what
     placement(model=meta_net(), loss=Focal(weights, True).to(META)).check()
 
@@ -225,7 +225,7 @@ def test_a_loss_without_tensors_and_single_numbers_are_no_fault():
 
 
 @pytest.mark.parametrize(
-    ("make", "names", "mend"),
+    ("make", "names", "fix"),
     [
         (
             lambda tensor: (tensor, tensor.clone()),
@@ -251,12 +251,12 @@ def test_a_loss_without_tensors_and_single_numbers_are_no_fault():
     ],
     ids=["pair", "tensor", "dict", "list", "nested"],
 )
-def test_a_batch_whose_move_was_thrown_away_is_named(make, names, mend):
+def test_a_batch_whose_move_was_thrown_away_is_named(make, names, fix):
     batch = make(torch.ones(5, 4))
     if isinstance(batch, torch.Tensor):
         batch.to(META)  # the classic mistake: nothing keeps what it returns
     problem = only(placement(model=meta_net(), batch=batch))
-    assert (problem.name, problem.kind, problem.mend) == (names, "batch", mend)
+    assert (problem.name, problem.kind, problem.fix) == (names, "batch", fix)
     assert ".to() returns a new tensor" in problem.what
 
 
@@ -264,9 +264,9 @@ def test_the_line_for_a_batch_mends_it():
     net = meta_net()
     for batch in (torch.ones(5, 4), {"a": torch.ones(2)}, [torch.ones(2) for _ in range(3)]):
         problem = only(placement(model=net, batch=batch))
-        placement(model=net, batch=mended(problem, batch=batch)["batch"]).check()
+        placement(model=net, batch=fixed(problem, batch=batch)["batch"]).check()
     pair = batch_on("cpu")
-    scope = mended(only(placement(model=net, batch=pair)), images=pair[0], labels=pair[1])
+    scope = fixed(only(placement(model=net, batch=pair)), images=pair[0], labels=pair[1])
     placement(model=net, batch=(scope["images"], scope["labels"])).check()
 
 
@@ -291,10 +291,10 @@ def test_a_model_that_was_not_moved_is_what_is_wrong_when_all_else_is_there():
     loss = nn.CrossEntropyLoss(torch.ones(2, device=META))
     proof = placement(model=net, loss=loss, batch=batch_on(META))
     assert len(proof.problems) == 2
-    assert {problem.mend for problem in proof.problems} == {"model = model.to(device)"}
+    assert {problem.fix for problem in proof.problems} == {"model = model.to(device)"}
     assert all("the model was not moved" in problem.what for problem in proof.problems)
     assert proof.verdict.endswith("(and 1 more problem)")
-    after = mended(proof.problems[0], model=net)["model"]
+    after = fixed(proof.problems[0], model=net)["model"]
     placement(model=after, loss=loss, batch=batch_on(META)).check()
 
 
@@ -309,7 +309,7 @@ def test_parameters_on_several_devices_are_named_with_where_they_are():
     assert problem.what.startswith(
         "head.weight and head.bias are on cpu, but the others are on meta"
     )
-    placement(model=mended(problem, model=net)["model"], batch=batch_on(META)).check()
+    placement(model=fixed(problem, model=net)["model"], batch=batch_on(META)).check()
 
 
 def test_the_accelerator_is_where_a_spread_model_belongs():
@@ -321,7 +321,7 @@ def test_the_accelerator_is_where_a_spread_model_belongs():
     assert proof.device == "meta"
     kinds = [problem.kind for problem in proof.problems]
     assert kinds == ["parameter", "buffer"]  # and not the state, which lies beside its parameters
-    assert all(problem.mend == "model = model.to(device)" for problem in proof.problems)
+    assert all(problem.fix == "model = model.to(device)" for problem in proof.problems)
 
 
 def test_a_buffer_that_was_replaced_after_the_move_is_named():
@@ -329,7 +329,7 @@ def test_a_buffer_that_was_replaced_after_the_move_is_named():
     net.body[1].running_mean = torch.zeros(3)
     problem = only(placement(model=net))
     assert (problem.name, problem.kind) == ("body.1.running_mean", "buffer")
-    placement(model=mended(problem, model=net)["model"]).check()
+    placement(model=fixed(problem, model=net)["model"]).check()
 
 
 class Masked(nn.Module):
@@ -342,7 +342,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("kept", "name", "mend"),
+    ("kept", "name", "fix"),
     [
         ({"mask": torch.ones(4)}, "part.mask", 'self.register_buffer("mask", mask)'),
         (
@@ -373,10 +373,10 @@ class Masked(nn.Module):
     ],
     ids=["tensor", "list", "dict", "parameters", "modules", "module dict"],
 )
-def test_what_hangs_on_a_module_unregistered_is_left_behind_and_named(kept, name, mend):
+def test_what_hangs_on_a_module_unregistered_is_left_behind_and_named(kept, name, fix):
     net = nn.ModuleDict({"part": Masked(**kept)}).to(META)
     problem = only(placement(model=net))
-    assert (problem.name, problem.kind, problem.mend) == (name, "plain tensor attribute", mend)
+    assert (problem.name, problem.kind, problem.fix) == (name, "plain tensor attribute", fix)
     assert "Masked" in problem.what
 
 
@@ -393,7 +393,7 @@ def test_the_lines_for_what_hangs_unregistered_mend_it():
         ("weights", [nn.Parameter(torch.ones(4))]),
         ("heads", {"a": nn.Linear(4, 4, bias=False)}),
     ):
-        line = only(placement(model=Masked(**{name: value}).to(META))).mend
+        line = only(placement(model=Masked(**{name: value}).to(META))).fix
         proof = placement(model=Mending(line, **{name: copy.deepcopy(value)}).to(META)).check()
         assert len(proof.rows) == 3
 
@@ -480,7 +480,7 @@ def test_state_made_before_the_model_moved_is_named_and_moved():
     assert problem.name.startswith("exp_avg of body.0.weight, exp_avg of body.0.bias")
     assert "are on cpu, but their parameters are on meta" in problem.what
     assert "step of" not in problem.name
-    proof = placement(model=net, optimizer=mended(problem, optimizer=optimizer)["optimizer"])
+    proof = placement(model=net, optimizer=fixed(problem, optimizer=optimizer)["optimizer"])
     assert proof.check().verdict == (
         "everything is on meta but 6 optimizer tensors on cpu, where torch takes them from: "
         "29 parameters, 3 buffers, 12 optimizer tensors"
@@ -493,7 +493,7 @@ def test_scalar_steps_on_the_cpu_are_a_fault_only_where_the_optimizer_works_on_t
     optimizer = with_state(net, device=META, capturable=True)
     problem = only(placement(model=net, optimizer=optimizer))
     assert problem.name.startswith("step of body.0.weight")
-    placement(model=net, optimizer=mended(problem, optimizer=optimizer)["optimizer"]).check()
+    placement(model=net, optimizer=fixed(problem, optimizer=optimizer)["optimizer"]).check()
 
 
 def test_state_inside_lists_is_walked():
@@ -520,8 +520,8 @@ def test_an_optimizer_of_another_model_is_named():
     assert problem.kind == "parameter"
     assert "body.0.weight" in problem.name
     assert "holds 6 tensors of something else and none of the model's" in problem.what
-    assert problem.mend == "optimizer = torch.optim.SGD(model.parameters(), lr=0.25)"
-    after = mended(problem, model=other)["optimizer"]
+    assert problem.fix == "optimizer = torch.optim.SGD(model.parameters(), lr=0.25)"
+    after = fixed(problem, model=other)["optimizer"]
     placement(model=other, optimizer=after).check()
 
 
@@ -531,7 +531,7 @@ def test_an_optimizer_made_before_a_move_that_replaced_the_parameters_is_named()
     net.to(META)  # torch cannot change such parameters in place, and makes new ones
     problem = only(placement(model=net, optimizer=optimizer))
     assert "none of the model's" in problem.what
-    placement(model=net, optimizer=mended(problem, model=net)["optimizer"]).check()
+    placement(model=net, optimizer=fixed(problem, model=net)["optimizer"]).check()
 
 
 def test_an_optimizer_made_before_the_head_was_replaced_is_named():
@@ -541,7 +541,7 @@ def test_an_optimizer_made_before_the_head_was_replaced_is_named():
     problem = only(placement(model=net, optimizer=optimizer))
     assert problem.name == "head.weight and head.bias"
     assert "2 tensors of something else, but not head.weight and head.bias" in problem.what
-    assert problem.mend == "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)"
+    assert problem.fix == "optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)"
 
 
 def test_parameters_in_no_optimizer_are_a_note():
@@ -668,8 +668,8 @@ def test_a_metric_on_another_device_is_named_and_moved(kind, name):
     net = meta_net()
     problem = only(placement(model=net, metrics=kind()))
     assert (problem.name, problem.kind) == (name, "metric")
-    assert problem.mend == "metric = metric.to(device)"
-    placement(model=net, metrics=mended(problem, metric=kind())["metric"]).check()
+    assert problem.fix == "metric = metric.to(device)"
+    placement(model=net, metrics=fixed(problem, metric=kind())["metric"]).check()
 
 
 def test_one_of_several_metrics_is_named():
@@ -677,7 +677,7 @@ def test_one_of_several_metrics_is_named():
     metrics = {"right": Total(META), "wrong": Total()}
     problem = only(placement(model=net, metrics=metrics))
     assert problem.name == 'metrics["wrong"].total'
-    placement(model=net, metrics=mended(problem, metrics=metrics)["metrics"]).check()
+    placement(model=net, metrics=fixed(problem, metrics=metrics)["metrics"]).check()
     problem = only(placement(model=net, metrics=[Total(META), Total()]))
     assert problem.name == "metrics[1].total"
 
@@ -690,7 +690,7 @@ def test_a_moving_average_left_behind_is_named():
     assert problem.kind == "copy of the model"
     assert problem.name.startswith('metrics["average"].model.body.0.weight')
     assert "9 more" not in problem.name
-    placement(model=net, metrics=mended(problem, metrics={"average": average})["metrics"]).check()
+    placement(model=net, metrics=fixed(problem, metrics={"average": average})["metrics"]).check()
 
 
 def test_metrics_without_tensors_are_no_fault():
@@ -727,7 +727,7 @@ def test_a_torch_that_cannot_see_the_gpu_beside_it_is_a_problem(a_hidden_gpu):
     problem = only(placement(model=Net()))
     assert (problem.name, problem.kind) == ("torch", "torch build")
     assert "this torch is a CPU-only build" in problem.what
-    assert problem.mend.startswith("pip install --force-reinstall torch")
+    assert problem.fix.startswith("pip install --force-reinstall torch")
     placement(model=meta_net()).check()
 
 

@@ -16,7 +16,7 @@ from onsight.errors import DiskError, OutputError
 from onsight.inference.grid import check_grid_place, save_grid
 from onsight.inference.predictor import Prediction
 from onsight.report.canvas import Canvas
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 PREDICTOR = SimpleNamespace(
     classes=("across", "down", "Füße"), format=PictureFormat(12, 12, 1, background=(255, 0, 0))
@@ -195,7 +195,7 @@ def test_places_that_cannot_be_written_to(tmp_path):
 
 
 def test_beside_csv_and_json(bars, tmp_path, capsys):
-    fast = {"epochs": 1, "batch_size": 16, "threads": 1, "story": Silence()}
+    fast = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
     run = onsight.train(bars, out=tmp_path / "run", **fast)
     words = ["predict", str(run.path), str(bars), "--csv", str(tmp_path / "rows.csv"), "--json"]
     with pytest.raises(SystemExit) as stop:

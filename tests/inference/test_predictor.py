@@ -13,9 +13,9 @@ from torch import nn
 import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ModelError, PictureError
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
-FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
+FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
     little = {**FAST, "epochs": 1, "learning_rate": 1e-3, "test_fraction": 0.4}
     little["recalibrate_norm"] = True  # without it, so short a run gives one answer to all
     run = onsight.train(bars, out=tmp_path / "run", **little)
-    other = onsight.train(bars, out=tmp_path / "other", test_views="flip", **little)
+    other = onsight.train(bars, out=tmp_path / "other", tta="flip", **little)
     names = ("views", "views_images", "views_accuracy", "views_accuracy_low", "views_accuracy_high")
     assert not set(names) & run.results.keys()
     assert other.results["accuracy"] == run.results["accuracy"]

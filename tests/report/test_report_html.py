@@ -436,7 +436,7 @@ def test_no_problem_is_said_plainly(tmp_path: Path) -> None:
 def test_each_rank_says_where_everything_was_and_what_to_mend(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (entry,) = json.loads((run / "placement.json").read_text())
-    slip = {"name": "mask", "kind": "plain tensor attribute", "mend": f"self.x = {HOSTILE}"}
+    slip = {"name": "mask", "kind": "plain tensor attribute", "fix": f"self.x = {HOSTILE}"}
     slip["what"] = "mask is on cpu, but the model is on cuda:1"
     other = entry | {"rank": 1, "device": "cuda:1", "verdict": slip["what"], "problems": [slip]}
     (run / "placement.json").write_text(json.dumps([entry, other]))

@@ -12,15 +12,15 @@ from torch import nn
 
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
-from onsight.data.views import Normalization
-from onsight.evaluation.outcome import observe
+from onsight.data.normalization import Normalization
+from onsight.evaluation.per_image import evaluate_batches
 from onsight.models.catalog import make_model
-from onsight.training.losses import make_loss
-from onsight.training.optim import make_optimizer
-from onsight.training.parallel import Replica, gather_outcome
-from onsight.training.seat import find_seat
-from onsight.training.step import Step
-from onsight.training.world import join
+from onsight.training.ranks.ddp import Replica, gather_per_image
+from onsight.training.ranks.rank_info import rank_from_env
+from onsight.training.ranks.world import join
+from onsight.training.step.losses import make_loss
+from onsight.training.step.optim import make_optimizer
+from onsight.training.step.step import Step
 
 CPU = torch.device("cpu")
 SHAPE = (16, 16, 1)
@@ -86,7 +86,7 @@ def train(case, world):
     step = Step(
         net,
         make_loss("cross-entropy", 0.0, WEIGHTS if facts["weights"] else None),
-        make_optimizer(net, facts["optimizer"], facts["rate"], 0.0, 0.9, False),
+        make_optimizer(net, facts["optimizer"], facts["rate"], 0.0, 0.9),
         precision="fp32",
         device=CPU,
         accumulate=facts["accumulate"],
@@ -98,31 +98,31 @@ def train(case, world):
     place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
     loader = Loader(make_pictures(facts["count"]), ids, facts["batch"], CPU, **place)
     losses, seen, epoch = [], [], 0
-    before = world.watch.arrived if world.size > 1 else 0
+    before = world.watchdog.syncs if world.size > 1 else 0
     while len(losses) < facts["steps"]:
         for batch in loader.epoch(1, epoch):
             numbers = augmentation.draw(1, epoch, batch.ids)
             inputs, targets = augmentation.apply(batch, numbers, SCALING, 4)
             net.train()
-            losses += step(inputs.to(kind), targets, batch.whole)
+            losses += step(inputs.to(kind), targets, batch.global_labels)
             own = batch.ids.tolist()[: len(inputs)]
-            seen.append(world.told(f"{case}/{len(losses)}", json.dumps(own)))
+            seen.append(world.gather(f"{case}/{len(losses)}", json.dumps(own)))
         epoch += 1
     pictures = [[i for share in shares for i in json.loads(share)] for shares in seen]
     weights = {name: tensor.flatten().tolist() for name, tensor in net.state_dict().items()}
-    arrived = world.watch.arrived - before if world.size > 1 else 0
-    return {"losses": losses, "pictures": pictures, "weights": weights, "arrived": arrived}
+    syncs = world.watchdog.syncs - before if world.size > 1 else 0
+    return {"losses": losses, "pictures": pictures, "weights": weights, "syncs": syncs}
 
 
 def evaluate(count, world):
-    """The outcome of a fixed network over so many pictures."""
+    """The per_image of a fixed network over so many pictures."""
     torch.manual_seed(3)
     net = make_model("lenet", (1, 16, 16), 4).eval()
     ids = torch.arange(1001)[:count]
     loader = Loader(make_pictures(1001), ids, 4, CPU, world.rank, world.size)
-    part = observe(lambda images: net(SCALING.apply(images)), loader.in_order())
-    outcome = gather_outcome(part, ids, world)
-    return {name: column.tolist() for name, column in vars(outcome).items()}
+    part = evaluate_batches(lambda images: net(SCALING.apply(images)), loader.in_order())
+    per_image = gather_per_image(part, ids, world)
+    return {name: column.tolist() for name, column in vars(per_image).items()}
 
 
 def everything(world):
@@ -135,8 +135,8 @@ def everything(world):
 
 
 if __name__ == "__main__":
-    world = join(find_seat(), CPU)
-    with world.membership():
+    world = join(rank_from_env(), CPU)
+    with world.joined():
         result = everything(world)
-        if world.is_first:
+        if world.is_main:
             Path(sys.argv[1]).write_text(json.dumps(result))

@@ -4,15 +4,15 @@ import json
 import tomllib
 
 import pytest
-from materials import make_material
+from materials import make_prepared
 
 from onsight.config import make_config
 from onsight.data.index import TEST
 from onsight.errors import ConfigError
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.training import session
-from onsight.training.allot import Pace, allot_epochs
-from onsight.training.budget import Budget, read_budget
+from onsight.training.budget.budget import Budget, read_budget
+from onsight.training.budget.fit_budget import Pace, fit_epochs
 from onsight.training.run import train
 
 
@@ -92,7 +92,7 @@ def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
     monkeypatch.setattr(session, "Budget", lambda seconds, spent: Budget(seconds, ticking))
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
-    run = train(bars, out=path, story=Silence(), budget="8s", schedule=schedule, **fields)
+    run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) > 2
     assert rows[-1]["learning_rate"] < 0.01 * 0.02
@@ -105,17 +105,17 @@ def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
 def test_every_view_of_a_test_picture_is_reckoned_with(bars):
     left = {}
     for views in ("one", "flip-shift"):
-        config, material = make_material(
+        config, prepared = make_prepared(
             bars, model="lenet", image_size="32", learning_rate=0.01, threads=1, precision="fp32",
-            test_views=views,
+            tta=views,
         )  # fmt: skip
         budget = Budget(60, Clock())
-        allot_epochs(budget, config, material, Silence())
+        fit_epochs(budget, config, prepared, SilentReporter())
         left[views] = budget.pictures
-    tested = len(material.dataset.ids(TEST))
+    tested = len(prepared.dataset.ids(TEST))
     assert left["flip-shift"] - left["one"] == 6 * tested
 
 
 def test_several_ranks_are_refused(bars, tmp_path):
     with pytest.raises(ConfigError, match="one process"):
-        train(bars, out=tmp_path / "run", story=Silence(), budget="5m", ranks=2)
+        train(bars, out=tmp_path / "run", reporter=SilentReporter(), budget="5m", ranks=2)

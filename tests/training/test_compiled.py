@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight.training.compiled import Compiled
+from onsight.training.step.compiled import Compiled
 
 
 @pytest.mark.parametrize(("device", "mode"), [("cpu", "default"), ("cuda:0", "reduce-overhead")])

@@ -10,7 +10,7 @@ import torch
 from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.data.loader import Loader, Pictures
-from onsight.data.views import Normalization
+from onsight.data.normalization import Normalization
 from onsight.models import classifier as classifier_module
 from onsight.models.classifier import Classifier
 from onsight.training.build import make_net, make_step, place_pictures

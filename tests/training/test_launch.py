@@ -16,14 +16,20 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 import onsight
 from onsight.cli import main
 from onsight.errors import OnsightError, RankLost
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import launch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import SMALL, USERS, Launched, listening_beyond_loopback
 
-ALONE = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "story": Silence()}
+ALONE = {
+    "model": "lenet",
+    "image_size": "16",
+    "batch_size": 16,
+    "threads": 1,
+    "reporter": SilentReporter(),
+}
 ENDLESS = [*SMALL, "--epochs", 10_000]
 PROMISED_SECONDS = 60
 
@@ -139,7 +145,7 @@ def test_a_stopped_run_goes_on_with_any_number_of_ranks(bars, tmp_path):
     words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
     code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
     assert code == 0, err
-    onsight.train(bars, out=tmp_path / "alone", resume=True, ranks=1, story=Silence())
+    onsight.train(bars, out=tmp_path / "alone", resume=True, ranks=1, reporter=SilentReporter())
     whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE)
     expected = weights_of(whole.path)
     for name in ("run", "alone"):

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from onsight.errors import ConfigError
-from onsight.training.optim import learning_rate_factor, make_optimizer, set_learning_rate
+from onsight.training.step.optim import learning_rate_factor, make_optimizer, set_learning_rate
 
 
 def make_model():
@@ -17,7 +17,7 @@ def make_model():
 def test_every_optimizer_lowers_a_loss(name):
     torch.manual_seed(0)
     model = make_model()
-    optimizer = make_optimizer(model, name, 0.01, 0.01, 0.9, False)
+    optimizer = make_optimizer(model, name, 0.01, 0.01, 0.9)
     inputs, labels = torch.randn(16, 3, 4, 4), torch.arange(16) % 2
     losses = []
     for _ in range(30):
@@ -31,11 +31,11 @@ def test_every_optimizer_lowers_a_loss(name):
 
 def test_unknown_optimizer_names_its_neighbours():
     with pytest.raises(ConfigError, match="Did you mean adamw"):
-        make_optimizer(make_model(), "adamww", 0.1, 0, 0.9, False)
+        make_optimizer(make_model(), "adamww", 0.1, 0, 0.9)
 
 
 def test_biases_and_norms_are_not_decayed():
-    optimizer = make_optimizer(make_model(), "sgd", 0.1, 0.05, 0.9, True)
+    optimizer = make_optimizer(make_model(), "nesterov", 0.1, 0.05, 0.9)
     decays = {g["weight_decay"]: [p.ndim for p in g["params"]] for g in optimizer.param_groups}
     assert decays == {0.05: [4, 2], 0.0: [1, 1, 1, 1]}
     assert all(group["nesterov"] for group in optimizer.param_groups)
@@ -44,7 +44,7 @@ def test_biases_and_norms_are_not_decayed():
 def test_frozen_parameters_are_left_out():
     model = make_model()
     model[0].requires_grad_(False)
-    optimizer = make_optimizer(model, "adamw", 0.1, 0.05, 0.9, False)
+    optimizer = make_optimizer(model, "adamw", 0.1, 0.05, 0.9)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 

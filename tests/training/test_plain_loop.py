@@ -12,10 +12,10 @@ import onsight
 from onsight.data.index import TRAIN
 from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import opening
-from onsight.training.step import Step
+from onsight.training.step.step import Step
 
 EPOCHS, IMAGES = 2, 402
 
@@ -82,7 +82,7 @@ def trained(cifar, tmp_path, monkeypatch):
         monkeypatch.setattr(Step, "__call__", noted_step)
         monkeypatch.setattr(opening, "open_dataset", noted_open)
         fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": 1, "device": "cpu"}
-        run = onsight.train(cifar, out=tmp_path / "run", story=Silence(), **fields)
+        run = onsight.train(cifar, out=tmp_path / "run", reporter=SilentReporter(), **fields)
         return run, losses, opened[0]
 
     return train

@@ -6,18 +6,18 @@ import types
 
 import pytest
 import torch
-from materials import make_material
+from materials import make_prepared
 
 from onsight.config import make_config
 from onsight.errors import NonFiniteLoss
 from onsight.models import classic
-from onsight.report.console import Silence, Story
+from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import planning, probe
-from onsight.training.planning import apply_way, choose_way
+from onsight.training.autotune.compute_options import COMPUTE_FIELDS, default_options, open_stages
+from onsight.training.autotune.planning import apply_compute, choose_compute
+from onsight.training.autotune.workload import expected_seconds, forward_flops
 from onsight.training.run import train
-from onsight.training.ways import WAY, open_stages, plain_way
-from onsight.training.workload import expected_seconds, forward_flops
 
 CPU = torch.device("cpu")
 FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}
@@ -25,14 +25,14 @@ FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_si
 
 @pytest.fixture
 def timed(monkeypatch):
-    """A function that plants seconds a step by way; how often each was timed."""
+    """A function that plants seconds a step by options; how often each was timed."""
     counts = {}
 
     def plant(seconds):
-        def visits(self, name, way):
+        def visits(self, name, options):
             def visit():
                 counts[name] = counts.get(name, 0) + 1
-                return seconds(way)
+                return seconds(options)
 
             return visit
 
@@ -43,12 +43,16 @@ def timed(monkeypatch):
 
 
 def choose(bars, folder, **fields):
-    config, material = make_material(bars, **(FIELDS | fields))
-    return config, choose_way(config, material, 100.0, folder, Silence())
+    config, prepared = make_prepared(bars, **(FIELDS | fields))
+    return config, choose_compute(config, prepared, 100.0, folder, SilentReporter())
 
 
 def two_cores(monkeypatch):
-    for name in ("onsight.training.plan", "onsight.training.ways", "onsight.training.keptplan"):
+    for name in (
+        "onsight.training.plan",
+        "onsight.training.autotune.compute_options",
+        "onsight.training.autotune.plan_cache",
+    ):
         monkeypatch.setattr(f"{name}.usable_cores", lambda: 2)
 
 
@@ -56,9 +60,13 @@ def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monke
     two_cores(monkeypatch)
     cost = {"bf16": 0.5, "fp32": 1.0}
     layout = {"contiguous": 2.0, "auto": 1.0}
-    timed(lambda way: cost[way["precision"]] * layout[way["memory_format"]] * way["threads"] / 100)
+    timed(
+        lambda options: (
+            cost[options["precision"]] * layout[options["memory_format"]] * options["threads"] / 100
+        )
+    )
     config, plan = choose(bars, tmp_path)
-    chosen = {name: plan[name].value for name in WAY}
+    chosen = {name: plan[name].value for name in COMPUTE_FIELDS}
     assert chosen == {
         "precision": "bf16",
         "threads": 1,
@@ -71,7 +79,7 @@ def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monke
     )
     assert plan["precision"].reason.endswith("1,600 images/s with fp32, 1 thread")
     assert plan["memory_format"].reason.startswith("2.00 times as fast")
-    settled = apply_way(config, plan)
+    settled = apply_compute(config, plan)
     assert (settled.precision, settled.threads, settled.plan) == ("bf16", 1, "default")
     assert [row["images_per_second"] for row in plan["measured"].value][:1] == [800.0]
 
@@ -80,7 +88,7 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     bars, tmp_path, timed, monkeypatch
 ):
     two_cores(monkeypatch)
-    counts = timed(lambda way: 0.01 / way["threads"])
+    counts = timed(lambda options: 0.01 / options["threads"])
     first = choose(bars, tmp_path)[1]
     assert sum(counts.values()) > 0
 
@@ -91,7 +99,7 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
 
     again, number = times_measured()
     assert number == 0
-    assert {n: again[n] for n in WAY} == {n: first[n] for n in WAY}
+    assert {n: again[n] for n in COMPUTE_FIELDS} == {n: first[n] for n in COMPUTE_FIELDS}
     assert times_measured(plan="fresh")[1] > 0
     assert times_measured(budget="5m")[1] > 0
     assert times_measured()[1] == 0
@@ -100,10 +108,12 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     assert times_measured(seed=5)[1] == 0
     with monkeypatch.context() as changed:
         newer = types.SimpleNamespace(__version__="99.0")
-        changed.setattr("onsight.training.keptplan.torch", newer)
+        changed.setattr("onsight.training.autotune.plan_cache.torch", newer)
         assert times_measured()[1] > 0
     with monkeypatch.context() as changed:
-        changed.setattr("onsight.training.keptplan.describe_device", lambda device: "other")
+        changed.setattr(
+            "onsight.training.autotune.plan_cache.describe_device", lambda device: "other"
+        )
         assert times_measured()[1] > 0
     for file in (tmp_path / "plans").iterdir():
         file.write_text("{}")
@@ -111,17 +121,17 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, timed, capsys):
-    timed(lambda way: 0.01)
+    timed(lambda options: 0.01)
     blocked = tmp_path / "file"
     blocked.touch()
-    config, material = make_material(bars, **FIELDS)
-    choose_way(config, material, 100.0, blocked, Story())
+    config, prepared = make_prepared(bars, **FIELDS)
+    choose_compute(config, prepared, 100.0, blocked, Reporter())
     assert "the plan is not kept for the next run" in capsys.readouterr().err
 
 
 def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
     two_cores(monkeypatch)
-    counts = timed(lambda way: 0.01)
+    counts = timed(lambda options: 0.01)
     plan = choose(bars, tmp_path, plan="default")[1]
     assert counts == {}
     assert plan["measured"].reason == "not measured: as asked"
@@ -134,7 +144,7 @@ def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
 
 
 def test_a_short_run_is_not_measured(bars, tmp_path):
-    run = train(bars, out=tmp_path / "run", story=Silence(), epochs=1, **FIELDS)
+    run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
     plan = json.loads((run.path / "plan.json").read_text())
     assert "so short a run" in plan["measured"]["reason"]
 
@@ -203,19 +213,19 @@ def test_out_of_memory_while_measuring_halves_the_parts(bars, monkeypatch):
         4,
         "memory ran out with fewer parts",
     )
-    assert apply_way(config, plan).accumulate == 4
+    assert apply_compute(config, plan).accumulate == 4
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, kept):
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     fields = FIELDS | {"epochs": 2, "cache_folder": str(tmp_path / "cache")}
-    first = train(bars, out=tmp_path / "a", story=Silence(), **fields)
+    first = train(bars, out=tmp_path / "a", reporter=SilentReporter(), **fields)
     saved = tomllib.loads((first.path / "config.toml").read_text())
     assert saved["plan"] == "default"
     assert saved["threads"] > 0
     again = {"config_file": first.path / "config.toml"} if not kept else fields
-    second = train(bars, out=tmp_path / "b", story=Silence(), **again)
+    second = train(bars, out=tmp_path / "b", reporter=SilentReporter(), **again)
     one, other = (
         read_tensors(run.path / "checkpoints" / "best.safetensors")[0] for run in (first, second)
     )
@@ -227,7 +237,7 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
 def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, monkeypatch, capsys):
     real = classic.LeNet.forward
     fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
-    plain = train(bars, out=tmp_path / "plain", story=Silence(), **fields)
+    plain = train(bars, out=tmp_path / "plain", reporter=SilentReporter(), **fields)
 
     def forward(self, inputs):
         if torch.is_grad_enabled() and len(inputs) > 8:
@@ -235,7 +245,7 @@ def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, mo
         return real(self, inputs)
 
     monkeypatch.setattr(classic.LeNet, "forward", forward)
-    run = train(bars, out=tmp_path / "run", story=Story(), **fields)
+    run = train(bars, out=tmp_path / "run", reporter=Reporter(), **fields)
     assert "out of memory: each batch is now computed in 2 parts" in capsys.readouterr().err
     assert json.loads((run.path / "plan.json").read_text())["accumulate"]["value"] == 2
     assert tomllib.loads((run.path / "config.toml").read_text())["accumulate"] == 2
@@ -248,24 +258,24 @@ def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, mo
 def test_the_ways_that_are_tried(monkeypatch):
     two_cores(monkeypatch)
 
-    def material(net, device=CPU):
+    def prepared(net, device=CPU):
         return types.SimpleNamespace(device=device, draft=lambda config: net)
 
-    config, convolving = make_config({}), material(torch.nn.Conv2d(3, 4, 3))
-    plain = plain_way(config, CPU, 2)
+    config, convolving = make_config({}), prepared(torch.nn.Conv2d(3, 4, 3))
+    plain = default_options(config, CPU, 2)
     grid, formats = [stage(plain) for stage in open_stages(config, convolving, 60)]
     assert grid[0] == plain
-    assert [(way["precision"], way["threads"]) for way in grid] == [
+    assert [(options["precision"], options["threads"]) for options in grid] == [
         ("fp32", 2), ("fp32", 1), ("bf16", 2), ("bf16", 1)
     ]  # fmt: skip
-    assert [way["memory_format"] for way in formats] == ["auto", "contiguous"]
-    assert len(open_stages(config, material(torch.nn.Linear(2, 2)), 60)) == 1
+    assert [options["memory_format"] for options in formats] == ["auto", "contiguous"]
+    assert len(open_stages(config, prepared(torch.nn.Linear(2, 2)), 60)) == 1
     assert len(open_stages(config, convolving, 6000)) == 3
-    monkeypatch.setattr("onsight.training.ways.shutil.which", lambda name: None)
+    monkeypatch.setattr("onsight.training.autotune.compute_options.shutil.which", lambda name: None)
     assert len(open_stages(config, convolving, 6000)) == 2
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    gpu = material(convolving.draft(config), torch.device("cuda:0"))
-    assert [way["precision"] for way in open_stages(config, gpu, 60)[0](plain)] == [
+    gpu = prepared(convolving.draft(config), torch.device("cuda:0"))
+    assert [options["precision"] for options in open_stages(config, gpu, 60)[0](plain)] == [
         "bf16", "fp32", "fp16"
     ]  # fmt: skip
 

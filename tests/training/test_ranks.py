@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onsight.training.world import World
+from onsight.training.ranks.world import World
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ranked
@@ -50,7 +50,7 @@ def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared, 
 
 def test_the_watch_sees_forward_and_backward_of_every_step(shared):
     plain = shared["trained"]["plain"]
-    assert plain["arrived"] == 2 * len(plain["losses"])
+    assert plain["syncs"] == 2 * len(plain["losses"])
 
 
 def test_the_steps_learn(alone):

@@ -7,16 +7,16 @@ from torch import nn
 
 import onsight
 from onsight.data.loader import Pictures
-from onsight.data.views import Normalization
-from onsight.evaluation.outcome import BATCH_SIZE
+from onsight.data.normalization import Normalization
+from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.models.classifier import Classifier
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import recalibrate
-from onsight.training.recalibrate import recalibrate_norms
+from onsight.training.step.recalibrate import recalibrate_norms
 
 CPU = torch.device("cpu")
-FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "story": Silence()}
+FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
 def make_pictures(count):

@@ -11,12 +11,11 @@ from tensorboard.summary.writer import event_file_writer
 
 import onsight
 from onsight.errors import Interrupted
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import finish, world
-from onsight.training.progress import line_steps
-from onsight.training.record import Record
-from onsight.training.step import Step
+from onsight.training.run_folder.record import Record
+from onsight.training.step.step import Step
 
 TAGS = {
     "loss/train": "train_loss",
@@ -33,7 +32,7 @@ SETTINGS = {
     "batch_size": 20,  # 5 steps an epoch: the last makes no line
     "epochs": 3,
     "threads": 1,
-    "log_images": 40,
+    "log_every_steps": 2,
     "test_each_epoch": True,
     "keep_epochs": True,
 }
@@ -53,7 +52,7 @@ class StopAfter:
 
 
 def train(bars, out, **fields):
-    return onsight.train(bars, out=out, story=Silence(), **SETTINGS | fields)
+    return onsight.train(bars, out=out, reporter=SilentReporter(), **SETTINGS | fields)
 
 
 def rows_of(run):
@@ -105,7 +104,7 @@ def recorded(request, bars, tmp_path, monkeypatch, step_losses):
         patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
         with pytest.raises(Interrupted):
             train(bars, out)
-    return onsight.train(bars, out=out, resume=True, story=Silence())
+    return onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
 
 
 def test_tensorboard_equals_the_rows_and_the_lines(recorded, step_losses):
@@ -157,22 +156,6 @@ def test_a_killed_run_leaves_no_point_that_its_resumption_tells_anew(tmp_path):
     assert scalars["loss/train"] == [(1, 1.0), (2, 20.0)]
     assert scalars_of(tmp_path / "tensorboard" / "steps")["loss/train"] == [(5, -1.0), (10, 2.0)]
     assert [row["epoch"] for row in rows_of(tmp_path)] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("images", "batch", "steps"),
-    [
-        (8000, 4, 2000),
-        (8000, 32, 200),
-        (8000, 64, 100),
-        (8000, 1, 5000),
-        (8000, 8000, 1),
-        (10, 128, 1),
-        (0, 4, 0),
-    ],
-)
-def test_lines_come_at_round_steps(images, batch, steps):
-    assert line_steps(images, batch) == steps
 
 
 def test_every_epochs_model_file_is_that_epochs_network(recorded, bars):

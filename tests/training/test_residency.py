@@ -15,10 +15,10 @@ import onsight
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.loader import Pictures
+from onsight.data.normalization import Normalization
 from onsight.data.sources.find import find_source
-from onsight.data.views import Normalization
 from onsight.errors import ConfigError, DataError
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import plan as plan_module
 from onsight.training.build import make_augmentation, place_pictures
@@ -33,7 +33,7 @@ FAST = {
     "image_size": "24",
     "crop_area": 0.5,
     "learning_rate": 0.01,
-    "story": Silence(),
+    "reporter": SilentReporter(),
 }
 
 
@@ -244,8 +244,10 @@ def test_a_streamed_run_goes_on_as_if_never_stopped(streamed, photos, tmp_path, 
     for path in lost:
         path.with_suffix(".away").rename(path)
     with pytest.raises(ConfigError, match="residency would change"):
-        onsight.train(data, out=tmp_path / "run", resume=True, residency="map", story=Silence())
-    resumed = onsight.train(data, out=tmp_path / "run", resume=True, story=Silence())
+        onsight.train(
+            data, out=tmp_path / "run", resume=True, residency="map", reporter=SilentReporter()
+        )
+    resumed = onsight.train(data, out=tmp_path / "run", resume=True, reporter=SilentReporter())
     assert_equal_weights(resumed, streamed)
 
 

@@ -27,12 +27,12 @@ from onsight.errors import (
     NonFiniteLoss,
     OutputError,
 )
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import world
-from onsight.training.folder import claim_folder
+from onsight.training.run_folder.folder import claim_folder
 
-FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "story": Silence()}
+FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
 def weights_of(run_folder):
@@ -133,7 +133,7 @@ def test_names_folders_and_container_do_not_matter(bars, tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         Image.open(path).save(target)
     archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", renamed)
-    onsight.train(archive, out=tmp_path / "archive", **FAST, cache=False)
+    onsight.train(archive, out=tmp_path / "archive", **FAST, cache_folder="none")
     assert_equal_weights(tmp_path / "folders", tmp_path / "archive")
 
 
@@ -164,7 +164,7 @@ def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(bars, tmp_path, monk
             with pytest.raises(Interrupted, match="--resume") as stopped:
                 onsight.train(bars, out=out, **settings)
         assert stopped.value.exit_code == 143
-        resumed = onsight.train(bars, out=out, resume=True, story=Silence())
+        resumed = onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
         assert_equal_weights(whole.path, out)
         assert resumed.results["confusion"] == whole.results["confusion"]
         again = rows_of_metrics(out)
@@ -193,8 +193,8 @@ def command(*words, **options):
 
 
 def finish(process):
-    _, story = process.communicate(timeout=120)
-    assert process.returncode == 0, story
+    _, reporter = process.communicate(timeout=120)
+    assert process.returncode == 0, reporter
 
 
 def wait_for(path, process, seconds=60):
@@ -213,25 +213,25 @@ def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, number):
     process = command(*words, "--out", out)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)
-    _, story = process.communicate(timeout=60)
+    _, reporter = process.communicate(timeout=60)
     expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
     if process.returncode != 0:  # it may have been finished already
         assert process.returncode == expected[number]
         if number != signal.SIGKILL:
-            assert "--resume" in story
+            assert "--resume" in reporter
     finish(command("train", bars, "--out", out, "--resume"))
     assert_equal_weights(tmp_path / "whole", out)
 
 
 def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
     with pytest.raises(ConfigError, match="epochs would change"):
-        onsight.train(bars, out=trained.path, resume=True, story=Silence(), epochs=9)
-    onsight.train(bars, out=trained.path, resume=True, story=Silence(), epochs=3)
+        onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter(), epochs=9)
+    onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter(), epochs=3)
     Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
     with pytest.raises(DataError, match="the pictures changed"):
-        onsight.train(bars, out=trained.path, resume=True, story=Silence())
+        onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter())
     with pytest.raises(OutputError, match="nothing to resume"):
-        onsight.train(bars, out=tmp_path / "no such", resume=True, story=Silence())
+        onsight.train(bars, out=tmp_path / "no such", resume=True, reporter=SilentReporter())
 
 
 def test_a_folder_in_use_is_refused(bars, tmp_path):
@@ -259,13 +259,15 @@ def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
     (tmp_path / "killed").mkdir()  # what such a run leaves: its config and nothing else
     shutil.copy(whole.path / "config.toml", tmp_path / "killed")
     with pytest.raises(DataError):  # a slip in DATA must not cost the settings
-        onsight.train(tmp_path / "slip", out=tmp_path / "killed", resume=True, story=Silence())
-    onsight.train(bars, out=tmp_path / "killed", resume=True, story=Silence())
+        onsight.train(
+            tmp_path / "slip", out=tmp_path / "killed", resume=True, reporter=SilentReporter()
+        )
+    onsight.train(bars, out=tmp_path / "killed", resume=True, reporter=SilentReporter())
     assert_equal_weights(whole.path, tmp_path / "killed")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
     with pytest.raises(OutputError, match="holds no run"):
-        onsight.train(bars, out=tmp_path / "foreign", resume=True, story=Silence())
+        onsight.train(bars, out=tmp_path / "foreign", resume=True, reporter=SilentReporter())
 
 
 class TutorialNet(nn.Module):
@@ -309,7 +311,7 @@ def test_optimizers_with_odd_settings_resume_to_the_same_bits(bars, tmp_path, mo
         patch.setattr(world, "StopRequest", lambda: StopAfter(4))
         with pytest.raises(Interrupted):
             onsight.train(bars, out=tmp_path / "stopped", **fields)
-    onsight.train(bars, out=tmp_path / "stopped", resume=True, story=Silence())
+    onsight.train(bars, out=tmp_path / "stopped", resume=True, reporter=SilentReporter())
     assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
@@ -326,7 +328,9 @@ def test_a_network_that_draws_its_own_numbers_resumes_to_the_same_bits(bars, tmp
         with pytest.raises(Interrupted):
             onsight.train(bars, out=tmp_path / "stopped", model=fresh[0], **FAST)
     torch.rand(100)  # whatever was drawn since
-    onsight.train(bars, out=tmp_path / "stopped", model=fresh[1], resume=True, story=Silence())
+    onsight.train(
+        bars, out=tmp_path / "stopped", model=fresh[1], resume=True, reporter=SilentReporter()
+    )
     assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
@@ -394,7 +398,10 @@ def test_class_weights_freeze_and_the_tutorials_loss(bars, tmp_path):
 
 def test_a_config_reads_back_as_what_a_run_saved(bars, tmp_path, trained):
     onsight.train(
-        bars, out=tmp_path / "again", config_file=trained.path / "config.toml", story=Silence()
+        bars,
+        out=tmp_path / "again",
+        config_file=trained.path / "config.toml",
+        reporter=SilentReporter(),
     )
     assert_equal_weights(trained.path, tmp_path / "again")
 
@@ -454,7 +461,7 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, monkey
         onsight.train(bars, out=tmp_path / "full", **FAST)
     monkeypatch.setattr(os, "fsync", real)
     monkeypatch.setattr(checkpoint, "write_tensors", real_save)
-    onsight.train(bars, out=tmp_path / "full", resume=True, story=Silence())
+    onsight.train(bars, out=tmp_path / "full", resume=True, reporter=SilentReporter())
     assert_equal_weights(run.path, tmp_path / "full")
 
 

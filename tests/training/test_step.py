@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from onsight.training.ema import MovingAverage
-from onsight.training.ledger import NonFiniteStepError
-from onsight.training.losses import make_loss
-from onsight.training.optim import make_optimizer
-from onsight.training.step import Step
+from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.training.step.ema import MovingAverage
+from onsight.training.step.losses import make_loss
+from onsight.training.step.optim import make_optimizer
+from onsight.training.step.step import Step
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def make_batches(count=6, size=8):
 
 
 def make_step(model, weights=None, **options):
-    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9, False)
+    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9)
     loss = make_loss("cross-entropy", 0.0, weights)
     return Step(model, loss, optimizer, precision="fp32", device=CPU, **options)
 
@@ -90,7 +90,7 @@ def test_a_bad_loss_changes_nothing(bad, accumulate):
 def test_bf16_trains_and_stays_close():
     model = make_model()
     loss = make_loss("cross-entropy", 0.0, None)
-    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9, False)
+    optimizer = make_optimizer(model, "sgd", 0.1, 0.0, 0.9)
     step = Step(model, loss, optimizer, precision="bf16", device=CPU)
     exact = make_step(make_model())
     for inputs, labels in make_batches():

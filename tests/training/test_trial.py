@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from materials import make_material
+from materials import make_prepared
 
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.models.file import load_model_file
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
+from onsight.training.autotune.trial import Trial, measure_seconds
 from onsight.training.run import train
-from onsight.training.trial import Trial, measure_seconds
 
 CPU = torch.device("cpu")
 WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant"}
@@ -16,7 +16,7 @@ WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant
 
 def make_trial(bars, **fields):
     fixed = {"learning_rate": 0.01, "precision": "fp32", "threads": 1}
-    return Trial(*make_material(bars, **(fixed | WHOLE | fields)))
+    return Trial(*make_prepared(bars, **(fixed | WHOLE | fields)))
 
 
 def test_its_steps_are_those_of_a_run(bars, tmp_path):
@@ -24,7 +24,9 @@ def test_its_steps_are_those_of_a_run(bars, tmp_path):
     assert len(trial.ids) == 120
     trial.at(20)(12)
     fields = WHOLE | {"learning_rate": 0.01, "threads": 1}
-    run = train(bars, out=tmp_path / "run", story=Silence(), epochs=2, batch_size=20, **fields)
+    run = train(
+        bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=2, batch_size=20, **fields
+    )
     trained = load_model_file(run.path).weights
     for name, tensor in trial.step.model.state_dict().items():
         assert torch.equal(tensor, trained[name]), name

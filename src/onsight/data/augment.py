@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onsight.data import transforms
 from onsight.data.loader import Batch
-from onsight.data.views import Normalization
+from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
 
 _LOG_RATIO = math.log(4 / 3)  # aspect of a random-resized crop, either way
@@ -30,7 +30,6 @@ class Augmentation:
     """
 
     flip: bool = False
-    flip_alternates: bool = False
     translate: float = 0.0
     crop_area: float = 1.0
     rotate_degrees: float = 0.0
@@ -65,10 +64,7 @@ class Augmentation:
         if not columns:
             return {}
         drawn = uniform(seed, epoch, ids, columns)
-        numbers = dict(zip(columns, drawn.unbind(1), strict=True))
-        if self.flip and self.flip_alternates:
-            numbers[FLIP] = _alternating(seed, epoch, ids)
-        return numbers
+        return dict(zip(columns, drawn.unbind(1), strict=True))
 
     def apply(
         self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
@@ -172,15 +168,6 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
     accepted = (total <= 1) & (total > 0)
     chosen = accepted.int().argmax(dim=1, keepdim=True)
     return (first / total.clamp(min=1e-300)).gather(1, chosen).squeeze(1).float()
-
-
-def _alternating(seed: int, epoch: int, ids: Tensor) -> Tensor:
-    """Flip numbers (B,) that mirror a picture in every second epoch, in the first by a coin.
-
-    Two epochs in a row then show both views of every picture (Jordan, arXiv:2404.00498).
-    """
-    first = uniform(seed, 0, ids, [FLIP]).squeeze(1)
-    return torch.where((first < 0.5) ^ (epoch % 2 == 1), 0.0, 0.5)
 
 
 def _whole_shift(numbers: Tensor, share: float, side: int) -> Tensor:

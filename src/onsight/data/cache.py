@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+NOWHERE = "none"
 
-def cache_folder(asked: str = "", keep: bool = True) -> Path | None:
-    """The folder asked for, else $ONSIGHT_CACHE, else the user's; None if nothing is kept."""
-    if not keep:
+
+def find_cache_folder(asked: str = "") -> Path | None:
+    """The folder asked for, else $ONSIGHT_CACHE, else the user's; None for "none"."""
+    if asked == NOWHERE:
         return None
     if asked:
         return Path(asked).expanduser()

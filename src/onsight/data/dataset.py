@@ -13,7 +13,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.decode import PictureFormat, probe
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
-from onsight.data.loader import Pictures, Shelf
+from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
@@ -40,7 +40,7 @@ class Dataset:
     """
 
     pack: Pack
-    pictures: Shelf
+    pictures: BatchSource
     format: PictureFormat
     packed_size: Choice[tuple[int, int]]
     splits: NDArray[np.int8]
@@ -148,7 +148,7 @@ def open_dataset(
     leaked = leaks(pack.digests, splits)
     left_out = [_leak(pack, int(row)) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
-    pictures, shown = _shelve(pack, source, config, threads)
+    pictures, shown = _batch_source(pack, source, config, threads)
     dataset = Dataset(
         pack=pack,
         pictures=pictures,
@@ -164,9 +164,9 @@ def open_dataset(
     return dataset
 
 
-def _shelve(
+def _batch_source(
     pack: Pack, source: Source, config: Config, threads: int
-) -> tuple[Shelf, PictureFormat]:
+) -> tuple[BatchSource, PictureFormat]:
     """Where the pictures come from, and how evaluation prepares each."""
     if config.residency != "stream":
         return Pictures.of(pack), pack.format

@@ -15,16 +15,16 @@ from onsight.randomness import permutation
 class Batch(NamedTuple):
     """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers.
 
-    whole: labels of the whole batch, of which these pictures may be one rank's share.
+    global_labels: labels of the whole batch, of which these pictures may be one rank's share.
     """
 
     images: Tensor
     labels: Tensor
     ids: Tensor
-    whole: Tensor
+    global_labels: Tensor
 
 
-class Shelf(Protocol):
+class BatchSource(Protocol):
     """Where batches come from: pictures that lie there decoded, or are decoded when wanted."""
 
     @property
@@ -35,8 +35,10 @@ class Shelf(Protocol):
     def device(self) -> torch.device:
         """Where the batches lie."""
 
-    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
-        """A batch for each int64 (B,) of picture numbers; moment: (seed, epoch) in training."""
+    def batches(
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+    ) -> Iterator[Batch]:
+        """A batch for each int64 (B,) of picture numbers; epoch_key: (seed, epoch) in training."""
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """The labels of these pictures. ids: int64 (B,)."""
@@ -88,8 +90,10 @@ class Pictures:
         pixels = torch.empty_like(self.pixels, pin_memory=locked).copy_(self.pixels)
         return Pictures(pixels, self.rows, self.labels, self.shape)
 
-    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
-        """The batch of each share of picture numbers, the same at any moment."""
+    def batches(
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+    ) -> Iterator[Batch]:
+        """The batch of each share of picture numbers, the same in every epoch."""
         for ids in shares:
             yield self.gather(ids)
 
@@ -114,7 +118,7 @@ class Loader:
     last the first), for mixing.
     """
 
-    pictures: Shelf
+    pictures: BatchSource
     ids: Tensor
     batch_size: int
     device: torch.device
@@ -132,26 +136,26 @@ class Loader:
         """The shuffled batches of an epoch, from a step on."""
         order = self.ids[permutation(seed, epoch, len(self.ids))]
         steps = range(first_step, self.steps)
-        wholes = [self._whole(order, step) for step in steps]
-        return self._delivered(self._shared(wholes, (seed, epoch)))
+        global_batches = [self._global_batch(order, step) for step in steps]
+        return self._delivered(self._shared(global_batches, (seed, epoch)))
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; over several ranks, each picture at one of them."""
         shares = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
         return self._delivered(self.pictures.batches(shares[self.rank :: self.ranks], None))
 
-    def _whole(self, order: Tensor, step: int) -> Tensor:
+    def _global_batch(self, order: Tensor, step: int) -> Tensor:
         start = step * self.batch_size
         return order[start:] if step == self.steps - 1 else order[start : start + self.batch_size]
 
-    def _shared(self, wholes: list[Tensor], moment: tuple[int, int]) -> Iterator[Batch]:
-        """This rank's share of each whole batch of picture numbers."""
+    def _shared(self, global_batches: list[Tensor], epoch_key: tuple[int, int]) -> Iterator[Batch]:
+        """This rank's share of each global batch of picture numbers."""
         if self.ranks == 1 and not self.with_next:
-            yield from self.pictures.batches(wholes, moment)
+            yield from self.pictures.batches(global_batches, epoch_key)
             return
-        batches = self.pictures.batches(map(self._share, wholes), moment)
-        for batch, ids in zip(batches, wholes, strict=True):
-            yield batch._replace(whole=self.pictures.labels_of(ids))
+        batches = self.pictures.batches(map(self._share, global_batches), epoch_key)
+        for batch, ids in zip(batches, global_batches, strict=True):
+            yield batch._replace(global_labels=self.pictures.labels_of(ids))
 
     def _share(self, ids: Tensor) -> Tensor:
         mine = ids.tensor_split(self.ranks)[self.rank]

@@ -71,17 +71,19 @@ class Stream:
         """The labels of these pictures. ids: int64 (B,)."""
         return self.labels[ids]
 
-    def batches(self, shares: Iterable[Tensor], moment: tuple[int, int] | None) -> Iterator[Batch]:
+    def batches(
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+    ) -> Iterator[Batch]:
         """The batch of each share of picture numbers, a few decoded ahead.
 
-        moment: (seed, epoch) draws the crops to train on; None shows whole pictures. Raises
+        epoch_key: (seed, epoch) draws the crops to train on; None shows whole pictures. Raises
         DataError at a picture that can no longer be decoded.
         """
         under_way: deque[_Begun] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
             for ids in shares:
-                under_way.append(self._begin(pool, ids, moment))
+                under_way.append(self._begin(pool, ids, epoch_key))
                 if len(under_way) > _AHEAD:
                     yield _finished(under_way.popleft())
             while under_way:
@@ -90,11 +92,11 @@ class Stream:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _begin(
-        self, pool: ThreadPoolExecutor, ids: Tensor, moment: tuple[int, int] | None
+        self, pool: ThreadPoolExecutor, ids: Tensor, epoch_key: tuple[int, int] | None
     ) -> _Begun:
         images = torch.empty((len(ids), *self.shape), dtype=torch.uint8)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
-        windows = self._windows(ids, moment)
+        windows = self._windows(ids, epoch_key)
         tasks = []
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -102,11 +104,11 @@ class Stream:
         labels = self.labels_of(ids)
         return _Begun(Batch(images, labels, ids, labels), tasks)
 
-    def _windows(self, ids: Tensor, moment: tuple[int, int] | None) -> _Windows:
-        if moment is None or self.crop_area == 1:
+    def _windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> _Windows:
+        if epoch_key is None or self.crop_area == 1:
             return [None] * len(ids)
         columns = [AREA, RATIO, CROP_Y, CROP_X]
-        drawn = uniform(*moment, ids, columns).unbind(1)
+        drawn = uniform(*epoch_key, ids, columns).unbind(1)
         sides = crop_windows(self.crop_area, dict(zip(columns, drawn, strict=True)))
         return [Window(*sides) for sides in torch.stack(sides, dim=1).tolist()]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from onsight.data.cache import cache_folder
+from onsight.data.cache import find_cache_folder
 from onsight.doctor.line import Line
 from onsight.report.rates import rate_words
 from onsight.report.words import data_size
@@ -67,7 +67,7 @@ def check_cache(seconds: float = _WALK_SECONDS) -> Line:
 
 
 def _cache() -> Path:
-    folder = cache_folder()
+    folder = find_cache_folder()
     assert folder is not None  # it is kept, unless asked otherwise
     return folder.absolute()
 

@@ -26,7 +26,7 @@ _TORCH_SAID_LENGTH = 200
 
 
 @dataclass(frozen=True)
-class Sight:
+class LastSeen:
     """The GPUs of this machine as the NVIDIA driver and as torch see them.
 
     seen: torch's names, such as cuda:0. torch_said: its own warning, if it gave one.
@@ -62,7 +62,7 @@ def check_gpus() -> Line:
     if driver is None:
         return _without_driver(seen)
     cuda = [name for name in seen if name.startswith("cuda")]
-    sight = Sight(driver, cuda, _torch_cuda(), torch_said, _figures(driver, seen))
+    sight = LastSeen(driver, cuda, _torch_cuda(), torch_said, _figures(driver, seen))
     judged = (judge(sight) for judge in _JUDGES)
     return next(line for line in judged if line)
 
@@ -88,7 +88,7 @@ def _without_driver(seen: list[str]) -> Line:
     )
 
 
-def _driver_answers(sight: Sight) -> Line | None:
+def _driver_answers(sight: LastSeen) -> Line | None:
     trouble = sight.driver.trouble
     if not trouble or sight.seen:
         return None
@@ -102,7 +102,7 @@ def _driver_answers(sight: Sight) -> Line | None:
     return sight.line("problem", f"The NVIDIA driver does not answer: {trouble}", remedy)
 
 
-def _driver_has_gpus(sight: Sight) -> Line | None:
+def _driver_has_gpus(sight: LastSeen) -> Line | None:
     if sight.driver.gpus or sight.seen:
         return None
     return sight.line(
@@ -111,7 +111,7 @@ def _driver_has_gpus(sight: Sight) -> Line | None:
     )
 
 
-def _torch_is_for_cuda(sight: Sight) -> Line | None:
+def _torch_is_for_cuda(sight: LastSeen) -> Line | None:
     if sight.torch_cuda:
         return None
     kind = "built for ROCm" if torch.version.hip else "a CPU-only build"
@@ -123,7 +123,7 @@ def _torch_is_for_cuda(sight: Sight) -> Line | None:
     )
 
 
-def _container_has_gpus(sight: Sight) -> Line | None:
+def _container_has_gpus(sight: LastSeen) -> Line | None:
     if sight.seen or sight.driver.answers or _CONTROL.exists():
         return None
     return sight.line(
@@ -135,7 +135,7 @@ def _container_has_gpus(sight: Sight) -> Line | None:
     )
 
 
-def _driver_is_new_enough(sight: Sight) -> Line | None:
+def _driver_is_new_enough(sight: LastSeen) -> Line | None:
     served, needed = sight.driver.cuda, sight.torch_cuda
     if sight.seen or not served or not needed or served[0] >= needed[0]:
         return None
@@ -150,7 +150,7 @@ def _driver_is_new_enough(sight: Sight) -> Line | None:
     )
 
 
-def _none_is_hidden(sight: Sight) -> Line | None:
+def _none_is_hidden(sight: LastSeen) -> Line | None:
     hides = os.environ.get(_HIDES)
     if hides is None or not sight.hidden:
         return None
@@ -161,7 +161,7 @@ def _none_is_hidden(sight: Sight) -> Line | None:
     )
 
 
-def _torch_sees_all(sight: Sight) -> Line | None:
+def _torch_sees_all(sight: LastSeen) -> Line | None:
     if not sight.hidden:
         return None
     said = f" It says: {sight.torch_said}" if sight.torch_said else ""
@@ -172,7 +172,7 @@ def _torch_sees_all(sight: Sight) -> Line | None:
     )
 
 
-def _kernels_are_there(sight: Sight) -> Line | None:
+def _kernels_are_there(sight: LastSeen) -> Line | None:
     built = torch.cuda.get_arch_list()
     capabilities = _capabilities(sight)
     missing = [name for name, one in capabilities.items() if unsupported(built, one)]
@@ -187,7 +187,7 @@ def _kernels_are_there(sight: Sight) -> Line | None:
     )
 
 
-def _all_is_well(sight: Sight) -> Line:
+def _all_is_well(sight: LastSeen) -> Line:
     cudnn = sight.figures["cudnn"]
     return sight.line(
         "ok",
@@ -199,7 +199,7 @@ def _all_is_well(sight: Sight) -> Line:
     )
 
 
-_JUDGES: tuple[Callable[[Sight], Line | None], ...] = (
+_JUDGES: tuple[Callable[[LastSeen], Line | None], ...] = (
     _driver_answers,
     _driver_has_gpus,
     _torch_is_for_cuda,
@@ -221,7 +221,7 @@ def _seen_by_torch() -> tuple[list[str], str]:
     return names, said[:_TORCH_SAID_LENGTH]
 
 
-def _capabilities(sight: Sight) -> dict[str, Version]:
+def _capabilities(sight: LastSeen) -> dict[str, Version]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own on the same matter
         return {name: torch.cuda.get_device_capability(name) for name in sight.seen}

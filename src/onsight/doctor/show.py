@@ -45,7 +45,7 @@ def verdict(lines: Sequence[Line]) -> str:
         also = f" and {counted(warnings, 'warning')}" if warnings else ""
         return (
             f"{counted(problems, 'problem')}{also}. A problem stops runs or leaves hardware "
-            "unused: mend it first."
+            "unused: fix it first."
         )
     if warnings:
         return (

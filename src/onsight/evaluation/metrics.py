@@ -1,4 +1,4 @@
-"""Results from an outcome: counts first, one division at the end, an interval to each share."""
+"""Results from per-image predictions: counted first, divided once, an interval to each share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,28 +7,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.evaluation.intervals import wilson
-from onsight.evaluation.outcome import Outcome
+from onsight.evaluation.per_image import PerImageResults
 
 _BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
 _MOST_CLASSES = 1000  # a larger confusion matrix serves nobody
 
 
-def summarise(outcome: Outcome, classes: Sequence[str]) -> dict[str, Any]:
-    """All results of an outcome as plain values; shares are None where n is 0."""
-    images = len(outcome)
-    right = int((outcome.labels == outcome.predicted).sum())
+def summarise(per_image: PerImageResults, classes: Sequence[str]) -> dict[str, Any]:
+    """All results as plain values; shares are None where n is 0."""
+    images = len(per_image)
+    right = int((per_image.labels == per_image.predicted).sum())
     results: dict[str, Any] = {"images": images, **share("accuracy", right, images)}
-    results["loss"] = float(outcome.losses.sum(dtype=np.float64)) / images if images else None
+    results["loss"] = float(per_image.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
-        results |= share("top5", int(outcome.in_top5.sum()), images)
+        results |= share("top5", int(per_image.in_top5.sum()), images)
     else:
         results["top5"] = None
-    calibration = calibration_bins(outcome)
+    calibration = calibration_bins(per_image)
     results["expected_calibration_error"] = expected_calibration_error(calibration, images)
     results["calibration"] = calibration
-    results["classes"] = class_results(outcome, classes)
+    results["classes"] = class_results(per_image, classes)
     results["confusion"] = (
-        confusion_matrix(outcome, len(classes)).tolist() if len(classes) <= _MOST_CLASSES else None
+        confusion_matrix(per_image, len(classes)).tolist()
+        if len(classes) <= _MOST_CLASSES
+        else None
     )
     return results
 
@@ -41,26 +43,26 @@ def share(name: str, successes: int, count: int) -> dict[str, float | None]:
     return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
 
 
-def views_results(outcome: Outcome, views: str) -> dict[str, Any]:
-    """The accuracy of an outcome whose probabilities are means over the named views."""
-    right = int((outcome.labels == outcome.predicted).sum())
-    named = {"views": views, "views_images": len(outcome)}
-    return named | share("views_accuracy", right, len(outcome))
+def tta_results(per_image: PerImageResults, views: str) -> dict[str, Any]:
+    """The accuracy where probabilities are means over the views of each image."""
+    right = int((per_image.labels == per_image.predicted).sum())
+    named = {"views": views, "views_images": len(per_image)}
+    return named | share("views_accuracy", right, len(per_image))
 
 
-def confusion_matrix(outcome: Outcome, classes: int) -> NDArray[np.int64]:
+def confusion_matrix(per_image: PerImageResults, classes: int) -> NDArray[np.int64]:
     """Counts (K, K): rows are labels, columns predictions."""
-    cells = outcome.labels * classes + outcome.predicted
+    cells = per_image.labels * classes + per_image.predicted
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def class_results(outcome: Outcome, classes: Sequence[str]) -> list[dict[str, Any]]:
+def class_results(per_image: PerImageResults, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Recall, precision, one-against-the-rest accuracy and F1 of each class."""
-    count, total = len(classes), len(outcome)
-    right = outcome.labels == outcome.predicted
-    true = np.bincount(outcome.labels[right], minlength=count)
-    images = np.bincount(outcome.labels, minlength=count)
-    predicted = np.bincount(outcome.predicted, minlength=count)
+    count, total = len(classes), len(per_image)
+    right = per_image.labels == per_image.predicted
+    true = np.bincount(per_image.labels[right], minlength=count)
+    images = np.bincount(per_image.labels, minlength=count)
+    predicted = np.bincount(per_image.predicted, minlength=count)
     rows = []
     for number, name in enumerate(classes):
         hits, present, said = int(true[number]), int(images[number]), int(predicted[number])
@@ -78,12 +80,12 @@ def class_results(outcome: Outcome, classes: Sequence[str]) -> list[dict[str, An
     return rows
 
 
-def calibration_bins(outcome: Outcome) -> list[dict[str, Any]]:
+def calibration_bins(per_image: PerImageResults) -> list[dict[str, Any]]:
     """Mean confidence and accuracy in 15 bins of equal width of the confidence."""
-    place = np.clip(np.ceil(outcome.confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    place = np.clip(np.ceil(per_image.confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
     images = np.bincount(place, minlength=_BINS)
-    confidence = np.bincount(place, outcome.confidence.astype(np.float64), minlength=_BINS)
-    right = np.bincount(place, outcome.labels == outcome.predicted, minlength=_BINS)
+    confidence = np.bincount(place, per_image.confidence.astype(np.float64), minlength=_BINS)
+    right = np.bincount(place, per_image.labels == per_image.predicted, minlength=_BINS)
     return [
         {
             "low": number / _BINS,

@@ -26,7 +26,7 @@ def explain_any(
 ) -> None:
     """Explain and print. given: fields named on the command line; layers: recipe and config file.
 
-    Raises UserError for what the user can mend.
+    Raises UserError for what the user can fix.
     """
     if subject.endswith(".py"):
         if given or compared or any(layers):

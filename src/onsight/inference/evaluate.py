@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onsight.data.cache import cache_folder
+from onsight.data.cache import find_cache_folder
 from onsight.data.index import Index, Problem
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pack import Pack, open_pack
@@ -19,13 +19,13 @@ from onsight.data.packing import Job
 from onsight.data.sources.find import find_source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
-from onsight.evaluation.metrics import summarise, views_results
-from onsight.evaluation.outcome import BATCH_SIZE, observe
+from onsight.evaluation.metrics import summarise, tta_results
+from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
-from onsight.models.manyviews import ManyViews
-from onsight.report.console import Silence, Story
+from onsight.models.tta import TestTimeAugmentation
+from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
 
@@ -34,27 +34,28 @@ def evaluate(
     data: str | Path,
     *,
     device: str = "auto",
-    layout: str = "auto",
-    cache: bool = True,
+    data_format: str = "auto",
+    cache_folder: str = "",
     module: nn.Module | str | None = None,
     csv: Path | None = None,
-    views: str = "one",
-    story: Story | None = None,
+    tta: str = "one",
+    reporter: Reporter | None = None,
 ) -> dict[str, Any]:
     """Evaluate a run folder or model file; returns the results as plain values.
 
     Pictures identical to one that trained or chose the model are left out and counted
-    under `seen`. csv: where to write every evaluated picture's row; views: whether to tell the
-    accuracy of several views of each picture too, as the config's test_views. Raises UserError.
+    under `seen`. csv: where to write every evaluated picture's row; tta: whether to tell the
+    accuracy of several tta of each picture too, as the config's tta. Raises UserError.
     """
-    story = story or Silence()
+    reporter = reporter or SilentReporter()
     predictor = load(model, device=device, module=module)
-    forward = None if views == "one" else ManyViews(predictor.classifier, views)
-    source = find_source(str(data), layout, cache_folder(keep=cache))
-    story.say(f"data: {source.found}")
-    with story.bar("decode", len(source.index)) as bar:
+    forward = None if tta == "one" else TestTimeAugmentation(predictor.classifier, tta)
+    kept = find_cache_folder(cache_folder)
+    source = find_source(str(data), data_format, kept)
+    reporter.say(f"data: {source.found}")
+    with reporter.bar("decode", len(source.index)) as bar:
         job = Job(source, predictor.format, threads=usable_cores(), progress=bar.advance)
-        pack = open_pack(job, cache_folder(keep=cache))
+        pack = open_pack(job, kept)
     pack, strangers = _with_classes_of(predictor, pack)
     seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
     known = pack.index.labels >= 0
@@ -68,19 +69,19 @@ def evaluate(
         )
     begun = time.perf_counter()
     loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
-    outcome = observe(predictor.classifier, loader.in_order())
+    per_image = evaluate_batches(predictor.classifier, loader.in_order())
     seconds = time.perf_counter() - begun
     if csv:
-        write_predictions(csv, outcome, pack.index)
+        write_predictions(csv, per_image, pack.index)
     return {
-        **summarise(outcome, predictor.classes),
-        **(views_results(observe(forward, loader.in_order()), views) if forward else {}),
+        **summarise(per_image, predictor.classes),
+        **(tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}),
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,
-        "images_per_second": len(outcome) / seconds,
+        "images_per_second": len(per_image) / seconds,
         "seen": int(((seen | copies) & known).sum()),
-        "used": len(outcome),
+        "used": len(per_image),
         "problems": len(source.problems) + len(pack.problems) + len(strangers),
         "problem_rows": [*source.problems, *pack.problems, *strangers],
     }

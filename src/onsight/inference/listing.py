@@ -12,7 +12,7 @@ from torch import nn
 from onsight.files import write_atomically
 from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
-from onsight.report.console import Story
+from onsight.report.console import Reporter
 from onsight.report.words import fixed_percent
 
 _HEADER = ("path", "predicted", "probability", "problem")
@@ -32,7 +32,7 @@ def list_predictions(
 
     grid: a PNG file to draw the first pictures into. Raises UserError, DiskError.
     """
-    story = Story()
+    reporter = Reporter()
     if grid:
         from onsight.inference.grid import check_grid_place, save_grid  # loads matplotlib
 
@@ -40,7 +40,7 @@ def list_predictions(
     inputs = input_paths(paths)
     predictor = load(model, device=device, module=module)
     predictions = []
-    with story.bar("predict", len(inputs)) as bar:
+    with reporter.bar("predict", len(inputs)) as bar:
         for prediction in predictor.predictions(inputs):
             predictions.append(prediction)
             bar.advance(1)
@@ -52,10 +52,10 @@ def list_predictions(
     elif not as_json:
         for line in _lines(predictions):
             _print(line)
-    story.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
+    reporter.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
     if grid:
         shown = save_grid(grid, predictions, predictor)
-        story.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
+        reporter.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
     if as_json:
         _print(_as_json(predictions, refused))
 

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.normalization import Normalization
 from onsight.data.packing import prepare_picture
 from onsight.data.sources.regular import read_regular_file
-from onsight.data.views import Normalization
 from onsight.errors import DataError, PictureError
-from onsight.evaluation.outcome import BATCH_SIZE
+from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
-from onsight.models.layout import lay_out
+from onsight.models.memory_format import set_memory_format
 from onsight.models.user import make_user_model
 
 Item = TypeVar("Item")
@@ -53,7 +53,7 @@ class Predictor:
         self.classes = file.classes
         self.format = picture_format(facts)
         shape = (self.format.channels, *self.format.shown)
-        net = lay_out(build_model(file, module), shape, device)
+        net = set_memory_format(build_model(file, module), shape, device)
         mean, std = tuple(facts["mean"]), tuple(facts["std"])
         normalization = Normalization(mean, std, self.format.shown)
         self.classifier = Classifier(net, normalization, facts["precision"], device)

@@ -13,7 +13,7 @@ from onsight.models.pretrained import (
     hub_weights,
     load_offline_weights,
 )
-from onsight.models.shapecheck import check_output
+from onsight.models.shape_check import check_output
 from onsight.models.user import make_user_model
 
 _OWN: dict[str, type[Compact | LeNet | Conv3 | Quick | Linear]] = {

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from onsight.data.views import Normalization
+from onsight.data.normalization import Normalization
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from onsight.errors import ModelError, did_you_mean
-from onsight.models.shapecheck import check_output
+from onsight.models.shape_check import check_output
 
 
 def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:

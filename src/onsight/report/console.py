@@ -1,4 +1,4 @@
-"""The story of a run on stderr: lines, and bars that live on a terminal."""
+"""What a run prints on stderr: lines, and bars that live on a terminal."""
 
 import time
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class Bar:
             )
 
 
-class Story:
+class Reporter:
     """Tells a run to people: plain text, no colours needed to understand it."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -95,8 +95,8 @@ class Story:
             yield Bar(self.console, title, total, live, unit)
 
 
-class Silence(Story):
-    """A story that nobody hears."""
+class SilentReporter(Reporter):
+    """Prints nothing."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))

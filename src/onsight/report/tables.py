@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onsight.data.index import Index, Problem
-from onsight.evaluation.outcome import Outcome
+from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
 
 
@@ -24,8 +24,8 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     write_csv(path, Problem._fields, problems)
 
 
-def write_predictions(path: Path, outcome: Outcome, index: Index) -> None:
-    """Every picture of an outcome: path, label, predicted class and its probability."""
+def write_predictions(path: Path, per_image: PerImageResults, index: Index) -> None:
+    """Every picture that was evaluated: path, label, predicted class and its probability."""
     rows = (
         (
             index.locators[int(number)],
@@ -34,7 +34,7 @@ def write_predictions(path: Path, outcome: Outcome, index: Index) -> None:
             f"{confidence:.6f}",
         )
         for number, label, predicted, confidence in zip(
-            outcome.ids, outcome.labels, outcome.predicted, outcome.confidence, strict=True
+            per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
         )
     )
     write_csv(path, ("path", "label", "predicted", "probability"), rows)

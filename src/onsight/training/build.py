@@ -9,24 +9,24 @@ from onsight.config import Config
 from onsight.data.augment import Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
-from onsight.data.loader import Pictures, Shelf
+from onsight.data.loader import BatchSource, Pictures
+from onsight.data.normalization import Normalization, measure
 from onsight.data.prefetch import can_prefetch
-from onsight.data.views import Normalization, measure
 from onsight.models.catalog import make_model, pretrained_normalization
 from onsight.models.freeze import freeze_backbone
-from onsight.models.layout import lay_out
-from onsight.models.shapecheck import check_output
+from onsight.models.memory_format import set_memory_format
+from onsight.models.shape_check import check_output
 from onsight.randomness import key
-from onsight.training.compiled import Compiled
-from onsight.training.losses import balanced_weights, make_loss
-from onsight.training.optim import make_optimizer
-from onsight.training.parallel import Replica
 from onsight.training.plan import Plan
-from onsight.training.step import Step
-from onsight.training.world import World
+from onsight.training.ranks.ddp import Replica
+from onsight.training.ranks.world import World
+from onsight.training.step.compiled import Compiled
+from onsight.training.step.losses import balanced_weights, make_loss
+from onsight.training.step.optim import make_optimizer
+from onsight.training.step.step import Step
 
 
-def place_pictures(dataset: Dataset, plan: Plan) -> Shelf:
+def place_pictures(dataset: Dataset, plan: Plan) -> BatchSource:
     """The pictures where the plan wants them."""
     pictures, device = dataset.pictures, plan["device"].value
     if not isinstance(pictures, Pictures):
@@ -38,12 +38,12 @@ def place_pictures(dataset: Dataset, plan: Plan) -> Shelf:
     return pictures
 
 
-def make_normalization(config: Config, pictures: Shelf, dataset: Dataset) -> Normalization:
+def make_normalization(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
     """The input scaling asked for; measured on training pictures where the data decides."""
     return replace(_make_scaling(config, pictures, dataset), size=dataset.input_shape[1:])
 
 
-def _make_scaling(config: Config, pictures: Shelf, dataset: Dataset) -> Normalization:
+def _make_scaling(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
     channels = dataset.input_shape[0]
     if config.normalize == "half":
         return Normalization((0.5,) * channels, (0.5,) * channels)
@@ -71,7 +71,7 @@ def make_net(
         check_output(module, shape, len(dataset.classes), config.model)
     if config.freeze:
         freeze_backbone(module)
-    return lay_out(module, shape, device, config.memory_format)
+    return set_memory_format(module, shape, device, config.memory_format)
 
 
 def make_step(
@@ -92,7 +92,6 @@ def make_step(
         config.learning_rate,
         config.weight_decay,
         config.momentum,
-        config.nesterov,
     )
     world = world or World()
     return Step(

@@ -10,8 +10,8 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
-from onsight.evaluation.metrics import summarise, views_results
-from onsight.evaluation.outcome import BATCH_SIZE, Outcome, observe
+from onsight.evaluation.metrics import summarise, tta_results
+from onsight.evaluation.per_image import BATCH_SIZE, PerImageResults, evaluate_batches
 from onsight.files import write_json
 from onsight.hardware.usage import (
     peak_device_memory_bytes,
@@ -20,15 +20,15 @@ from onsight.hardware.usage import (
 )
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
-from onsight.models.manyviews import ManyViews
+from onsight.models.tta import TestTimeAugmentation
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
-from onsight.training.checkpoint import load_weights
-from onsight.training.folder import RunFolder
-from onsight.training.parallel import gather_outcome
 from onsight.training.progress import Progress
-from onsight.training.recalibrate import recalibrate_norms
-from onsight.training.world import World
+from onsight.training.ranks.ddp import gather_per_image
+from onsight.training.ranks.world import World
+from onsight.training.run_folder.checkpoint import load_weights
+from onsight.training.run_folder.folder import RunFolder
+from onsight.training.step.recalibrate import recalibrate_norms
 
 
 def finish(
@@ -43,7 +43,7 @@ def finish(
     world: World,
 ) -> dict[str, Any]:
     """Judge the best weights on the held-out pictures; the first rank writes every result."""
-    world.from_first("best weights", str)  # which it has written when it comes here
+    world.broadcast("best weights", str)  # which it has written when it comes here
     load_weights(folder.best_weights, classifier.net)
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
@@ -51,26 +51,26 @@ def finish(
         recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    outcome = _judge(classifier, loader, world)
-    views = None
-    if config.test_views != "one":
-        views = _judge(ManyViews(classifier, config.test_views), loader, world)
+    per_image = _judge(classifier, loader, world)
+    tta_per_image = None
+    if config.tta != "one":
+        tta_per_image = _judge(TestTimeAugmentation(classifier, config.tta), loader, world)
     phases["test"] = time.perf_counter() - begun
-    if not world.is_first:
+    if not world.is_main:
         return {}
 
-    results = summarise(outcome, dataset.classes)
+    results = summarise(per_image, dataset.classes)
     results["split"] = SPLIT_NAMES[split]
-    if views:
-        results |= views_results(views, config.test_views)
+    if tta_per_image:
+        results |= tta_results(tta_per_image, config.tta)
     _add_counts(results, dataset)
     save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
     results |= _circumstances(config, dataset, classifier, progress, provenance, world)
-    return _write_out(results, outcome, dataset, folder, phases)
+    return _write_out(results, per_image, dataset, folder, phases)
 
 
-def _judge(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> Outcome:
-    return gather_outcome(observe(forward, loader.in_order()), loader.ids, world)
+def _judge(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> PerImageResults:
+    return gather_per_image(evaluate_batches(forward, loader.in_order()), loader.ids, world)
 
 
 def _add_counts(results: dict[str, Any], dataset: Dataset) -> None:
@@ -135,7 +135,7 @@ def _circumstances(
 
 def _write_out(
     results: dict[str, Any],
-    outcome: Outcome,
+    per_image: PerImageResults,
     dataset: Dataset,
     folder: RunFolder,
     phases: dict[str, float],
@@ -144,8 +144,8 @@ def _write_out(
     from onsight.report.html import write_report  # half a second of matplotlib, not before line 1
 
     begun = time.perf_counter()
-    write_predictions(folder.path / "predictions.csv", outcome, dataset.pack.index)
-    save_gallery(folder.path / "gallery", outcome, dataset.pack)
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack.index)
+    save_gallery(folder.path / "gallery", per_image, dataset.pack)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()
     write_json(folder.path / "results.json", results)

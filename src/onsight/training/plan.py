@@ -11,7 +11,7 @@ import torch
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import choose_packed_size, make_format
-from onsight.data.loader import Pictures, Shelf
+from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
 from onsight.data.sources.source import Source
@@ -20,6 +20,7 @@ from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import free_memory_bytes
 from onsight.report.words import data_size
+from onsight.training.step.optim import SGD_NAMES
 
 _RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
 _DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
@@ -52,7 +53,7 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     """The highest learning rate: what usually works for this optimizer and model."""
     if config.learning_rate:
         return Choice(config.learning_rate, "as asked")
-    if config.optimizer == "sgd":
+    if config.optimizer in SGD_NAMES:
         rate = 0.005 if config.pretrained else 0.05
     elif config.pretrained:
         rate = 3e-4
@@ -84,7 +85,7 @@ def choose_streaming(
 
 
 def choose_residency(
-    pictures: Shelf, device: torch.device, asked: str = "auto", ranks: int = 1
+    pictures: BatchSource, device: torch.device, asked: str = "auto", ranks: int = 1
 ) -> Choice[str]:
     """Where batches come from: the device, a copy in memory, the memory map or the source.
 

@@ -1,6 +1,5 @@
 """Where a run stands: all that a checkpoint keeps beside tensors."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,12 +65,3 @@ class Progress:
         self.step = self.epoch_images = self.read_images = 0
         self.epoch_loss = self.epoch_seconds = self.epoch_wait_seconds = self.line_loss = 0.0
         self.epoch_lines = []
-
-
-def line_steps(images: int, batch_size: int) -> int:
-    """Steps between lines: images' worth, rounded down to 1, 2 or 5 times a power of ten."""
-    if images == 0:
-        return 0
-    steps = max(1, images // batch_size)
-    power = int(10 ** math.floor(math.log10(steps)))
-    return max(lead * power for lead in (1, 2, 5) if lead * power <= steps)

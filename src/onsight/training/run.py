@@ -16,8 +16,12 @@ from onsight.errors import ConfigError, OutputError
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
-from onsight.report.console import Silence, Story
-from onsight.training.folder import (
+from onsight.report.console import Reporter, SilentReporter
+from onsight.training.plan import Plan, choose_threads
+from onsight.training.ranks.launch import launch
+from onsight.training.ranks.rank_info import RankInfo, rank_from_env
+from onsight.training.ranks.world import World, join
+from onsight.training.run_folder.folder import (
     CONFIG,
     RunFolder,
     claim_folder,
@@ -25,14 +29,10 @@ from onsight.training.folder import (
     refuse_inside_data,
     share_folder,
 )
-from onsight.training.launch import launch
-from onsight.training.plan import Plan, choose_threads
-from onsight.training.seat import Seat, find_seat
-from onsight.training.session import Session
-from onsight.training.world import World, join
+from onsight.training.run_session import RunSession
 
 # What may differ when a run goes on: where it computes and keeps things, not what it does.
-_FREE_ON_RESUME = {"device", "ranks", "threads", "cache", "cache_folder", "residency"}
+_FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def train(
     resume: bool = False,
     recipe: str | None = None,
     config_file: str | Path | None = None,
-    story: Story | None = None,
+    reporter: Reporter | None = None,
     spent: Callable[[], float] | None = None,
     **fields: Any,
 ) -> Run:
@@ -75,7 +75,7 @@ def train(
 
     `model` may also be a torch.nn.Module, which is then trained itself; spent tells the seconds
     that a budget has lost so far, by default since this call. Raises UserError
-    for what the user can mend, Interrupted after a signal, NonFiniteLoss, DiskError.
+    for what the user can fix, Interrupted after a signal, NonFiniteLoss, DiskError.
     """
     called = time.monotonic()
     spent = spent or (lambda: time.monotonic() - called)
@@ -84,35 +84,35 @@ def train(
         fields["model"] = f"{type(module).__module__}:{type(module).__qualname__}"
     else:
         module = None
-    seat = find_seat()
+    rank_info = rank_from_env()
     path = Path(out).expanduser() if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
-    devices = choose_devices(config.device, _local_ranks(seat, config))
-    if config.budget and (seat.size if seat else len(devices.value)) > 1:
+    devices = choose_devices(config.device, _local_ranks(rank_info, config))
+    if config.budget and (rank_info.size if rank_info else len(devices.value)) > 1:
         raise ConfigError("--budget works in one process: leave out --ranks, or give --epochs")
-    if seat is None and len(devices.value) > 1:
+    if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         path = path or next_run_folder(str(data))
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
-    threads = choose_threads(config.threads, seat.local_size if seat else 1)
-    device = Choice(devices.value[seat.local_rank if seat else 0], devices.reason)
+    threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
+    device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)
     plan: Plan = {"device": device, "threads": threads}
     keep_freed_memory()
     with reproducible(threads.value):
-        world = join(seat, device.value)
-        with world.membership():
-            chosen = world.from_first("folder", lambda: str(path or next_run_folder(str(data))))
+        world = join(rank_info, device.value)
+        with world.joined():
+            chosen = world.broadcast("folder", lambda: str(path or next_run_folder(str(data))))
             refuse_inside_data(Path(chosen), str(data))
-            story = (story or Story()) if world.is_first else Silence()
+            reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with _claimed(Path(chosen), resume, world) as folder:
-                session = Session(config, plan, folder, story, world, spent)
+                session = RunSession(config, plan, folder, reporter, world, spent)
                 results = session.run(str(data), module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
-def _local_ranks(seat: Seat | None, config: Config) -> int:
+def _local_ranks(rank_info: RankInfo | None, config: Config) -> int:
     """Ranks on this machine: those that a launcher started, else what the config asks for."""
-    return seat.local_size if seat else config.ranks
+    return rank_info.local_size if rank_info else config.ranks
 
 
 def _launch_ranks(
@@ -123,7 +123,7 @@ def _launch_ranks(
     ranks: int,
     module: nn.Module | None,
 ) -> Run:
-    """Let so many processes train with what was given; each calls train again, with a seat."""
+    """Let so many processes train with what was given; each calls train again, as one rank."""
     refuse_inside_data(path, data)
     if module is not None:
         raise ConfigError(
@@ -169,8 +169,8 @@ def _resolve_config(
 
 @contextmanager
 def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
-    folder = claim_folder(path, resume) if world.is_first else None
-    world.from_first("claim", str)
+    folder = claim_folder(path, resume) if world.is_main else None
+    world.broadcast("claim", str)
     folder = folder or share_folder(path)
     try:
         yield folder

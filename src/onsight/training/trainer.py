@@ -13,23 +13,23 @@ from onsight.data.augment import Augmentation
 from onsight.data.loader import Batch, Loader
 from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
-from onsight.evaluation.outcome import Outcome, observe
+from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
 from onsight.randomness import seed_generators
-from onsight.report.console import Bar, Story
+from onsight.report.console import Bar, Reporter
 from onsight.report.words import fixed_percent
-from onsight.training.budget import Budget
-from onsight.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
-from onsight.training.ema import MovingAverage
-from onsight.training.folder import RunFolder
-from onsight.training.ledger import NonFiniteStepError
-from onsight.training.optim import learning_rate_factor, set_learning_rate
-from onsight.training.parallel import gather_outcome
-from onsight.training.placed import PlacementProof
-from onsight.training.progress import Progress, line_steps
-from onsight.training.record import Record
-from onsight.training.step import Step
+from onsight.training.budget.budget import Budget
+from onsight.training.progress import Progress
+from onsight.training.ranks.ddp import gather_per_image
+from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder.placement_check import PlacementCheck
+from onsight.training.run_folder.record import Record
+from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.training.step.ema import MovingAverage
+from onsight.training.step.optim import learning_rate_factor, set_learning_rate
+from onsight.training.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
     "batch norm needs more than one value a channel, and one small picture alone gives one: "
@@ -56,7 +56,7 @@ class Trainer:
         classes: int,
         folder: RunFolder,
         data_key: str,
-        story: Story,
+        reporter: Reporter,
         budget: Budget | None = None,
     ) -> None:
         # what it works with
@@ -74,19 +74,18 @@ class Trainer:
         self.keep_epoch = keep_epoch
         self.folder = folder
         self.data_key = data_key
-        self.story = story
+        self.reporter = reporter
         self.budget = budget
-        self.proof = PlacementProof(step, average, folder, story)
-        self.line_steps = line_steps(config.log_images, config.batch_size)
+        self.placement = PlacementCheck(step, average, folder, reporter)
         # where it stands
         self.progress = Progress()
-        self.unread_images: deque[int] = deque()  # of the steps whose loss is not yet known
+        self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
         self.saved_at = time.monotonic()
 
     def resume(self) -> None:
         """Go on from the folder's last checkpoint. Raises DataError when the data changed."""
-        self.world.agree("checkpoint", str(self.folder.last_checkpoint.exists()))
+        self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: the start is where it stands
         facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.average)
@@ -101,7 +100,7 @@ class Trainer:
 
     def run(self) -> Progress:
         """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
-        if self.world.is_first:
+        if self.world.is_main:
             self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
         try:
             while not (self._is_over or self._out_of_patience()):
@@ -123,14 +122,14 @@ class Trainer:
         hold_frozen_norms(self.step.model)
         now = self.progress
         title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
-        with self.story.bar(title, len(self.loader.ids)) as bar:
+        with self.reporter.bar(title, len(self.loader.ids)) as bar:
             bar.done = now.epoch_images
             asked = time.perf_counter()
             for batch in self.loader.epoch(self.config.seed, now.epoch, now.step):
                 now.epoch_wait_seconds += time.perf_counter() - asked
                 self._train_step(batch)
-                now.count(len(batch.whole))
-                self._show(bar, len(batch.whole))
+                now.count(len(batch.global_labels))
+                self._show(bar, len(batch.global_labels))
                 self._tell_line()
                 self._save_if_due()
                 ended = time.perf_counter()
@@ -138,7 +137,7 @@ class Trainer:
                 asked = ended
                 if self.budget and self.budget.share >= 1:
                     break
-            self._settle()  # what an accelerator still has to do belongs to the epoch
+            self._flush()  # what an accelerator still has to do belongs to the epoch
             now.epoch_seconds += time.perf_counter() - asked
 
     def _train_step(self, batch: Batch) -> None:
@@ -149,9 +148,9 @@ class Trainer:
             batch, numbers, self.classifier.normalization, self.classes
         )
         set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
-        self.unread_images.append(len(batch.whole))
+        self.pending_images.append(len(batch.global_labels))
         try:
-            self._read(self.step(inputs, targets, batch.whole))
+            self._read(self.step(inputs, targets, batch.global_labels))
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self._explain_non_finite(error, now.step)) from error
         except ValueError as error:
@@ -159,21 +158,21 @@ class Trainer:
                 raise
             raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
         except RuntimeError as error:
-            self.proof.explain(error, inputs, targets)
+            self.placement.explain(error, inputs, targets)
             raise
         if self.average:
             self.average.update(self.step.model, self._steps_done)
-        if not self.proof.is_given:
-            self.proof.give(inputs, targets)
+        if not self.placement.is_done:
+            self.placement.check(inputs, targets)
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
-            self.progress.add_loss(loss, self.unread_images.popleft())
+            self.progress.add_loss(loss, self.pending_images.popleft())
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         """Wait until every loss is known. Raises NonFiniteLoss."""
         try:
-            self._read(self.step.settle())
+            self._read(self.step.flush())
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self._explain_non_finite(error, self.progress.step - 1)) from error
 
@@ -194,12 +193,13 @@ class Trainer:
 
     def _tell_line(self) -> None:
         """Every so many steps, the mean loss since the last such line."""
-        if self.line_steps and self.progress.step % self.line_steps == 0:
-            self._settle()
-            line = self.progress.close_line(self.line_steps)
+        steps = self.config.log_every_steps
+        if steps and self.progress.step % steps == 0:
+            self._flush()
+            line = self.progress.close_line(steps)
             if self.record:
                 self.record.add_line(line, self._steps_done)
-            self.story.say(
+            self.reporter.say(
                 f"[{self.progress.epoch + 1}, {line['step']:5d}] loss: {line['loss']:.3f}, "
                 f"{line['seconds']:.1f} s"
             )
@@ -208,7 +208,7 @@ class Trainer:
         """Evaluate, keep the row, the best weights and a checkpoint."""
         now = self.progress
         begun = time.perf_counter()
-        outcomes = {name: self._observe(loader) for name, loader in self.watched.items()}
+        judged = {name: self._evaluate(loader) for name, loader in self.watched.items()}
         seconds = time.perf_counter() - begun
         now.validation_seconds += seconds
         if self.budget:
@@ -222,8 +222,8 @@ class Trainer:
             "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
             "lines": now.epoch_lines,
         }
-        for name, outcome in outcomes.items():
-            row |= _results(name, outcome)
+        for name, per_image in judged.items():
+            row |= _results(name, per_image)
         if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
             raise NonFiniteLoss(
                 f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
@@ -236,10 +236,12 @@ class Trainer:
             self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
-        self.story.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
+        self.reporter.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
 
-    def _observe(self, loader: Loader) -> Outcome:
-        return gather_outcome(observe(self.classifier, loader.in_order()), loader.ids, self.world)
+    def _evaluate(self, loader: Loader) -> PerImageResults:
+        return gather_per_image(
+            evaluate_batches(self.classifier, loader.in_order()), loader.ids, self.world
+        )
 
     def _keep_best(self, row: dict[str, Any]) -> None:
         """Save the weights unless an earlier epoch validated better; always without validation."""
@@ -250,8 +252,8 @@ class Trainer:
                 return
             now.best_accuracy, now.best_loss = accuracy, loss
         now.best_epoch = now.epoch
-        if self.world.is_first:
-            with self.world.excused():
+        if self.world.is_main:
+            with self.world.watchdog_paused():
                 save_weights(self.folder.best_weights, self.classifier.net)
 
     def _out_of_patience(self) -> bool:
@@ -272,11 +274,11 @@ class Trainer:
             self._save()
 
     def _save(self) -> None:
-        self._settle()  # weights that a bad loss has spoiled must not replace good ones
+        self._flush()  # weights that a bad loss has spoiled must not replace good ones
         self.saved_at = time.monotonic()
-        if self.world.is_first:
+        if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
-            with self.world.excused():
+            with self.world.watchdog_paused():
                 save_checkpoint(self.folder.last_checkpoint, self.step, self.average, facts)
 
     def _show(self, bar: Bar, images: int) -> None:
@@ -297,19 +299,19 @@ class Trainer:
         spoiled = f"it and {error.steps_ago} more updated the weights before that was known"
         return (
             f"{error} at epoch {now.epoch + 1}, step {step + 1} of {self.loader.steps}; "
-            f"{spoiled if self.step.ledger.lag else 'the weights were not updated from it'}. "
+            f"{spoiled if self.step.losses.lag else 'the weights were not updated from it'}. "
             f"Pictures of that step: {self.name_pictures(batch)}. Try a lower --learning-rate"
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
             f"What was good so far lies in {self.folder.path / 'checkpoints'}"
         )
 
 
-def _results(name: str, outcome: Outcome) -> dict[str, Any]:
-    right = int((outcome.labels == outcome.predicted).sum())
+def _results(name: str, per_image: PerImageResults) -> dict[str, Any]:
+    right = int((per_image.labels == per_image.predicted).sum())
     return {
-        f"{name}_loss": float(outcome.losses.mean()) if len(outcome) else None,
-        **share(f"{name}_accuracy", right, len(outcome)),
-        f"{name}_images": len(outcome),
+        f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
+        **share(f"{name}_accuracy", right, len(per_image)),
+        f"{name}_images": len(per_image),
     }
 
 

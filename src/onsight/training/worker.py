@@ -14,8 +14,8 @@ def main() -> NoReturn:
     """Train; on failure leave the message for the launcher, which tells it once."""
     # An interrupt inside the import of torch would turn into errors of half imported modules.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from onsight.training.ranks.watchdog import leave_message
     from onsight.training.run import train
-    from onsight.training.watch import leave_message
 
     if os.environ["RANK"] == "0":  # the others may wait for it where Python cannot interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)

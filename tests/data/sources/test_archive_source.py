@@ -69,7 +69,7 @@ def test_all_kinds_give_the_bytes_that_went_in(tmp_path, ending):
     assert source.problems == []
     kind = "zip" if ending == ".zip" else "tar"
     assert source.found == (
-        f"{kind} archive of class folders, 2 classes, 3 files (override with --layout)"
+        f"{kind} archive of class folders, 2 classes, 3 files (override with --data-format)"
     )
 
 

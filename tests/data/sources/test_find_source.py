@@ -76,7 +76,7 @@ def test_data_is_found_out(tmp_path, plant, kind, count):
     source = find_source(str(data))
     assert (source.kind, len(source.index)) == (kind, count)
     assert source.root.is_absolute()
-    assert "override with --layout" in source.found
+    assert "override with --data-format" in source.found
     forced = find_source(str(data), kind)
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
 
@@ -150,18 +150,20 @@ def test_near_names_are_looked_for_beside_the_path(tmp_path):
         find_source(str(tmp_path / "pets" / "trian"))
 
 
-@pytest.mark.parametrize("layout", ["manifest", "archive"])
-def test_folder_forced_into_a_file_layout(tmp_path, layout):
+@pytest.mark.parametrize("data_format", ["manifest", "archive"])
+def test_folder_forced_into_a_file_layout(tmp_path, data_format):
     data = str(plant_folders(tmp_path / "pets"))
-    with pytest.raises(DataError, match=f"is no file, so it cannot be read with --layout {layout}"):
-        find_source(data, layout)
+    with pytest.raises(
+        DataError, match=f"is no file, so it cannot be read with --data-format {data_format}"
+    ):
+        find_source(data, data_format)
 
 
-@pytest.mark.parametrize("layout", ["folders", "idx", "cifar"])
-def test_file_forced_into_a_folder_layout(tmp_path, layout):
+@pytest.mark.parametrize("data_format", ["folders", "idx", "cifar"])
+def test_file_forced_into_a_folder_layout(tmp_path, data_format):
     data = str(plant_zip(tmp_path / "data"))
-    with pytest.raises(DataError, match=f"is no folder, .* --layout {layout}"):
-        find_source(data, layout)
+    with pytest.raises(DataError, match=f"is no folder, .* --data-format {data_format}"):
+        find_source(data, data_format)
 
 
 def test_files_that_are_nothing(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from onsight.data.sources import folder as folder_module
 from onsight.data.sources import regular
+from onsight.data.sources.class_folders import is_hidden
 from onsight.data.sources.folder import read_folder
-from onsight.data.sources.layout import is_hidden
 from onsight.errors import DataError, PictureError
 
 
@@ -34,13 +34,15 @@ def test_rows_labels_and_bytes(tmp_path):
     assert [source.read(row) for row in range(3)] == [
         f"content of {path}".encode() for path in source.index.locators
     ]
-    assert source.found == "class folders, 2 classes, 3 files (override with --layout)"
+    assert source.found == "class folders, 2 classes, 3 files (override with --data-format)"
 
 
 def test_splits_are_said(tmp_path):
     plant(tmp_path, "train/cat/1.png", "test/cat/2.png", "train/dog/3.png")
     found = read_folder(tmp_path).found
-    assert found == "class folders with train/test, 2 classes, 3 files (override with --layout)"
+    assert (
+        found == "class folders with train/test, 2 classes, 3 files (override with --data-format)"
+    )
 
 
 def test_hidden_files_and_folders_are_counted_and_skipped(tmp_path):

@@ -53,7 +53,7 @@ def test_every_pixel_and_label_equals_torchvision(tmp_path):
             row += 1
     assert row == len(source.index) == 55
     assert source.found == (
-        "IDX files with train/test, 10 classes, 55 pictures (override with --layout)"
+        "IDX files with train/test, 10 classes, 55 pictures (override with --data-format)"
     )
 
 

@@ -65,7 +65,7 @@ def test_all_formats_say_the_same(pictures, ending):
     assert source.problems == []
     assert source.found == (
         f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines "
-        "(override with --layout)"
+        "(override with --data-format)"
     )
 
 

@@ -6,7 +6,7 @@ import onsight
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
 from onsight.data.sources.vectors import draw_vectors
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 
 def vectors_of(source):
@@ -58,7 +58,7 @@ def test_a_linear_net_learns_what_the_label_says(tmp_path):
         batch_size=10,
         learning_rate=0.05,
         threads=1,
-        story=Silence(),
+        reporter=SilentReporter(),
     )
     assert run.results["images"] == 100
     assert run.accuracy > 0.9

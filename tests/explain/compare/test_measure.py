@@ -15,7 +15,7 @@ from onsight.explain.compare import measure as comparing
 from onsight.explain.compare import rounds
 from onsight.explain.compare.measure import compare
 from onsight.explain.compare.show import facts, print_comparison
-from onsight.report.console import Silence, Story
+from onsight.report.console import Reporter, SilentReporter
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_people_read(capsys, bars, hasty):
 
 def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
     plant({"cpu": (0.12e-3, 14e-6, 512), "cuda:0": (0.61e-3, 1.2e-6, 512)})
-    comparison = compare(str(bars), make_config({}), (), (4, 64), Silence())
+    comparison = compare(str(bars), make_config({}), (), (4, 64), SilentReporter())
     found = facts(comparison)
     assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost a step)" in found["verdict"]
     assert "at batch 64: cuda:0 (1.48x over cpu, by less time a picture)" in found["verdict"]
@@ -128,7 +128,7 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
 
 def test_out_of_memory_stands_in_its_cell(bars, gpu, plant):
     plant({"cpu": (1e-3, 1e-5, 512), "cuda:0": (1e-3, 1e-6, 32)})
-    comparison = compare(str(bars), make_config({}), (), (4, 32, 64), Silence())
+    comparison = compare(str(bars), make_config({}), (), (4, 32, 64), SilentReporter())
     found = facts(comparison)
     assert [row["problem"] for row in found["rows"]] == [None] * 5 + ["out of memory"]
     assert found["rows"][-1]["images_per_second"] is None
@@ -146,7 +146,7 @@ def test_no_memory_even_for_the_network_names_the_remedy(bars, gpu, plant, monke
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(DeviceError, match="leave it out of --compare"):
-        compare(str(bars), make_config({}), (), (4,), Silence())
+        compare(str(bars), make_config({}), (), (4,), SilentReporter())
 
 
 def test_a_network_that_fails_is_a_failure(bars, monkeypatch):
@@ -155,7 +155,7 @@ def test_a_network_that_fails_is_a_failure(bars, monkeypatch):
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        compare(str(bars), make_config({}), ["cpu"], (4,), Silence())
+        compare(str(bars), make_config({}), ["cpu"], (4,), SilentReporter())
 
 
 def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
@@ -174,11 +174,11 @@ def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
         return fail if trial.candidate.precision == "bf16" else working(trial, batch_size)
 
     monkeypatch.setattr(comparing._make_trial, "at", at)
-    comparison = compare(str(bars), make_config({"threads": 2}), (), (4, 8), Story())
+    comparison = compare(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
     assert "1 thread bf16 is left out" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="BFloat16"):  # asked for, it is a failure
-        compare(str(bars), make_config({"precision": "bf16"}), (), (4, 8), Silence())
+        compare(str(bars), make_config({"precision": "bf16"}), (), (4, 8), SilentReporter())
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.9, False), (1.1, True)])
@@ -187,7 +187,7 @@ def test_a_busy_machine_is_said(bars, plant, capsys, monkeypatch, load, warned):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = make_config({"precision": "fp32", "threads": 1})
-    compare(str(bars), config, ["cpu"], (4, 8), Story())
+    compare(str(bars), config, ["cpu"], (4, 8), Reporter())
     assert ("machine busy (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
 
 

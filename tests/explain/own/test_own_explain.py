@@ -18,9 +18,9 @@ from onsight.explain.own.explain import FlagTried, explain_data
 from onsight.explain.own.record import record_step
 from onsight.explain.own.show import facts, print_explained_run
 from onsight.explain.own.words import cause, verdict
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
+from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
-from onsight.training.trial import Trial
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 
@@ -54,7 +54,7 @@ def plant(monkeypatch):
 
 def explained(bars, try_changes=True, **fields):
     config = make_config(SMALL | fields)
-    return explain_data(str(bars), config, 0.2, try_changes, Silence())
+    return explain_data(str(bars), config, 0.2, try_changes, SilentReporter())
 
 
 def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
@@ -83,10 +83,10 @@ def test_what_is_recorded_trains_as_a_run_does(bars):
             device = explaining.choose_device("cpu")
             threads = explaining.choose_threads(1)
             rate = {"learning_rate": 0.01}
-            ready, material = explaining._prepare(
-                str(bars), config.model_copy(update=rate), device, threads, Silence()
+            ready, prepared = explaining._prepare(
+                str(bars), config.model_copy(update=rate), device, threads, SilentReporter()
             )
-            trial = Trial(ready, material)
+            trial = Trial(ready, prepared)
             if watched:
                 record_step(trial, 4, 0.1)
             else:
@@ -133,10 +133,10 @@ def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hast
     real = explaining.Trial
 
     class Picky(real):
-        def __init__(self, config, material):
+        def __init__(self, config, prepared):
             if config.precision == "fp16":
-                raise RuntimeError("no fp16 here\nlong story")
-            super().__init__(config, material)
+                raise RuntimeError("no fp16 here\nlong reporter")
+            super().__init__(config, prepared)
 
     monkeypatch.setattr(explaining, "Trial", Picky)
     found = explained(bars)
@@ -147,14 +147,14 @@ def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hast
 
 def test_which_flags_are_worth_trying(bars):
     with explaining.reproducible(1):
-        config, material = explaining._prepare(
+        config, prepared = explaining._prepare(
             str(bars),
             make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}),
             explaining.choose_device("cpu"),
             explaining.choose_threads(1),
-            Silence(),
+            SilentReporter(),
         )
-        flags = {one.flags for one in flag_changes(config, material, material.draft(config))}
+        flags = {one.flags for one in flag_changes(config, prepared, prepared.draft(config))}
     cores = explaining.choose_threads(0).value
     several = {f"--threads {cores}"} if cores > 1 else set()
     assert flags == several | {

@@ -47,7 +47,7 @@ PLANTED = {  # file: rule, and a text that stands in the planted line alone
 }
 RULES = {rule for rule, _ in PLANTED.values()}
 
-MENDED = {  # file: what its mended lines must hold
+MENDED = {  # file: what its fixed lines must hold
     "batch_size_as_count": "            total += len(labels)",
     "batch_size_as_divisor": "len(loader.dataset)",
     "batch_size_in_view": "        x = x.view(x.size(0), -1)",
@@ -92,8 +92,8 @@ def test_a_planted_fault_is_found_at_its_line_and_nothing_else(name):
     assert finding.file == path
     assert finding.problem
     assert finding.why.endswith(".")
-    ast.parse(textwrap.dedent(finding.mended))
-    assert MENDED.get(name, "") in finding.mended
+    ast.parse(textwrap.dedent(finding.fixed))
+    assert MENDED.get(name, "") in finding.fixed
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)
@@ -246,7 +246,7 @@ def test_encodings_and_line_ends(tmp_path, content):
     script.write_bytes(content)
     (finding,) = read_script(script)
     rank = 'device_ids=[int(os.environ["LOCAL_RANK"])]'
-    assert finding.mended == f"net = torch.nn.parallel.DistributedDataParallel(farbe, {rank})"
+    assert finding.fixed == f"net = torch.nn.parallel.DistributedDataParallel(farbe, {rank})"
 
 
 def test_long_and_deep_scripts_take_no_recursion_error(tmp_path):

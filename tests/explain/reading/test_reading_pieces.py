@@ -10,7 +10,7 @@ from onsight.explain.reading.read import read_script
 
 PIECES = Path(__file__).parent / "pieces"
 
-ALONE = {  # rules whose mended line stands for the planted one as it is
+ALONE = {  # rules whose fixed line stands for the planted one as it is
     "data-parallel",
     "discarded-move",
     "graph-kept",
@@ -68,8 +68,8 @@ def read(folder, text):
 
 
 def apply(text, finding):
-    """A text with the statement of a finding mended: the one that begins where the mending does."""
-    margin = len(finding.mended) - len(finding.mended.lstrip())
+    """A text with the statement of a finding fixed: the one that begins where the fixing does."""
+    margin = len(finding.fixed) - len(finding.fixed.lstrip())
     statement = max(
         (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)),
         key=lambda node: (
@@ -78,7 +78,7 @@ def apply(text, finding):
         ),
     )
     lines = text.split("\n")
-    lines[statement.lineno - 1 : statement.end_lineno] = finding.mended.split("\n")
+    lines[statement.lineno - 1 : statement.end_lineno] = finding.fixed.split("\n")
     return "\n".join(lines)
 
 
@@ -88,7 +88,7 @@ def test_the_fault_of_a_piece_is_found_and_nothing_else(tmp_path, rule, text):
     findings = read(tmp_path, text)
     assert [(one.rule, one.line) for one in findings] == [(rule, line) for line in lines]
     for one in findings:
-        ast.parse(textwrap.dedent(one.mended))
+        ast.parse(textwrap.dedent(one.fixed))
 
 
 @pytest.mark.parametrize("text", [text for rule, text in pieces("faulty.txt") if rule in ALONE])

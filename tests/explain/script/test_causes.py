@@ -82,7 +82,7 @@ COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
         (COMPUTES, {"batch_factor": 8}, "small-batch"),
         (COMPUTES, {"threads": 1}, "threads"),
         (COMPUTES, {"fused": True}, "optimizer"),
-        (COMPUTES, {"channels_last": True}, "layout"),
+        (COMPUTES, {"channels_last": True}, "memory_format"),
         ({"other": 0.9, "forward": 0.1}, {"rare_reads": (7,)}, "sync"),
         ({"evaluation": 0.7, "forward": 0.3}, {"no_grad": True}, "no-grad"),
         ({"copy": 0.7, "forward": 0.3}, {"pin_memory": True}, "pageable-copy"),

@@ -6,7 +6,7 @@ from onsight.errors import ScriptFailed
 from onsight.explain.script.trace import Changes, Trace
 from onsight.explain.script.trials import Trials, compare_losses
 from onsight.explain.script.whatifs import WhatIf
-from onsight.report.console import Silence
+from onsight.report.console import SilentReporter
 
 LOSSES = [2.0, 1.9, 1.8, 1.7, 1.6]
 
@@ -41,7 +41,7 @@ def run(factors, fails=()):
         "fused": {"fused": True},
     }
     wanted = [WhatIf(name, Changes(**named[name])) for name in factors]
-    tried, best = Trials(launcher, plain, Silence()).run(wanted)
+    tried, best = Trials(launcher, plain, SilentReporter()).run(wanted)
     return launcher, tried, best
 
 
@@ -70,7 +70,7 @@ def test_what_adds_nothing_stays_out():
         WhatIf("bf16", Changes(bf16=True)),
         WhatIf("1 thread", Changes(threads=1)),
     ]
-    _, best = Trials(launcher, plain, Silence()).run(wanted)
+    _, best = Trials(launcher, plain, SilentReporter()).run(wanted)
     assert best.what_if.name == "bf16"
 
 

@@ -37,7 +37,7 @@ def test_only_every_fourth_step_is_marked_and_each_stretch_has_its_phase(timelin
     for done in range(1, 13):
         device_time.step(done, "other")
         for phase, milliseconds in (("data", 5), ("forward", 2), ("backward", 3), ("other", 1)):
-            device_time.told(phase)
+            device_time.on_phase(phase)
             timeline.milliseconds += milliseconds
     device_time.step(13, "other")
     seconds = device_time.seconds()
@@ -49,7 +49,7 @@ def test_only_every_fourth_step_is_marked_and_each_stretch_has_its_phase(timelin
 def test_what_lies_between_two_marked_steps_is_nobody_s(timeline):
     device_time = DeviceTime()
     device_time.step(4, "other")
-    device_time.told("forward")
+    device_time.on_phase("forward")
     timeline.milliseconds += 2
     device_time.step(5, "other")
     timeline.milliseconds += 1000

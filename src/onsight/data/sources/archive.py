@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from onsight.data.index import Index
+from onsight.data.sources.class_folders import arrange
 from onsight.data.sources.compressed import decompress, is_compressed
 from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.layout import arrange
 from onsight.data.sources.members import Members
 from onsight.data.sources.source import Source, fingerprint, stat_facts
 from onsight.data.sources.tarred import BrokenTar, open_tar

@@ -20,33 +20,33 @@ from onsight.errors import DataError, did_you_mean
 DEMO = "demo"
 _NEIGHBOURS = 10_000  # names looked at for a near miss
 
-_FOLDER_LAYOUTS: dict[str, Callable[[Path], Source]] = {
+_FOLDER_FORMATS: dict[str, Callable[[Path], Source]] = {
     "folders": read_folder,
     "idx": read_idx,
     "cifar": read_cifar,
 }
 
 
-def find_source(data: str, layout: str = "auto", cache_folder: Path | None = None) -> Source:
+def find_source(data: str, data_format: str = "auto", cache_folder: Path | None = None) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
-    layout: auto, folders, manifest, idx, cifar, archive or torchvision; a given one forces
+    data_format: auto, folders, manifest, idx, cifar, archive or torchvision; a given one forces
     that reader. cache_folder: where a compressed tar may be decompressed to, unlinked.
     Raises DataError for what cannot be found or used; DiskError.
     """
-    if data == DEMO and layout in ("auto", "archive"):
+    if data == DEMO and data_format in ("auto", "archive"):
         return _demo(cache_folder)
-    if layout == "torchvision":
+    if data_format == "torchvision":
         return read_named(data)
     if not data:
         raise DataError("DATA is empty; give a folder, an archive, a manifest or a name")
     path = Path(data).expanduser()
     try:
         if path.exists():
-            return _read(path, layout, cache_folder)
+            return _read(path, data_format, cache_folder)
     except OSError as error:
         raise DataError(f"{data} cannot be read: {error.strerror or error}") from error
-    if layout == "auto" and known_name(data):
+    if data_format == "auto" and known_name(data):
         return read_named(data)
     raise _missing(data, path)
 
@@ -57,20 +57,22 @@ def _demo(cache_folder: Path | None) -> Source:
     return replace(source, found=f"the demo, a sample of Fashion-MNIST: {source.found}")
 
 
-def _read(path: Path, layout: str, cache_folder: Path | None) -> Source:
-    if layout == "auto":
-        layout = _layout_of(path)
-    if layout in _FOLDER_LAYOUTS:
+def _read(path: Path, data_format: str, cache_folder: Path | None) -> Source:
+    if data_format == "auto":
+        data_format = _data_format_of(path)
+    if data_format in _FOLDER_FORMATS:
         if not path.is_dir():
-            raise DataError(f"{path} is no folder, so it cannot be read with --layout {layout}")
-        return _FOLDER_LAYOUTS[layout](path)
+            raise DataError(
+                f"{path} is no folder, so it cannot be read with --data-format {data_format}"
+            )
+        return _FOLDER_FORMATS[data_format](path)
     if not path.is_file():
-        raise DataError(f"{path} is no file, so it cannot be read with --layout {layout}")
-    return read_manifest(path) if layout == "manifest" else read_archive(path, cache_folder)
+        raise DataError(f"{path} is no file, so it cannot be read with --data-format {data_format}")
+    return read_manifest(path) if data_format == "manifest" else read_archive(path, cache_folder)
 
 
-def _layout_of(path: Path) -> str:
-    """The layout of an existing path, by its content first. Raises DataError."""
+def _data_format_of(path: Path) -> str:
+    """The data_format of an existing path, by its content first. Raises DataError."""
     if path.is_dir():
         if holds_idx(path):
             return "idx"

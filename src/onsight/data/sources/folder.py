@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.data.index import Index, Problem
+from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
 from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.layout import EXPECTED, arrange, is_hidden
 from onsight.data.sources.regular import identity, read_regular_file
 from onsight.data.sources.source import Source
 from onsight.errors import DataError

@@ -6,13 +6,13 @@ from onsight.data.index import SPLIT_NAMES, UNSPLIT, Index
 
 
 def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
-    """`class folders with train/test, 10 classes, 70,000 files (override with --layout)`.
+    """`class folders with train/test, 10 classes, 70,000 files (override with --data-format)`.
 
     size: how much there is, usable or not; notes: what was left out and why.
     """
     classes = counted(len(index.classes), "class", "classes")
     parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
-    return f"{', '.join(parts)} (override with --layout)"
+    return f"{', '.join(parts)} (override with --data-format)"
 
 
 def counted(number: int, one: str, more: str) -> str:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from onsight.data.index import Problem
-from onsight.data.sources.layout import is_hidden
+from onsight.data.sources.class_folders import is_hidden
 from onsight.errors import DataError
 
 MOST_MEMBERS = 5_000_000

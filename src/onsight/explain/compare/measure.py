@@ -20,11 +20,11 @@ from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
-from onsight.report.console import Story
-from onsight.training.material import place
-from onsight.training.opening import open_data
+from onsight.report.console import Reporter
+from onsight.training.autotune.trial import Trial
+from onsight.training.open_data import open_data
 from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
-from onsight.training.trial import Trial
+from onsight.training.prepare import place
 
 
 @dataclass(frozen=True)
@@ -66,44 +66,46 @@ def compare(
     config: Config,
     devices: Sequence[str] = (),
     batch_sizes: Sequence[int] = (),
-    story: Story | None = None,
+    reporter: Reporter | None = None,
 ) -> Comparison:
     """Time the training step of a run with this config on each device at each batch size.
 
     Without devices: the CPU and every accelerator; on the CPU alone, its thread counts and
-    precisions. Raises UserError for what the user can mend.
+    precisions. Raises UserError for what the user can fix.
     """
-    story = story or Story()
+    reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     for device in dict.fromkeys(candidate.device for candidate in candidates):
-        story.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
-    warn_if_busy(story)
+        reporter.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
+    warn_if_busy(reporter)
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
         plan: Plan = {"device": Choice(candidates[0].device, "compared"), "threads": threads}
-        _, config, dataset = open_data(data, config, plan, story)
-        sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), story)
-        story.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
-        trials = _make_trials(candidates, config, dataset, sizes[0], story)
+        _, config, dataset = open_data(data, config, plan, reporter)
+        sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), reporter)
+        reporter.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
+        trials = _make_trials(candidates, config, dataset, sizes[0], reporter)
         cells = [Cell(one, size, trial.at(size)) for size in sizes for one, trial in trials.items()]
-        _time(cells, story)
+        _time(cells, reporter)
     channels, height, width = dataset.input_shape
     return Comparison(config.model, (height, width, channels), list(trials), sizes, cells)
 
 
-def _choose_sizes(asked: Sequence[int], config: Config, pictures: int, story: Story) -> list[int]:
+def _choose_sizes(
+    asked: Sequence[int], config: Config, pictures: int, reporter: Reporter
+) -> list[int]:
     sizes = choose_batch_sizes(asked, config.batch_size, pictures)
     other = second_size(sizes[0], pictures) if len(sizes) == 1 else None
     if other:
-        story.say(f"batch {other} is timed too: one size alone cannot tell what a step costs")
+        reporter.say(f"batch {other} is timed too: one size alone cannot tell what a step costs")
         sizes = sorted([*sizes, other])
     return sizes
 
 
 def _make_trials(
-    candidates: list[Candidate], config: Config, dataset: Dataset, smallest: int, story: Story
+    candidates: list[Candidate], config: Config, dataset: Dataset, smallest: int, reporter: Reporter
 ) -> dict[Candidate, Trial]:
     trials = {}
     for candidate in candidates:
@@ -119,7 +121,7 @@ def _make_trials(
                 ) from error
             if not candidate.tentative:
                 raise
-            story.warn(f"{candidate.name} is left out: {config.model} cannot run so ({error})")
+            reporter.warn(f"{candidate.name} is left out: {config.model} cannot run so ({error})")
             continue
         trials[candidate] = trial
     return trials
@@ -138,8 +140,8 @@ def _make_trial(candidate: Candidate, config: Config, dataset: Dataset) -> Trial
     return Trial(config.model_copy(update=so), place(config, plan, dataset))
 
 
-def _time(cells: list[Cell], story: Story) -> None:
-    with story.bar("warm up", len(cells), "timings") as bar:
+def _time(cells: list[Cell], reporter: Reporter) -> None:
+    with reporter.bar("warm up", len(cells), "timings") as bar:
         warm_up(cells, lambda: bar.advance(1))
-    with story.bar("time", len(cells) * ROUNDS, "timings") as bar:
+    with reporter.bar("time", len(cells) * ROUNDS, "timings") as bar:
         run_rounds(cells, lambda: bar.advance(1))

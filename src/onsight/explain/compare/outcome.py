@@ -11,7 +11,7 @@ _CLOSE = 0.25  # lines that miss a step by a larger share of it cross nowhere in
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PerImageResults:
     """What came out at a batch size.
 
     winners: the fastest candidate and those level with it, by name; rival: whom they beat
@@ -36,7 +36,7 @@ class Crossover:
     faster: str
 
 
-def outcomes(comparison: Comparison) -> list[Outcome]:
+def outcomes(comparison: Comparison) -> list[PerImageResults]:
     """The outcome of each batch size at which anything could be timed."""
     found = [_outcome(comparison, size) for size in comparison.batch_sizes]
     return [one for one in found if one.winners]
@@ -53,21 +53,21 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
     return [one for one in found if one]
 
 
-def _outcome(comparison: Comparison, size: int) -> Outcome:
+def _outcome(comparison: Comparison, size: int) -> PerImageResults:
     timed = [cell for cell in comparison.row(size) if not cell.problem]
     if not timed:
-        return Outcome(size, ())
+        return PerImageResults(size, ())
     ranked = sorted(timed, key=lambda cell: cell.step_seconds)
     fastest = ranked[0]
     winners = tuple(cell.candidate.name for cell in ranked if not _beats(fastest, cell))
     behind = [cell for cell in timed if _beats(fastest, cell)]
     if not behind:
-        return Outcome(size, winners)
+        return PerImageResults(size, winners)
     first = timed[0]
     rival = first if first in behind else min(behind, key=lambda cell: cell.step_seconds)
     ratio = rival.step_seconds / fastest.step_seconds
     fits = comparison.fits[winners[0]], comparison.fits[rival.candidate.name]
-    return Outcome(size, winners, rival.candidate.name, ratio, _cause(*fits, size))
+    return PerImageResults(size, winners, rival.candidate.name, ratio, _cause(*fits, size))
 
 
 def _beats(fast: Cell, slow: Cell) -> bool:

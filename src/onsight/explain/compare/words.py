@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from onsight.explain.compare.measure import Comparison
-from onsight.explain.compare.outcome import LEAST_LEAD, Crossover, Outcome, outcomes
+from onsight.explain.compare.outcome import LEAST_LEAD, Crossover, PerImageResults, outcomes
 
 _ROUGH = 0.15  # a line that misses a step by more gives costs to be called about so much
 
 _BY = {"fixed": ", by a lower fixed cost a step", "picture": ", by less time a picture", "": ""}
 
 
-def sentence(comparison: Comparison, outcome: Outcome) -> str:
+def sentence(comparison: Comparison, outcome: PerImageResults) -> str:
     """Who is fastest at a batch size, by what ratio and why."""
     if outcome.rival:
         why = _reason(comparison, outcome) or "the fitted costs do not say why"
@@ -61,7 +61,7 @@ def step_times(*seconds: float) -> list[str]:
     return [f"{_three_digits(value / 1e-6)} µs" for value in seconds]
 
 
-def _reason(comparison: Comparison, outcome: Outcome) -> str:
+def _reason(comparison: Comparison, outcome: PerImageResults) -> str:
     """The cost that makes most of the difference; empty where the fits do not tell."""
     winner, rival = comparison.fits[outcome.winners[0]], comparison.fits[outcome.rival]
     if not outcome.cause or winner is None or rival is None:
@@ -78,7 +78,7 @@ def _reason(comparison: Comparison, outcome: Outcome) -> str:
     )
 
 
-def _part(group: list[Outcome]) -> str:
+def _part(group: list[PerImageResults]) -> str:
     """Neighbouring batch sizes with the same winners."""
     sizes = [one.batch_size for one in group]
     where = f"at batch {sizes[0]:,}" + (f" to {sizes[-1]:,}" if len(sizes) > 1 else "")
@@ -93,7 +93,7 @@ def _part(group: list[Outcome]) -> str:
     )
 
 
-def _subject(outcome: Outcome) -> str:
+def _subject(outcome: PerImageResults) -> str:
     first, *level = outcome.winners
     return f"{first}, level with {_listed(level)}," if level else first
 

@@ -8,7 +8,7 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.cache import cache_folder
+from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
 from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
@@ -23,13 +23,13 @@ from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.models.file import load_model_file
-from onsight.report.console import Story
-from onsight.training.material import Material, place
-from onsight.training.opening import open_data
+from onsight.report.console import Reporter
+from onsight.training.autotune.planning import apply_compute, choose_compute
+from onsight.training.autotune.trial import Trial
+from onsight.training.autotune.workload import expected_seconds
+from onsight.training.open_data import open_data
 from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
-from onsight.training.planning import apply_way, choose_way
-from onsight.training.trial import Trial
-from onsight.training.workload import expected_seconds
+from onsight.training.prepare import PreparedRun, place
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,29 @@ def explain_data(
     config: Config,
     seconds: float = 3.0,
     try_changes: bool = True,
-    story: Story | None = None,
+    reporter: Reporter | None = None,
 ) -> OwnExplanation:
     """Record the ordinary step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of recorded training. Raises UserError for what the user can mend.
+    seconds: of recorded training. Raises UserError for what the user can fix.
     """
-    story = story or Story()
+    reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
-    story.say(f"{describe_device(device.value)}; torch {torch.__version__}")
+    reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     threads = choose_threads(config.threads)
-    warn_if_busy(story)
+    warn_if_busy(reporter)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
-        config, material = _prepare(data, config, device, threads, story)
-        bench = _Bench(config, material, seconds, story)
+        config, prepared = _prepare(data, config, device, threads, reporter)
+        bench = _Bench(config, prepared, seconds, reporter)
         before = bench.record(config)
         tried, best = bench.try_flags() if try_changes else ([], None)
         after = bench.record(bench.config_with(best.change)) if best else None
-        ceilings = measure_ceilings(material.device, config.threads)
-    channels, height, width = material.dataset.input_shape
+        ceilings = measure_ceilings(prepared.device, config.threads)
+    channels, height, width = prepared.dataset.input_shape
     shape = (height, width, channels)
-    return OwnExplanation(config, shape, material.device, before, ceilings, tried, best, after)
+    return OwnExplanation(config, shape, prepared.device, before, ceilings, tried, best, after)
 
 
 def data_of_run(run: Path) -> str:
@@ -102,29 +102,36 @@ def _prepare(
     config: Config,
     device: Choice[torch.device],
     threads: Choice[int],
-    story: Story,
-) -> tuple[Config, Material]:
+    reporter: Reporter,
+) -> tuple[Config, PreparedRun]:
     """The config with nothing left open, and what the run would train on, as `train` has it."""
     plan: Plan = {"device": device, "threads": threads}
-    _, config, dataset = open_data(data, config, plan, story)
+    _, config, dataset = open_data(data, config, plan, reporter)
     plan["pictures"] = choose_residency(dataset.pictures, device.value, config.residency)
-    material = place(config, plan, dataset)
+    prepared = place(config, plan, dataset)
     count = len(dataset.ids(TRAIN))
     steps = config.epochs * -(-count // config.batch_size)
     length = expected_seconds(
-        material.draft(config), dataset.input_shape, config.epochs * count, steps, device.value
+        prepared.draft(config), dataset.input_shape, config.epochs * count, steps, device.value
     )
-    kept = cache_folder(config.cache_folder, config.cache)
-    plan |= choose_way(config, material, length, kept, story)
-    config = apply_way(config, plan)
-    return config.model_copy(update={"batch_size": min(config.batch_size, count)}), material
+    kept = find_cache_folder(config.cache_folder)
+    plan |= choose_compute(config, prepared, length, kept, reporter)
+    config = apply_compute(config, plan)
+    return config.model_copy(update={"batch_size": min(config.batch_size, count)}), prepared
 
 
 class _Bench:
     """Times the run's step as it is and with other flags."""
 
-    def __init__(self, config: Config, material: Material, seconds: float, story: Story) -> None:
-        self.config, self.material, self.seconds, self.story = config, material, seconds, story
+    def __init__(
+        self, config: Config, prepared: PreparedRun, seconds: float, reporter: Reporter
+    ) -> None:
+        self.config, self.prepared, self.seconds, self.reporter = (
+            config,
+            prepared,
+            seconds,
+            reporter,
+        )
 
     def config_with(self, change: FlagChange) -> Config:
         return self.config.model_copy(update=change.fields)
@@ -134,14 +141,14 @@ class _Bench:
         former = torch.get_num_threads()
         torch.set_num_threads(config.threads)
         try:
-            trial = Trial(config, self.material)
+            trial = Trial(config, self.prepared)
             return record_step(trial, config.batch_size, self.seconds)
         finally:
             torch.set_num_threads(former)
 
     def try_flags(self) -> tuple[list[FlagTried], FlagTried | None]:
         """Each change alone, then the best together; the best of all if it is faster."""
-        changes = flag_changes(self.config, self.material, self.material.draft(self.config))
+        changes = flag_changes(self.config, self.prepared, self.prepared.draft(self.config))
         tried = self._time(changes)
         faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
         if not faster:
@@ -158,7 +165,7 @@ class _Bench:
         """In turns with the run as it is."""
         cells = [self._cell(FlagChange({})), *map(self._cell, changes)]
         able = [cell for cell in cells if not cell.problem]
-        with self.story.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:
+        with self.reporter.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:
             warm_up(able, lambda: bar.advance(1))
             run_rounds(able, lambda: bar.advance(1))
         plain = cells[0].images_per_second
@@ -171,9 +178,9 @@ class _Bench:
 
     def _cell(self, change: FlagChange) -> Cell:
         config = self.config_with(change)
-        candidate = Candidate(change.flags, self.material.device, config.threads, config.precision)
+        candidate = Candidate(change.flags, self.prepared.device, config.threads, config.precision)
         try:
-            seconds = Trial(config, self.material).at(config.batch_size)
+            seconds = Trial(config, self.prepared).at(config.batch_size)
             seconds(1)
         except RuntimeError as error:
             if not change.fields:

@@ -11,8 +11,8 @@ from onsight.explain.tracing.counting import StepCounter
 from onsight.explain.tracing.devicetime import DeviceTime
 from onsight.explain.tracing.recorder import Recorder
 from onsight.explain.tracing.sites import Sites
-from onsight.training.ema import MovingAverage
-from onsight.training.trial import Trial
+from onsight.training.autotune.trial import Trial
+from onsight.training.step.ema import MovingAverage
 
 _CHUNK = 8  # steps between two looks at the clock
 _STEPS = 2_000
@@ -51,8 +51,8 @@ class StepRecord:
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
     """Train on a trial for so many seconds and say where they went."""
-    device_time = DeviceTime() if trial.material.device.type != "cpu" else None
-    clock = PhaseClock(device_time.told if device_time else None)
+    device_time = DeviceTime() if trial.prepared.device.type != "cpu" else None
+    clock = PhaseClock(device_time.on_phase if device_time else None)
 
     def after_step(recorder: Recorder) -> None:
         if device_time:

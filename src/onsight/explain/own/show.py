@@ -14,7 +14,7 @@ from onsight.explain.gain import GAIN
 from onsight.explain.own.explain import FlagTried, OwnExplanation
 from onsight.explain.own.record import StepRecord
 from onsight.explain.own.words import cause, verdict
-from onsight.explain.phasetable import phase_table, reached
+from onsight.explain.phase_table import phase_table, reached
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""A mistake found in a script: where, what, why, and the line mended."""
+"""A mistake found in a script: where, what, why, and the line fixed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 class Finding:
     """A mistake that running the script does not show.
 
-    mended: the corrected source lines, with the user's own names and indentation; a line `...`
+    fixed: the corrected source lines, with the user's own names and indentation; a line `...`
     stands for a body that stays as it is.
     """
 
@@ -17,4 +17,4 @@ class Finding:
     rule: str
     problem: str
     why: str
-    mended: str
+    fixed: str

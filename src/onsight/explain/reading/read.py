@@ -1,4 +1,4 @@
-"""A training script read without running it: every mistake found, with its line mended."""
+"""A training script read without running it: every mistake found, with its line fixed."""
 
 from pathlib import Path
 

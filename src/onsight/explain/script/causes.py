@@ -125,9 +125,11 @@ def _threads(trace: Trace) -> Cause:
     )
 
 
-def _layout(trace: Trace) -> Cause:
+def _memory_format(trace: Trace) -> Cause:
     share = trace.share("forward", "backward")
-    return Cause("layout", f"{percent(share)} of the time is forward and backward, channels first")
+    return Cause(
+        "memory_format", f"{percent(share)} of the time is forward and backward, channels first"
+    )
 
 
 def _optimizer(trace: Trace) -> Cause:
@@ -153,7 +155,7 @@ _BY_KIND = {
     "precision": _precision,
     "evaluation": _no_grad,
     "threads": _threads,
-    "layout": _layout,
+    "memory_format": _memory_format,
     "optimizer": _optimizer,
     "pinning": _copies,
 }

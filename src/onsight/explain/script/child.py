@@ -10,9 +10,9 @@ from types import ModuleType, TracebackType
 from typing import Literal, NoReturn
 
 from onsight.explain.script.applying import Applied
-from onsight.explain.script.chance import seed_everything
 from onsight.explain.script.observed import facts_of
 from onsight.explain.script.rewriting import gate_reads
+from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import Request, Trace
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
@@ -93,8 +93,8 @@ class ScriptRun:
         if not self.first_step_seconds:
             self.first_step_seconds = seconds_since_start()
             if recorder.network is not None and next(recorder.network.parameters()).is_cuda:
-                self.clock.told = self.device_time.told
-        if self.clock.told:
+                self.clock.on_phase = self.device_time.on_phase
+        if self.clock.on_phase:
             self.device_time.step(recorder.steps, self.clock.phase)
         if not recorder.window.is_over:
             return

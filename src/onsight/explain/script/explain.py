@@ -16,7 +16,7 @@ from onsight.explain.script.trials import Trials, Tried
 from onsight.explain.script.whatifs import what_ifs
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.report.console import Story
+from onsight.report.console import Reporter
 from onsight.report.words import percent
 
 _STEPS = 2_000  # measured at most: more tell nothing new
@@ -46,22 +46,24 @@ def explain_script(
     seconds: float = 4.0,
     try_changes: bool = True,
     limit_seconds: float = 120.0,
-    story: Story | None = None,
+    reporter: Reporter | None = None,
 ) -> Explanation:
     """Run a script for a while, unchanged, and then with one thing changed at a time.
 
     seconds: measured in each run; limit_seconds: for each, from its start. Raises DataError for
     no script, ScriptFailed with the script's own words.
     """
-    story = story or Story()
+    reporter = reporter or Reporter()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     if not script.is_file():
         raise DataError(f"{script} does not exist")
     findings = read_script(script)
-    warn_if_busy(story)
+    warn_if_busy(reporter)
     launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
-    story.say(f"running {script.name} unchanged, to see {seconds * _FIRST:.0f} s of its training")
+    reporter.say(
+        f"running {script.name} unchanged, to see {seconds * _FIRST:.0f} s of its training"
+    )
     first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
     trace = first.run(is_full=True)
     if not trace.images:
@@ -72,12 +74,12 @@ def explain_script(
     best, rate = None, trace.images_per_second
     if wanted:
         each = trace.startup_seconds + seconds
-        story.say(f"trying {len(wanted)} changes, each for about {each:.0f} s")
-        trials = Trials(launcher, trace, story)
+        reporter.say(f"trying {len(wanted)} changes, each for about {each:.0f} s")
+        trials = Trials(launcher, trace, reporter)
         tried, best = trials.run(wanted)
         rate = trials.rate
         if trials.spread > _SPREAD:
-            story.warn(
+            reporter.warn(
                 f"the script's own runs differed by {percent(trials.spread)}: ratios nearer to 1 "
                 "than that say little; measure again when the machine is idle"
             )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
-from onsight.explain.script.chance import seed_everything
 from onsight.explain.script.memory import item_bytes, timed_transform
+from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import ItemFacts
 
 _SECONDS, _ITEMS = 1.5, 256

@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
-from onsight.explain.script.chance import undisturbed
+from onsight.explain.script.seeding import undisturbed
 from onsight.hardware.devices import free_memory_bytes
 
 _CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from rich.text import Text
 from onsight.explain.compare.candidates import thread_words
 from onsight.explain.compare.words import ratio_words
 from onsight.explain.gain import GAIN
-from onsight.explain.phasetable import phase_table, reached
+from onsight.explain.phase_table import phase_table, reached
 from onsight.explain.script.advice import Line
 from onsight.explain.script.explain import Explanation
 from onsight.explain.script.trials import Tried
@@ -118,11 +118,11 @@ def _print_findings(found: Explanation, console: Console) -> None:
     if not found.findings:
         return
     count = len(found.findings)
-    console.print(f"\nReading the script: {count} thing{'' if count == 1 else 's'} to mend")
+    console.print(f"\nReading the script: {count} thing{'' if count == 1 else 's'} to fix")
     for one in found.findings:
         console.print(Padding(f"{one.file.name}:{one.line}: {one.problem}", (0, 0, 0, 2)))
         console.print(Padding(one.why, (0, 0, 0, 6)), style="dim")
-        for row in one.mended.splitlines():
+        for row in one.fixed.splitlines():
             console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))
 
 

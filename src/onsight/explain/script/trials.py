@@ -9,7 +9,7 @@ from onsight.explain.gain import BETTER, GAIN
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Changes, Trace
 from onsight.explain.script.whatifs import WhatIf
-from onsight.report.console import Story
+from onsight.report.console import Reporter
 
 _TOGETHER = 4  # what-ifs tried beside the best one, at most
 _TURN = 3  # what-ifs between two runs of the script as it is
@@ -36,8 +36,8 @@ class Tried:
 class Trials:
     """Runs what-ifs in turns with the script as it is, and tells how each went."""
 
-    def __init__(self, launcher: Launcher, plain: Trace, story: Story) -> None:
-        self.launcher, self.story = launcher, story
+    def __init__(self, launcher: Launcher, plain: Trace, reporter: Reporter) -> None:
+        self.launcher, self.reporter = launcher, reporter
         self.plain = plain
         self.rates = [plain.images_per_second]
 
@@ -67,13 +67,13 @@ class Trials:
 
     def _plain_again(self) -> float:
         self.rates.append(self.launcher.run().images_per_second)
-        self.story.say(f"as it is, again: {self.rates[-1]:,.0f} images/s")
+        self.reporter.say(f"as it is, again: {self.rates[-1]:,.0f} images/s")
         return self.rates[-1]
 
     def _try(self, what_if: WhatIf) -> Tried:
         tried = self._run(what_if)
         said = tried.problem or f"{tried.images_per_second:,.0f} images/s"
-        self.story.say(f"what if {what_if.name}: {said}")
+        self.reporter.say(f"what if {what_if.name}: {said}")
         return tried
 
     def _run(self, what_if: WhatIf) -> Tried:

@@ -24,7 +24,7 @@ KINDS = {
     "batch_factor": "batch",
     "threads": "threads",
     "short_spin": "threads",
-    "channels_last": "layout",
+    "channels_last": "memory_format",
     "bf16": "precision",
     "fused": "optimizer",
     "no_grad": "evaluation",

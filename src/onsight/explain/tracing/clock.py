@@ -24,12 +24,12 @@ class PhaseClock:
     """Adds up the seconds of each phase in the thread that made it; phases may be nested.
 
     A nested phase's time is its own and not the outer one's, except within `data`, to which
-    all belongs that happens while the next batch is made. told: hears of every change. Quick,
+    all belongs that happens while the next batch is made. on_phase: hears of every change. Quick,
     because it is asked many times a step.
     """
 
-    def __init__(self, told: Callable[[str], None] | None = None) -> None:
-        self.told = told
+    def __init__(self, on_phase: Callable[[str], None] | None = None) -> None:
+        self.on_phase = on_phase
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._stack = ["other"]
         self._thread = get_ident()
@@ -42,7 +42,7 @@ class PhaseClock:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread whose time is told."""
+        """Whether this is the thread whose time is on_phase."""
         return get_ident() == self._thread
 
     def enter(self, phase: str) -> int:
@@ -56,8 +56,8 @@ class PhaseClock:
         if outer == "data":
             phase = outer
         stack.append(phase)
-        if self.told and phase != outer:
-            self.told(phase)
+        if self.on_phase and phase != outer:
+            self.on_phase(phase)
         return len(stack) - 1
 
     def leave(self, depth: int) -> None:
@@ -69,8 +69,8 @@ class PhaseClock:
         self._seconds[inner] += now - self._since
         self._since = now
         del stack[depth:]
-        if self.told and stack[-1] != inner:
-            self.told(stack[-1])
+        if self.on_phase and stack[-1] != inner:
+            self.on_phase(stack[-1])
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:

@@ -25,7 +25,7 @@ class DeviceTime:
         if self.is_marking:
             self._mark(phase)
 
-    def told(self, phase: str) -> None:
+    def on_phase(self, phase: str) -> None:
         """The host has come to another phase."""
         if self.is_marking:
             self._mark(phase)

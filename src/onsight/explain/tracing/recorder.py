@@ -40,7 +40,7 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 class Recorder:
     """Knows what a training does from torch's own calls; `install` begins, `undo` ends.
 
-    told_step: called after every update, with this.
+    on_step: called after every update, with this.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Recorder:
         seconds: float,
         steps: int,
         warm_up_steps: int,
-        told_step: Callable[["Recorder"], None],
+        on_step: Callable[["Recorder"], None],
     ) -> None:
-        self.clock, self.sites, self.told_step = clock, sites, told_step
+        self.clock, self.sites, self.on_step = clock, sites, on_step
         self.window = Window(seconds, steps, warm_up_steps, self.look)
         self.patches = Patches()
         self.steps = self.images = self.evaluated = 0
@@ -266,7 +266,7 @@ class Recorder:
         if self.loader is not None:
             self.training_loader = self.training_loaders[id(self.loader)] = self.loader
         self.window.step(self.steps)
-        self.told_step(self)
+        self.on_step(self)
 
 
 def _precision(network: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""The mistakes that leave a tensor in the wrong place, each with the line of code that mends it."""
+"""The mistakes that leave a tensor in the wrong place, each with the line of code to fix it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,33 +37,31 @@ class Problem:
     name: str
     kind: str
     what: str
-    mend: str
+    fix: str
 
     def __str__(self) -> str:
-        return f"{self.what}. Write: {self.mend}"
+        return f"{self.what}. Write: {self.fix}"
 
 
 def misplaced(found: Iterable[Found], home: str, has_model: bool) -> list[Problem]:
-    """A problem for those tensors that lie wrong together and are mended by one line."""
+    """A problem for those tensors that lie wrong together and are fixed by one line."""
     together: dict[tuple[str, ...], list[Found]] = {}
     for one in found:
         if one.is_misplaced(home):
             row = one.row
-            mend = _mend(one, home) if has_model else one.mend
-            key = (row.kind, row.device, one.home or home, mend)
+            fix = _fix(one, home) if has_model else one.fix
+            key = (row.kind, row.device, one.home or home, fix)
             together.setdefault(key, []).append(one)
-    return [
-        _problem(group, home, mend, has_model) for (_, _, home, mend), group in together.items()
-    ]
+    return [_problem(group, home, fix, has_model) for (_, _, home, fix), group in together.items()]
 
 
-def _mend(one: Found, home: str) -> str:
+def _fix(one: Found, home: str) -> str:
     """Where all but the model lies on an accelerator, it is the model that was left behind."""
     is_left = home == "cpu" and not one.holder and one.row.kind in (LOSS, METRIC, COPY, BATCH)
-    return "model = model.to(device)" if is_left else one.mend
+    return "model = model.to(device)" if is_left else one.fix
 
 
-def _problem(group: list[Found], home: str, mend: str, has_model: bool) -> Problem:
+def _problem(group: list[Found], home: str, fix: str, has_model: bool) -> Problem:
     row, holder = group[0].row, group[0].holder
     name = listed([one.row.name for one in group])
     where = f"{name} {'is' if len(group) == 1 else 'are'} on {row.device}"
@@ -72,17 +70,15 @@ def _problem(group: list[Found], home: str, mend: str, has_model: bool) -> Probl
     else:
         other = "the model is" if has_model else "the rest is"
         other = "the others are" if row.kind == PARAMETER else other
-    return Problem(
-        name, row.kind, f"{where}, but {other} on {home}: {_why(row, holder, mend)}", mend
-    )
+    return Problem(name, row.kind, f"{where}, but {other} on {home}: {_why(row, holder, fix)}", fix)
 
 
-def _why(row: Row, holder: str, mend: str) -> str:
-    if holder and "register_buffer" in mend:
+def _why(row: Row, holder: str, fix: str) -> str:
+    if holder and "register_buffer" in fix:
         return f"a tensor as a plain attribute of {holder} is no buffer, so .to() passes it by"
     if holder:
         return f"{holder} keeps it in a plain attribute, which .to() passes by"
-    if mend.startswith("model =") and row.kind not in (PARAMETER, BUFFER):
+    if fix.startswith("model =") and row.kind not in (PARAMETER, BUFFER):
         return "the model was not moved"
     return _WHY[row.kind]
 
@@ -95,8 +91,8 @@ def torch_build(rows: list[Row]) -> list[Problem]:
         "everything is on cpu: an NVIDIA driver is there, but this torch is a CPU-only build and "
         "sees no GPU"
     )
-    mend = "pip install --force-reinstall torch  # built as https://pytorch.org/get-started says"
-    return [Problem("torch", BUILD, what, mend)]
+    fix = "pip install --force-reinstall torch  # built as https://pytorch.org/get-started says"
+    return [Problem("torch", BUILD, what, fix)]
 
 
 def unused(rows: list[Row]) -> list[str]:

@@ -36,7 +36,7 @@ class Held:
         for key, parameter in self.parameters.items():
             if model is None:
                 (leaf,) = Walk().tensors(parameter, names[key])
-                table.add(PARAMETER, leaf._replace(mend="model = model.to(device)"))
+                table.add(PARAMETER, leaf._replace(fix="model = model.to(device)"))
         for one in self.optimizers:
             for parameter, state in getattr(one, "state", {}).items():
                 self._enter_state(table, parameter, state, names)
@@ -52,7 +52,7 @@ class Held:
             if id(parameter) in names:
                 name = f"{name} of {names[id(parameter)]}"
             scalar = not on_device and leaf.tensor.ndim == 0
-            entry = leaf._replace(path=name, mend=_KEEP_STATE)
+            entry = leaf._replace(path=name, fix=_KEEP_STATE)
             table.add(STATE, entry, home=home, may_stray=scalar)
 
     def compare(self, model: nn.Module, loss: Any) -> tuple[list[Problem], list[str]]:

@@ -1,4 +1,4 @@
-"""Where everything of a training loop really is: the table, the verdict, and what to mend."""
+"""Where everything of a training loop really is: the table, the verdict, and what to fix."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class Placement:
         }
 
     def __str__(self) -> str:
-        wrong = [f"  {problem.what}\n      {problem.mend}" for problem in self.problems]
+        wrong = [f"  {problem.what}\n      {problem.fix}" for problem in self.problems]
         return "\n".join([table_text(self.rows), *wrong, self.verdict])
 
 

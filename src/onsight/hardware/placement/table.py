@@ -46,12 +46,12 @@ class Row:
 class Found:
     """A row, and what is known of where it belongs.
 
-    mend: the line that brings it there; holder: as of a Leaf; home: its device where that is not
+    fix: the line that brings it there; holder: as of a Leaf; home: its device where that is not
     the model's; may_stray: whether it is right on the CPU too.
     """
 
     row: Row
-    mend: str
+    fix: str
     holder: str = ""
     home: str | None = None
     may_stray: bool = False
@@ -80,7 +80,7 @@ class Table:
         row = _row(leaf.path, kind, leaf.tensor)
         if may_stray is None:
             may_stray = row.kind in _TAKES_SCALARS and row.shape == ()
-        self.found.append(Found(row, leaf.mend, leaf.holder, home, may_stray))
+        self.found.append(Found(row, leaf.fix, leaf.holder, home, may_stray))
 
     def add_model(self, model: nn.Module) -> None:
         """Parameters, buffers, and tensors that hang on the network unregistered."""
@@ -119,7 +119,7 @@ class Table:
     def add_batch(self, batch: Any) -> None:
         """The tensors of a batch, however it is nested."""
         for leaf in Walk().tensors(batch, "batch"):
-            self.add(BATCH, leaf._replace(mend=_batch_line(batch)))
+            self.add(BATCH, leaf._replace(fix=_batch_line(batch)))
 
     def home(self) -> str:
         """The device where all should be: the model's, an accelerator rather than the CPU."""

@@ -21,7 +21,7 @@ class Leaf(NamedTuple):
 
     path: str
     tensor: Tensor
-    mend: str
+    fix: str
     holder: str = ""
 
 
@@ -86,7 +86,7 @@ class Walk:
             where = f'{path}.keywords["{key}"]'
             bound = f"{path} = functools.partial({path}, {key}={where}.to(device))"
             for leaf in self._leaves(value, where, "", depth):
-                yield leaf._replace(mend=bound) if leaf.tensor is value else leaf
+                yield leaf._replace(fix=bound) if leaf.tensor is value else leaf
 
     def _kept(self, value: Any, where: str, words: str, part: nn.Module) -> Iterator[Leaf]:
         """Tensors of a plain attribute; words: the attribute as the class's own code calls it."""
@@ -104,7 +104,7 @@ class Walk:
         elif isinstance(value, nn.Module):
             whole = f"nn.Module{kind}({name})" if words != name else name
             for leaf in self.module(value, where, ""):
-                yield leaf._replace(mend=f"self.{name} = {whole}", holder=holder)
+                yield leaf._replace(fix=f"self.{name} = {whole}", holder=holder)
         elif items := _items(value):
             self.entered[id(value)] = value
             for key, item in items:

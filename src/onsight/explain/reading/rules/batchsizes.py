@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, replaced
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.loops import BatchLoop, is_place, loop_nodes, loop_rows
-from onsight.explain.reading.mend import found, mended, replaced
 from onsight.explain.reading.source import own_nodes
 from onsight.explain.reading.vocabulary import Kind
 
@@ -63,7 +63,7 @@ def _divisors(facts: Facts, loop: BatchLoop) -> Iterator[tuple[Finding, ast.AST]
         size = _size_in_product(facts, loop, product) if counted else None
         if size is not None:
             new = f"len({facts.script.words(loop.loader)}.dataset)"
-            text = mended(facts.script, product, [replaced(product, new)])
+            text = fixed(facts.script, product, [replaced(product, new)])
             problem = f"{facts.script.words(product)} is not the number of rows"
             yield found(facts.script, product, _RULE, problem, _WHY, text), size
 
@@ -111,7 +111,7 @@ def _in_forward(facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(facts: Facts, size: ast.expr, rows: str, what: str) -> Finding:
-    text = mended(facts.script, size, [replaced(size, rows)])
+    text = fixed(facts.script, size, [replaced(size, rows)])
     problem = f"{what} {facts.script.words(size)}, whatever the batch holds"
     return found(facts.script, size, _RULE, problem, _WHY, text)
 

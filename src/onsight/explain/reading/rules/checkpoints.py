@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onsight.explain.reading.calls import keyword, last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.mend import found, indented, mended, replaced
+from onsight.explain.reading.fix import fixed, found, indented, replaced
 from onsight.explain.reading.source import FUNCTIONS
 from onsight.explain.reading.values import Origin
 from onsight.explain.reading.vocabulary import Kind
@@ -38,7 +38,7 @@ def map_locations(facts: Facts) -> Iterator[Finding]:
             inner = [*map(facts.script.words, call.args)]
             inner += [facts.script.words(one) for one in call.keywords]
             new = f"{facts.script.words(call.func)}({', '.join([*inner, f'map_location={where}'])})"
-            text = mended(facts.script, call, [replaced(call, new)])
+            text = fixed(facts.script, call, [replaced(call, new)])
             problem = "weights are loaded without saying onto which device"
             yield found(facts.script, call, "map-location", problem, _WHY_MAP, text)
 
@@ -60,7 +60,7 @@ def whole_modules(facts: Facts) -> Iterator[Finding]:
             for value in _saved(facts, call.args[0]):
                 if facts.kinds.kind(value) is Kind.NETWORK and _is_plain(value):
                     new = f"{facts.script.words(value)}.state_dict()"
-                    text = mended(facts.script, value, [replaced(value, new)])
+                    text = fixed(facts.script, value, [replaced(value, new)])
                     problem = f"{facts.script.words(value)} is pickled whole, not its weights"
                     yield found(
                         facts.script, value, "whole-module-pickle", problem, _WHY_WHOLE, text

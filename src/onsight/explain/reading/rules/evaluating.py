@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import above, found, within
 from onsight.explain.reading.gradients import Gradients
 from onsight.explain.reading.layers import changes_by_mode
 from onsight.explain.reading.loops import BatchLoop, phase_test
-from onsight.explain.reading.mend import above, found, within
 from onsight.explain.reading.modes import Modes
 from onsight.explain.reading.source import FUNCTIONS, start_place
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, replaced
 from onsight.explain.reading.flow import backward_calls, backward_keys, key_of, keys
 from onsight.explain.reading.gradients import Gradients
 from onsight.explain.reading.loops import BatchLoop, loop_nodes
-from onsight.explain.reading.mend import found, mended, replaced
 from onsight.explain.reading.modes import Modes
 from onsight.explain.reading.scopes import Binding
 from onsight.explain.reading.source import start_place
@@ -46,7 +46,7 @@ def kept_graphs(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]:
                 continue
             told.add(node)
             words = facts.script.words(loss)
-            text = mended(facts.script, node, [replaced(loss, f"{words}.item()")])
+            text = fixed(facts.script, node, [replaced(loss, f"{words}.item()")])
             problem = f"{facts.script.words(target)} gathers {words} with its graph"
             yield found(facts.script, node, "graph-kept", problem, _WHY, text)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import found, within
 from onsight.explain.reading.loops import BatchLoop, peeled, reached
-from onsight.explain.reading.mend import found, within
 from onsight.explain.reading.modes import is_main
 from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.vocabulary import Kind

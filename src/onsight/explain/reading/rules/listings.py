@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, replaced
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.mend import found, mended, replaced
 from onsight.explain.reading.rules.listing import is_listing
 from onsight.explain.reading.source import FUNCTIONS, own_nodes
 
@@ -55,7 +55,7 @@ def _zipped(facts: Facts, call: ast.Call) -> Iterator[Finding]:
     if len(listings) < 2 and not (listings and any(_is_labels(facts, one) for one in others)):
         return
     edits = [replaced(one, f"sorted({facts.script.words(one)})") for one in listings]
-    text = mended(facts.script, call, edits)
+    text = fixed(facts.script, call, edits)
     problem = f"{facts.script.words(listings[0])} is paired by the order in which the disk lists it"
     yield found(facts.script, call, _RULE, problem, _WHY, text)
 
@@ -72,7 +72,7 @@ def _numbered(
     if named or _CLASS_WORDS.search(last_name(first)):
         listing = iterated.args[0]
         new = f"sorted({facts.script.words(listing)})"
-        text = mended(facts.script, listing, [replaced(listing, new)])
+        text = fixed(facts.script, listing, [replaced(listing, new)])
         problem = "classes are numbered in the order in which the disk lists their folders"
         yield found(facts.script, listing, _RULE, problem, _WHY_CLASSES, text)
 
@@ -107,7 +107,7 @@ def _indexed_alike(facts: Facts, owner: ast.ClassDef) -> Iterator[Finding]:
                     continue
                 if other.key in listed or _is_labels(facts, other.value):
                     new = f"sorted({facts.script.words(one.value)})"
-                    text = mended(facts.script, one.value, [replaced(one.value, new)])
+                    text = fixed(facts.script, one.value, [replaced(one.value, new)])
                     problem = (
                         f"self.{key} and self.{other.key} are paired by an order left to the disk"
                     )

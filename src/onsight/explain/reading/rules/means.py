@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, indented, replaced
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.loops import BatchLoop, is_place, loop_nodes, loop_rows
-from onsight.explain.reading.mend import found, indented, mended, replaced
 from onsight.explain.reading.rules.batchmean import READS, is_mean
 from onsight.explain.reading.source import FUNCTIONS, own_nodes, start_place
 from onsight.explain.reading.vocabulary import Kind
@@ -83,7 +83,7 @@ def _divided_inside(facts: Facts, loop: BatchLoop) -> Iterator[Finding]:
                     rows = _rows(facts, loop, one)
                     all_rows = f"len({facts.script.words(loop.loader)}.{_all(facts, loop)})"
                     new = f"{facts.script.words(left)} * {rows} / {all_rows}"
-                    text = mended(facts.script, node, [replaced(value, new)])
+                    text = fixed(facts.script, node, [replaced(value, new)])
                     yield _told(facts, loop, one, node, text)
 
 
@@ -202,12 +202,12 @@ def _finding(facts: Facts, loop: BatchLoop, one: _Sum, division: ast.AST) -> Fin
     statement = facts.script.source(division).statement(division)
     if _is_list(one):
         new = f"sum({one.key}) / {all_rows}"
-        text = mended(facts.script, division, [replaced(_whole(facts, division), new)])
+        text = fixed(facts.script, division, [replaced(_whole(facts, division), new)])
     else:
         count = division.right if isinstance(division, ast.BinOp) else None
         count = division.value if isinstance(division, ast.AugAssign) else count
         edits = [replaced(count, all_rows)] if count is not None else []
-        text = mended(facts.script, division, edits)
+        text = fixed(facts.script, division, edits)
     comment = "  # for each batch"
     text = f"{indented(facts.script, statement, line)}{comment}\n{text}"
     return _told(facts, loop, one, division, text)
@@ -225,7 +225,7 @@ def _meter_finding(facts: Facts, loop: BatchLoop, one: _Sum) -> Finding:
     call = one.node.value if isinstance(one.node, ast.Expr) else one.node
     value = facts.script.words(one.value)
     new = f"{one.key}.update({value}, {_rows(facts, loop, one)})"
-    text = mended(facts.script, call, [replaced(call, new)])
+    text = fixed(facts.script, call, [replaced(call, new)])
     problem = f"{one.key} weighs every batch alike, also a smaller last one"
     return found(facts.script, call, "mean-of-batch-means", problem, _WHY, text)
 
@@ -235,7 +235,7 @@ def _weighed(facts: Facts, one: _Sum, rows: str) -> str:
     value = facts.script.words(one.value)
     if isinstance(one.value, ast.BinOp) and not isinstance(one.value.op, (ast.Mult, ast.Div)):
         value = f"({value})"
-    line = mended(facts.script, one.node, [replaced(one.value, f"{value} * {rows}")])
+    line = fixed(facts.script, one.node, [replaced(one.value, f"{value} * {rows}")])
     return line.strip()
 
 

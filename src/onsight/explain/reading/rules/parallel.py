@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, replaced
 from onsight.explain.reading.loops import BatchLoop
-from onsight.explain.reading.mend import found, mended, replaced
 
 _BETTER = re.compile(r"DDP|DistributedDataParallel|FSDP")
 _WHY = (
@@ -30,7 +30,7 @@ def data_parallel(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]
             name, model = map(facts.script.words, (call.func, call.args[0]))
             rank = 'int(os.environ["LOCAL_RANK"])'
             new = f"{_distributed(name)}({model}, device_ids=[{rank}])"
-            text = mended(facts.script, call, [replaced(call, new)])
+            text = fixed(facts.script, call, [replaced(call, new)])
             problem = "nn.DataParallel is slower than one process a GPU"
             yield found(facts.script, call, "data-parallel", problem, _WHY, text)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import found, header
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.mend import found, header
 from onsight.explain.reading.source import FUNCTIONS, Source, own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import found, indented
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.mend import found, indented
 from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
 
@@ -104,16 +104,16 @@ def _asks_for_file(node: ast.AST) -> bool:
 
 
 def _leaves(body: list[ast.stmt]) -> bool:
-    """Whether a handler ends the loop or the script, or mends the lists."""
+    """Whether a handler ends the loop or the script, or fixes the lists."""
     nodes = [one for part in body for one in (part, *own_nodes(part))]
-    mends = any(isinstance(one, ast.Call) and last_name(one) in ("pop", "append") for one in nodes)
-    return mends or any(isinstance(one, (ast.Raise, ast.Return, ast.Break)) for one in nodes)
+    fixes = any(isinstance(one, ast.Call) and last_name(one) in ("pop", "append") for one in nodes)
+    return fixes or any(isinstance(one, (ast.Raise, ast.Return, ast.Break)) for one in nodes)
 
 
 def _continues(body: list[ast.stmt]) -> bool:
     nodes = [one for part in body for one in (part, *own_nodes(part))]
-    mends = any(isinstance(one, ast.Call) and last_name(one) in ("pop", "append") for one in nodes)
-    return not mends and any(isinstance(one, ast.Continue) for one in nodes)
+    fixes = any(isinstance(one, ast.Call) and last_name(one) in ("pop", "append") for one in nodes)
+    return not fixes and any(isinstance(one, ast.Continue) for one in nodes)
 
 
 def _belong_together(facts: Facts, loop: ast.AST, one: str, other: str, strictly: bool) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
+from onsight.explain.reading.fix import fixed, found, replaced
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.loops import BatchLoop, loop_nodes
-from onsight.explain.reading.mend import found, mended, replaced
 from onsight.explain.reading.rules.listing import is_listing, is_sorted_listing
 from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
@@ -35,7 +35,7 @@ def shuffled_pairs(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding
                 continue
             if _is_paired(facts, loop, call) or _is_indexed(facts, loop):
                 told.add(call)
-                text = mended(facts.script, flag, [replaced(flag, "False")])
+                text = fixed(facts.script, flag, [replaced(flag, "False")])
                 words = facts.script.words(loop.loader)
                 problem = f"predictions from the shuffled {words} are matched by their order"
                 yield found(facts.script, call, "rows-out-of-step", problem, _WHY, text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onsight.explain.reading.calls import keyword, last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.mend import Edit, found, mended, replaced
+from onsight.explain.reading.fix import Edit, fixed, found, replaced
 from onsight.explain.reading.scopes import Step
 from onsight.explain.reading.source import (
     FUNCTIONS,
@@ -60,7 +60,7 @@ def softmaxes(facts: Facts) -> Iterator[Finding]:
 def _finding(facts: Facts, softmax: _Softmax) -> Finding:
     script, name = facts.script, last_name(softmax.node)
     edits = [_edit(facts, softmax)]
-    text = mended(script, softmax.node, edits)
+    text = fixed(script, softmax.node, edits)
     problem = f"{name} is taken before cross-entropy, which takes its own"
     why = _WHY_LOG if softmax.is_log else _WHY
     return found(script, softmax.node, "softmax-before-cross-entropy", problem, why, text)

@@ -1,0 +1,66 @@
+"""What a model said of every picture of a split."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onsight.data.loader import Batch
+
+BATCH_SIZE = 256  # of every evaluation and prediction: equal batches give equal bits
+
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class PerImageResults:
+    """One entry a picture, in order: everything that results are worked out from.
+
+    ids, labels, predicted: int64 (n,); confidence: the predicted class's probability;
+    losses: cross-entropy; in_top5: bool (n,), all false for 5 classes or fewer.
+    """
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    losses: NDArray[np.float32]
+    in_top5: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@torch.inference_mode()
+def evaluate_batches(
+    forward: Callable[[Tensor], Tensor], batches: Iterable[Batch]
+) -> PerImageResults:
+    """Run a model over batches. forward: uint8 (B, H, W, C) to logits (B, K).
+
+    Entries are kept per picture, so nothing depends on how pictures fall into batches.
+    """
+    parts = [_observe_batch(forward(batch.images).float(), batch) for batch in batches]
+    columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
+    return PerImageResults(*columns) if columns else _nothing()
+
+
+def _observe_batch(logits: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+    labels = batch.labels.to(logits.device)
+    probabilities = logits.softmax(dim=1)
+    confidence, predicted = probabilities.max(dim=1)
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    if logits.shape[1] > _TOP:
+        in_top5 = (logits.topk(_TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
+    else:
+        in_top5 = torch.zeros_like(labels, dtype=torch.bool)
+    return batch.ids, labels, predicted, confidence, losses, in_top5
+
+
+def _nothing() -> PerImageResults:
+    empty = np.zeros(0, np.int64)
+    floats = np.zeros(0, np.float32)
+    return PerImageResults(empty, empty, empty, floats, floats, np.zeros(0, bool))

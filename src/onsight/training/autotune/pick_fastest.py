@@ -1,0 +1,68 @@
+"""Timing candidates in interleaved rounds; the simplest of those as fast as the fastest wins."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+_ROUNDS = 9
+_FEWEST_ROUNDS = 3  # before anybody is called as fast as another
+_HOPELESS = (2.0, 1.5, 1.3)  # times the fastest after 1, 2, more rounds: not timed again
+NEGLIGIBLE = 1.03  # times the fastest: as good
+
+
+@dataclass
+class Candidate:
+    """A candidate by name, simpler ones first; visit returns its seconds a step, measured now."""
+
+    name: str
+    visit: Callable[[], float]
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Seconds a step, the median over the rounds."""
+        return statistics.median(self.seconds)
+
+
+def pick_fastest(candidates: Sequence[Candidate], most_seconds: float) -> Candidate:
+    """The winner: the first of the candidates that is as fast as the fastest, within the noise.
+
+    Every candidate still hopeful is visited once a round, so that noise hits all alike. Those
+    without a time when the time is over take no part.
+    """
+    begun = time.perf_counter()
+    hopeful = list(candidates)
+    for number in range(_ROUNDS):
+        for candidate in hopeful:
+            # The first round may take twice the time: what is never timed is never chosen.
+            limit = most_seconds * (1 if candidates[-1].seconds else 2)
+            if candidate is not candidates[0] and time.perf_counter() - begun > limit:
+                return choose(candidates)
+            candidate.seconds.append(candidate.visit())
+        timed = [candidate for candidate in hopeful if candidate.seconds]
+        best = min(candidate.median for candidate in timed)
+        slowest = best * _HOPELESS[min(number, len(_HOPELESS) - 1)]
+        hopeful = [candidate for candidate in timed if candidate.median <= slowest]
+        if len(hopeful) == 1:
+            break
+    return choose(candidates)
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The first candidate whose lag behind the fastest is negligible or no more than noise."""
+    timed = [candidate for candidate in candidates if candidate.seconds]
+    fastest = min(timed, key=lambda candidate: candidate.median)
+    return next(candidate for candidate in timed if _keeps_up(candidate, fastest))
+
+
+def _keeps_up(candidate: Candidate, fastest: Candidate) -> bool:
+    """Whether the rounds that both took part in cannot tell them apart."""
+    ratios = sorted(
+        mine / best for mine, best in zip(candidate.seconds, fastest.seconds, strict=False)
+    )
+    if candidate is fastest or statistics.median(ratios) <= NEGLIGIBLE:
+        return True
+    # A sign test by hand: of three rounds or more, it must have lost all but one in four.
+    lost = sum(ratio > 1 for ratio in ratios)
+    return len(ratios) >= _FEWEST_ROUNDS and lost < 0.75 * len(ratios)

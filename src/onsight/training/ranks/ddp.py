@@ -1,0 +1,101 @@
+"""A network trained by several ranks at once, wrapped from outside: it does not know.
+
+Each rank computes its share of a batch; torch's DistributedDataParallel makes the mean of the
+gradients while they come. Batch norm's statistics are those of the whole batch, so the
+update is that of one process, whatever the number of ranks.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from onsight.evaluation.per_image import PerImageResults
+from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
+from onsight.training.ranks.world import World
+
+
+class Replica:
+    """This rank's copy of a network; the first rank's weights are everybody's."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        world: World,
+    ) -> None:
+        normalises = any(isinstance(module, _BatchNorm) for module in net.modules())
+        self.statistics = WholeBatchNorm(world) if normalises and device.type == "cpu" else None
+        if normalises and device.type != "cpu":
+            from timm.layers import convert_sync_batchnorm  # knows timm's own norms too
+
+            net = convert_sync_batchnorm(net)
+        self.parallel = DistributedDataParallel(
+            net,
+            device_ids=None if device.type == "cpu" else [device],
+            gradient_as_bucket_view=True,
+            find_unused_parameters=_has_idle_parameters(net, shape, device),
+        )
+        self.parallel.register_comm_hook(world, _count_and_add_up)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The logits (B, K) of this rank's share of a batch, which may be empty."""
+        with self.statistics or nullcontext():
+            if len(inputs):
+                logits: Tensor = self.parallel(inputs)
+                return logits
+            # All ranks must take part in every step: an empty one with a picture that weighs 0.
+            if self.statistics:
+                self.statistics.weight = 0.0
+            blank = inputs.new_zeros(1, *inputs.shape[1:])
+            idle: Tensor = self.parallel(blank)[:0]
+            if self.statistics:
+                self.statistics.weight = 1.0
+            return idle
+
+    def unsynced(self) -> AbstractContextManager[None]:
+        """Backward passes here only add up gradients; a later one sends them."""
+        waiting: AbstractContextManager[None] = self.parallel.no_sync()
+        return waiting
+
+
+def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """What torch does with gradients that are ready, seen by the watch: a backward can hang too."""
+    world.count_sync()
+    return allreduce_hook(cast(dist.ProcessGroup, dist.group.WORLD), bucket)
+
+
+def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerImageResults:
+    """The results of all ranks in the order of ids (n,), each picture once."""
+    if world.size == 1:
+        return part
+    places = torch.searchsorted(ids, torch.from_numpy(part.ids))
+    columns = {}
+    for name, column in vars(part).items():
+        values = torch.from_numpy(column)
+        kind = torch.uint8 if values.dtype == torch.bool else values.dtype
+        whole = torch.zeros(len(ids), dtype=kind)
+        whole[places] = values.to(kind)
+        columns[name] = world.all_reduce(whole).to(values.dtype).numpy()
+    return PerImageResults(**columns)
+
+
+def _has_idle_parameters(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
+    """Whether a trial leaves trainable parameters without a gradient, which must be said to DDP."""
+    modes = [(module, module.training) for module in net.modules()]
+    trial = torch.zeros(2, *shape, device=device, dtype=next(net.parameters()).dtype)
+    with torch.random.fork_rng(devices=[]):
+        net.eval()(trial).sum().backward()
+    for module, training in modes:
+        module.training = training
+    trainable = [parameter for parameter in net.parameters() if parameter.requires_grad]
+    idle = any(parameter.grad is None for parameter in trainable)
+    for parameter in trainable:
+        parameter.grad = None
+    return idle

@@ -1,0 +1,152 @@
+"""Starting the ranks of a run on this machine, by torch's own elastic launcher.
+
+Nothing listens beyond loopback: the store that brings the ranks together is bound to it, and
+gloo and NCCL are told to use its interface.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import PrefixStore, TCPStore
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from onsight.errors import Interrupted, OnsightError, RankLost
+from onsight.training.ranks.watchdog import LauncherWatchdog
+from onsight.training.ranks.world import STORE
+
+_LOOPBACK = "127.0.0.1"
+_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+_TALKERS = "torch.distributed.elastic"
+
+
+class RankFailed(OnsightError):
+    """A rank ended with a message of its own, which is this one's too."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
+    """Run training/worker.py as so many ranks and wait for their end.
+
+    request: what train takes, as JSON can say it. Raises RankFailed, RankLost, Interrupted.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="onsight-") as folder,
+        _watched_store(ranks),
+        _former_handlers(),
+    ):
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=ranks,
+            run_id="onsight",
+            rdzv_backend="c10d",
+            rdzv_endpoint=str(Path(folder) / "rendezvous"),
+            rdzv_configs={"store_type": "file"},
+            logs_specs=DefaultLogsSpecs(folder),  # else it leaves a folder of its own
+            max_restarts=0,
+        )
+        worker = ("-m", "onsight.training.worker", json.dumps(request))
+        try:
+            elastic_launch(config, sys.executable)(*worker)
+        except ChildFailedError as error:
+            raise _explain(error.failures, run) from None
+        except SignalException as error:
+            raise Interrupted(f"stopped; {_resume_hint(run)}", int(error.sigval)) from None
+
+
+def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
+    """The first failure in words; where two come together, a killed rank is the cause."""
+    rank, first = min(failures.items(), key=_by_cause)
+    if first.exitcode < 0:
+        return RankLost(
+            f"rank {rank} (process {first.pid}) was lost, ended by {first.signal_name()}; "
+            f"the job was ended; {_resume_hint(run)}"
+        )
+    message = first.error_file_data["message"]
+    if isinstance(message, dict) and "exit_code" in message["extraInfo"]:
+        text, facts = message["message"], message["extraInfo"]
+        if facts["lost"]:
+            return RankLost(f"{text}; {_resume_hint(run)}")
+        return RankFailed(
+            f"rank {rank} failed:\n{text}" if facts["bug"] else text, facts["exit_code"]
+        )
+    return RankFailed(f"rank {rank} failed; what it said stands above", 1)
+
+
+def _by_cause(failed: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]:
+    _, failure = failed
+    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # when another has failed
+    return ended_by_launcher, failure.timestamp, failure.exitcode > 0
+
+
+def _resume_hint(run: Path) -> str:
+    if not (run / "checkpoints" / "last.safetensors").exists():
+        return "there was no checkpoint yet"
+    return f"go on from its last checkpoint with --out {run} --resume"
+
+
+@contextmanager
+def _watched_store(ranks: int) -> Iterator[None]:
+    """A store for the ranks, kept by this process and bound to loopback, and their watchdog."""
+    listening = socket.create_server((_LOOPBACK, 0))
+    address = f"{_LOOPBACK}:{listening.getsockname()[1]}"
+    variables = {
+        STORE: address,
+        "GLOO_SOCKET_IFNAME": _INTERFACE,
+        "NCCL_SOCKET_IFNAME": _INTERFACE,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
+    }
+    former = {name: os.environ.get(name) for name in variables}
+    store = TCPStore(
+        _LOOPBACK,
+        listening.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
+    watchdog = LauncherWatchdog(PrefixStore("watch", store), ranks)
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        watchdog.leave()
+        for name, value in former.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _former_handlers() -> Iterator[None]:
+    """The launcher takes over signals and talks in its own words: put the former back, hush it."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    names = [n for n in logging.root.manager.loggerDict if n.startswith(_TALKERS)]
+    talkers = [logging.getLogger(name) for name in names]  # each has a level of its own
+    for talker in talkers:
+        talker.disabled = True
+    try:
+        yield
+    finally:
+        for talker in talkers:
+            talker.disabled = False
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -1,0 +1,120 @@
+"""Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
+
+Tensors lie under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
+learning rate and all that is drawn are functions of the step, so they need no state.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onsight.errors import OnsightError
+from onsight.tensorfile import read_tensors, write_tensors
+from onsight.training.step.ema import MovingAverage
+from onsight.training.step.step import Step
+
+VERSION = 1
+
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
+
+
+def save_checkpoint(
+    path: Path, step: Step, average: MovingAverage | None, progress: dict[str, Any]
+) -> None:
+    """Write model, average, optimizer, scaler and progress, atomically."""
+    tensors = _prefixed("model", dict(step.model.state_dict()))
+    if average:
+        tensors |= _prefixed("average", dict(average.model.state_dict()))
+    optimizer_tensors, optimizer_facts = _flatten_optimizer(step.optimizer)
+    tensors |= optimizer_tensors
+    facts = {
+        "version": VERSION,
+        "optimizer": optimizer_facts,
+        "scaler": step.scaler.state_dict(),
+        "progress": progress,
+    }
+    write_tensors(path, tensors, facts)
+
+
+def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
+    """Put everything back and return the progress. Raises OnsightError on a damaged file."""
+    tensors, facts = read_tensors(path)
+    if facts.get("version") != VERSION:
+        raise OnsightError(f"{path} was written by another version of Onsight")
+    step.model.load_state_dict(_under("model", tensors))
+    if average:
+        average.model.load_state_dict(_under("average", tensors))
+    _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
+    step.scaler.load_state_dict(facts["scaler"])
+    progress: dict[str, Any] = facts["progress"]
+    return progress
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's weights alone, atomically."""
+    write_tensors(path, _cloned(model.state_dict()), {"version": VERSION})
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Put weights written by save_weights into a model."""
+    tensors, _ = read_tensors(path)
+    model.load_state_dict(tensors)
+
+
+def _cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, such as tied weights.
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in _cloned(tensors).items()}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}."
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the rest as plain values."""
+    state = optimizer.state_dict()
+    tensors, values = {}, {}
+    for number, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{number}.{name}"] = value.detach().clone()
+            else:
+                values[f"{number}.{name}"] = value
+    for number, group in enumerate(state["param_groups"]):
+        for name, value in group.items():
+            if isinstance(value, Tensor):  # some count their steps there
+                tensors[f"group.{number}.{name}"] = value.detach().clone()
+    # What JSON has no word for, such as a dtype, the config makes anew: it is no state.
+    groups = [
+        {name: value for name, value in group.items() if isinstance(value, _PLAIN)}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"groups": groups, "values": values}
+
+
+def _restore_optimizer(
+    optimizer: Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    fresh = optimizer.state_dict()["param_groups"]
+    groups = [made | saved for made, saved in zip(fresh, facts["groups"], strict=True)]
+    for key, value in _under("group", tensors).items():
+        number, _, name = key.partition(".")
+        groups[int(number)][name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # A file keeps no memory layout, and sums over another layout differ in their last bits.
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

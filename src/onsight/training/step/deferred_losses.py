@@ -1,0 +1,87 @@
+"""The losses of steps, read without making the device wait for the host."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from onsight.errors import OnsightError
+from onsight.training.ranks.world import World
+
+_LAG = 8  # steps that an accelerator may be ahead of the host
+
+
+class NonFiniteStepError(OnsightError):
+    """The loss of a step is NaN or infinite; steps_ago 0: the weights are as they were before."""
+
+    def __init__(self, value: float, steps_ago: int = 0) -> None:
+        super().__init__(f"the loss is {value}")
+        self.steps_ago = steps_ago
+
+
+class DeferredLosses:
+    """Takes the loss of each step and gives it back when it is known.
+
+    On the CPU that is before the weights are updated. An accelerator works while the host goes
+    on, so there a loss is ready some steps later, always the same number, because several
+    ranks must add up the same step at the same time.
+    """
+
+    def __init__(self, device: torch.device, world: World) -> None:
+        self.lag = _LAG if device.type in ("cuda", "xpu") else 0
+        self.device = device
+        self.world = world
+        self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
+        self.total: Callable[[], float] | None = None
+        self.is_open = (
+            False  # whether a step has pushed its loss and not yet asked for what is ready
+        )
+
+    def push(self, loss: Tensor) -> None:
+        """Begin with a step's loss, or this rank's part of it."""
+        self.is_open = True
+        if self.lag == 0:
+            self.pending.append((loss, None))
+            self.total = self._begin()
+            return
+        loss = loss.to("cpu", non_blocking=True)  # torch copies into page-locked memory
+        copied = torch.Event(self.device)
+        copied.record()
+        self.pending.append((loss, copied))
+
+    def ready(self) -> list[float]:
+        """The losses known by now, oldest first. Raises NonFiniteStepError."""
+        self.is_open = False
+        if self.total:
+            total, self.total = self.total, None
+            return [_check(total(), 0)]
+        return [self._finish(self._begin())] if len(self.pending) > self.lag else []
+
+    def drop_unfinished(self) -> None:
+        """Drop the loss of a step that was begun and could not be finished."""
+        if self.is_open:
+            self.is_open = False
+            self.total = None
+            if self.lag:
+                self.pending.pop()
+
+    def flush(self) -> list[float]:
+        """Every loss not yet returned; waits for the device. Raises NonFiniteStepError."""
+        return [self._finish(self._begin()) for _ in range(len(self.pending))]
+
+    def _begin(self) -> Callable[[], float]:
+        loss, copied = self.pending.popleft()
+        if copied:
+            copied.synchronize()
+        return self.world.all_reduce_async(float(loss))
+
+    def _finish(self, total: Callable[[], float]) -> float:
+        return _check(total(), len(self.pending))
+
+
+def _check(value: float, steps_ago: int) -> float:
+    if not math.isfinite(value):
+        raise NonFiniteStepError(value, steps_ago)
+    return value

@@ -1,0 +1,107 @@
+"""Optimizers by name, and learning rates as functions of the step."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from onsight.errors import ConfigError, did_you_mean
+
+SGD_NAMES = ("sgd", "nesterov")
+
+_START, _PEAK, _END = 0.04, 0.25, 1e-4  # one-cycle: first factor, place of the peak, last factor
+
+
+def make_optimizer(
+    model: nn.Module,
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+) -> Optimizer:
+    """An optimizer over the trainable parameters; biases and norms are not decayed.
+
+    sgd, nesterov (sgd with it), adam and adamw are torch's own; every other name is timm's.
+    Raises ConfigError.
+    """
+    if name not in (*SGD_NAMES, "adam", "adamw"):
+        return _timm_optimizer(model, name, learning_rate, weight_decay, momentum)
+    groups = _decay_groups(model, weight_decay)
+    if name in SGD_NAMES:
+        nesterov = name == "nesterov" and momentum > 0
+        on_cpu = groups[0]["params"][0].device.type == "cpu"  # where only the plain one has the
+        fused = None if on_cpu else True  # bits of a hand-written loop, and 26 tensors take 0.3 ms
+        return torch.optim.SGD(
+            groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=fused
+        )
+    kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+    return kind(groups, lr=learning_rate, fused=True)
+
+
+def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:
+    """The share of the highest learning rate at a step, 0 <= step < steps.
+
+    one-cycle: Smith and Topin, arXiv:1708.07120, up in a quarter of the run and down along
+    a cosine; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts; linear: straight
+    to zero, which the step after the last would reach (Li et al., arXiv:1905.04753).
+    """
+    if schedule == "one-cycle":
+        return _one_cycle((step + 0.5) / steps)
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if schedule == "constant":
+        return 1.0
+    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    if schedule == "linear":
+        return 1 - done
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_learning_rate(optimizer: Optimizer, base: float, factor: float) -> None:
+    """Set every group's learning rate; a group's own lr_scale (timm) is respected."""
+    for group in optimizer.param_groups:
+        group["lr"] = base * factor * group.get("lr_scale", 1.0)
+
+
+def _one_cycle(done: float) -> float:
+    if done < _PEAK:
+        return _cosine_between(_START, 1.0, done / _PEAK)
+    return _cosine_between(1.0, _END, (done - _PEAK) / (1 - _PEAK))
+
+
+def _cosine_between(first: float, last: float, done: float) -> float:
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if weight_decay == 0:
+        return [{"params": trainable, "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _timm_optimizer(
+    model: nn.Module, name: str, learning_rate: float, weight_decay: float, momentum: float
+) -> Optimizer:
+    from timm.optim import create_optimizer_v2, list_optimizers  # timm brings torchvision: slow
+
+    names = [str(known) for known in list_optimizers()]
+    if name not in names:
+        raise ConfigError(
+            f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
+            f"There are sgd, nesterov, adam, adamw and {len(names)} of timm's, such as lamb, lion "
+            "and muon"
+        )
+    try:
+        made: Optimizer = create_optimizer_v2(
+            model, opt=name, lr=learning_rate, weight_decay=weight_decay, momentum=momentum
+        )
+    except Exception as error:  # some need a GPU or a package, and say so in many ways
+        raise ConfigError(f"optimizer '{name}' cannot be used here: {error}") from error
+    return made

@@ -1,0 +1,143 @@
+"""One optimisation step: forward, loss, backward, update. Nothing else trains."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onsight.hardware.memory import is_out_of_memory
+from onsight.models.classifier import autocast
+from onsight.training.ranks.ddp import Replica
+from onsight.training.ranks.world import World
+from onsight.training.step.compiled import Compiled
+from onsight.training.step.deferred_losses import DeferredLosses
+from onsight.training.step.losses import Loss
+
+
+class Step:
+    """Makes one update from a batch of inputs (B, C, H, W) and targets.
+
+    accumulate: parts the batch is computed in; the update is that of the global_labels batch.
+    replica: this rank's copy of the model when several ranks share each batch; compiled: the
+    model's faster forward pass, if any; on_halved hears the new number of parts when memory
+    ran out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: Optimizer,
+        *,
+        precision: str,
+        device: torch.device,
+        clip_norm: float = 0.0,
+        accumulate: int = 1,
+        world: World | None = None,
+        replica: Replica | None = None,
+        compiled: Compiled | None = None,
+        on_halved: Callable[[int], None] = lambda parts: None,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        self.optimizer = optimizer
+        self.precision = precision
+        self.device = device
+        self.clip_norm = clip_norm
+        self.accumulate = accumulate
+        self.world = world or World()
+        self.replica = replica
+        self.forward: Callable[[Tensor], Tensor] = replica or compiled or model
+        self.losses = DeferredLosses(device, self.world)
+        self.on_halved = on_halved
+        scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
+        self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
+
+    def __call__(
+        self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
+    ) -> list[float]:
+        """Update the model; returns the mean losses of those batches that are known by now.
+
+        On the CPU that is this batch's, else an earlier one's; `flush` gives the rest.
+        global_labels: of the whole batch when inputs and targets are this rank's share of it.
+        Raises NonFiniteStepError.
+
+        When memory runs out, the batch is computed in twice as many parts, from then on.
+        """
+        while True:
+            try:
+                return self._try(inputs, targets, global_labels)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or not self._may_halve(len(inputs)):
+                    raise
+            self._halve()  # when the error, which holds what the step had taken, is gone
+
+    def _try(self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None) -> list[float]:
+        self.optimizer.zero_grad(set_to_none=True)
+        *first, last = self._parts(inputs, targets)
+        weight = self._weight(targets, global_labels)
+        value = torch.zeros((), device=self.device)
+        for part in first:
+            with self.replica.unsynced() if self.replica else nullcontext():
+                loss, share = self._forward(*part, weight)
+                value += loss.detach() * share
+                self._backward(loss, share)
+        loss, share = self._forward(*last, weight)
+        self.losses.push(value + loss.detach() * share)
+        self._backward(loss, share)
+        known = self.losses.ready()
+        self._update()
+        return known
+
+    def flush(self) -> list[float]:
+        """The losses of all batches not yet returned. Raises NonFiniteStepError."""
+        return self.losses.flush()
+
+    def _may_halve(self, images: int) -> bool:
+        # One rank alone cannot: all of them make the same parts.
+        return self.world.size == 1 and 2 * self.accumulate <= images
+
+    def _halve(self) -> None:
+        self.accumulate *= 2
+        self.losses.drop_unfinished()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type != "cpu":
+            torch.accelerator.empty_cache()
+        self.on_halved(self.accumulate)
+
+    def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """As many parts at every rank, because all must meet in each; alone, none is empty."""
+        count = self.accumulate if self.replica else max(1, min(self.accumulate, len(inputs)))
+        return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
+
+    def _weight(self, targets: Tensor, global_labels: Tensor | None) -> Tensor | int:
+        """What the whole batch weighs in its mean loss, left on the device."""
+        if global_labels is None:
+            return self.loss.total_weight(targets)
+        return len(global_labels) if targets.ndim == 2 else self.loss.total_weight(global_labels)
+
+    def _forward(
+        self, inputs: Tensor, targets: Tensor, weight: Tensor | int
+    ) -> tuple[Tensor, Tensor | float]:
+        """The mean loss of a part, and its share in the whole batch's."""
+        with autocast(self.precision, self.device):
+            logits = self.forward(inputs)
+            if len(targets) == 0:
+                return logits.sum(), 0.0
+            loss: Tensor = self.loss(logits, targets)
+        return loss, self.loss.total_weight(targets) / weight
+
+    def _backward(self, loss: Tensor, share: Tensor | float) -> None:
+        # torch makes the mean over ranks, so that each counts as if it were all of them.
+        factor = share * self.world.size
+        is_one = isinstance(factor, float) and factor == 1
+        self.scaler.scale(loss if is_one else loss * factor).backward()
+
+    def _update(self) -> None:
+        if self.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()

@@ -1,0 +1,81 @@
+"""Oracle: the losses themselves; an accelerator's events are planted at torch's border."""
+
+import pytest
+import torch
+
+from onsight.training.ranks.world import World
+from onsight.training.step.deferred_losses import _LAG, DeferredLosses, NonFiniteStepError
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """What an accelerator's events go through."""
+    happened = []
+
+    class Event:
+        def __init__(self, device):
+            self.number = len([one for one in happened if one[0] == "record"])
+            assert device == GPU
+
+        def record(self):
+            happened.append(("record", self.number))
+
+        def synchronize(self):
+            happened.append(("synchronize", self.number))
+
+    monkeypatch.setattr(torch, "Event", Event)
+    return happened
+
+
+def step(losses, value):
+    losses.push(torch.tensor(value))
+    return losses.ready()
+
+
+def test_on_the_cpu_each_loss_is_known_at_once():
+    losses = DeferredLosses(CPU, World())
+    assert [step(losses, float(number)) for number in range(3)] == [[0.0], [1.0], [2.0]]
+    assert losses.flush() == []
+
+
+def test_an_accelerator_is_never_waited_for_before_it_is_steps_ahead(events):
+    losses = DeferredLosses(GPU, World())
+    known = [step(losses, float(number)) for number in range(_LAG + 3)]
+    assert known == [[]] * _LAG + [[0.0], [1.0], [2.0]]
+    assert [one for one in events if one[0] == "synchronize"] == [
+        ("synchronize", number) for number in range(3)
+    ]
+    assert events.index(("synchronize", 0)) > events.index(("record", _LAG))
+    assert losses.flush() == [float(number) for number in range(3, _LAG + 3)]
+    assert losses.flush() == []
+
+
+def test_a_bad_loss_says_how_long_ago_it_was(events):
+    losses = DeferredLosses(GPU, World())
+    step(losses, float("nan"))
+    for number in range(_LAG - 1):
+        step(losses, float(number))
+    with pytest.raises(NonFiniteStepError, match="nan") as caught:
+        step(losses, 1.0)
+    assert caught.value.steps_ago == _LAG
+    losses = DeferredLosses(GPU, World())
+    for value in (1.0, float("inf"), 2.0, 3.0):
+        step(losses, value)
+    with pytest.raises(NonFiniteStepError) as caught:
+        losses.flush()
+    assert caught.value.steps_ago == 2
+    with pytest.raises(NonFiniteStepError) as caught:
+        step(DeferredLosses(CPU, World()), float("nan"))
+    assert caught.value.steps_ago == 0
+
+
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_an_unfinished_step_leaves_nothing_behind(device, events):
+    losses = DeferredLosses(device, World())
+    first = step(losses, 1.0)
+    losses.push(torch.tensor(7.0))
+    losses.drop_unfinished()
+    losses.drop_unfinished()
+    assert first + step(losses, 2.0) + losses.flush() == [1.0, 2.0]

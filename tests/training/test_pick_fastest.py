@@ -1,0 +1,80 @@
+"""Oracle: candidates whose times are planted."""
+
+from itertools import cycle, repeat
+
+import pytest
+
+from onsight.training import pick_fastest as race_module
+from onsight.training.autotune.pick_fastest import Candidate, choose, pick_fastest
+
+
+def candidate(name, seconds, visits=None):
+    times = cycle(seconds) if isinstance(seconds, list) else repeat(seconds)
+
+    def visit():
+        if visits is not None:
+            visits.append(name)
+        return next(times)
+
+    return Candidate(name, visit)
+
+
+def test_the_fastest_wins_when_it_is_clearly_faster():
+    assert (
+        pick_fastest(
+            [candidate("plain", 1.0), candidate("fast", 0.9), candidate("slow", 2.0)], 60
+        ).name
+        == "fast"
+    )
+
+
+def test_a_negligible_lead_goes_to_the_simpler_one():
+    assert pick_fastest([candidate("plain", 1.0), candidate("fast", 0.98)], 60).name == "plain"
+
+
+def test_a_lead_that_comes_and_goes_is_noise():
+    steady, wild = candidate("plain", 1.0), candidate("wild", [0.7, 1.5, 0.94, 1.4, 0.9, 1.3, 0.95])
+    assert pick_fastest([steady, wild], 60).name == "plain"
+    noisy_but_better = [0.7, 0.9, 0.8, 0.85, 1.2, 0.75, 0.8, 0.9, 0.85]
+    assert (
+        pick_fastest([candidate("plain", 1.0), candidate("better", noisy_but_better)], 60).name
+        == "better"
+    )
+
+
+def test_the_hopeless_are_not_timed_again():
+    visits = []
+    pick_fastest(
+        [
+            candidate("plain", 1.0, visits),
+            candidate("slow", 3.0, visits),
+            candidate("fast", 0.9, visits),
+        ],
+        60,
+    )
+    assert visits.count("slow") == 1
+    assert visits.count("fast") == visits.count("plain") == race_module._ROUNDS
+
+
+def test_when_time_is_over_only_the_timed_take_part(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr(race_module.time, "perf_counter", lambda: next(now))
+    visits = []
+    winner = pick_fastest([candidate("plain", 1.0, visits), candidate("fast", 0.5, visits)], 0.4)
+    assert (winner.name, visits) == ("plain", ["plain"])
+
+
+def test_a_refused_racer_never_wins():
+    assert (
+        pick_fastest([candidate("plain", 1.0), candidate("refused", float("inf"))], 60).name
+        == "plain"
+    )
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_few_rounds_are_judged_by_their_median(rounds):
+    slow, fast = (
+        Candidate("plain", lambda: 0, [1.0] * rounds),
+        Candidate("fast", lambda: 0, [0.8] * rounds),
+    )
+    assert choose([slow, fast]).name == "fast"

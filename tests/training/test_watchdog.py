@@ -1,0 +1,254 @@
+"""Who is lost and who is stuck: judged on made-up beats and clocks, then over a real store."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from onsight.training import watch
+from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
+from onsight.training.ranks.watchdog import (
+    LOST_SECONDS,
+    STUCK_SECONDS,
+    Heartbeats,
+    LauncherWatchdog,
+    Watchdog,
+)
+from onsight.training.ranks.world import World, _is_broken_connection
+
+SOON = 20.0  # seconds that a test waits at most
+
+
+class Beats:
+    """A store that holds beats, and nothing else."""
+
+    def __init__(self):
+        self.values = {}
+
+    def check(self, keys):
+        return all(key in self.values for key in keys)
+
+    def get(self, key):
+        return self.values[key].encode()
+
+
+def look(timeline, seconds, size=2):
+    """A heartbeats after so many seconds of beats, given as timeline(rank, second) or None."""
+    heartbeats, store = Heartbeats(size, 0.0), Beats()
+    for now in range(int(seconds) + 1):
+        for rank in range(size):
+            beat = timeline(rank, now)
+            if beat is not None:
+                store.values[f"beat/{rank}"] = beat
+        heartbeats.read(store, float(now))
+    return heartbeats
+
+
+def working(second, until=10**9, paused=0):
+    """A beat a second, and a step a second up to some time."""
+    return f"{second} {min(second, until)} {paused}"
+
+
+def test_ranks_at_work_are_neither_silent_nor_stuck():
+    heartbeats = look(lambda rank, second: working(second), 500)
+    assert heartbeats.silent(500.0) == []
+    assert heartbeats.stuck(500.0) == []
+
+
+def test_a_rank_without_a_beat_for_too_long_is_silent():
+    def beats(rank, second):
+        return working(second) if rank == 0 or second <= 100 else None
+
+    assert look(beats, 100 + LOST_SECONDS).silent(100 + LOST_SECONDS) == []
+    assert look(beats, 101 + LOST_SECONDS).silent(101 + LOST_SECONDS) == [1]
+
+
+def test_a_rank_that_beats_but_lets_the_others_wait_is_stuck():
+    def beats(rank, second):
+        return working(second, until=100 if rank == 1 else 101)
+
+    assert look(beats, 100 + STUCK_SECONDS).stuck(100 + STUCK_SECONDS) == []
+    late = look(beats, 102 + STUCK_SECONDS)
+    assert late.stuck(102 + STUCK_SECONDS) == [1]
+    assert late.silent(102 + STUCK_SECONDS) == []
+
+
+def test_all_who_are_behind_are_named():
+    def beats(rank, second):
+        return working(second, until=101 if rank == 2 else 100)
+
+    assert look(beats, 300, size=4).stuck(300.0) == [0, 1, 3]
+
+
+def test_steps_that_take_long_everywhere_are_not_stuck():
+    assert look(lambda rank, second: working(second, until=100), 1000).stuck(1000.0) == []
+
+
+def test_nobody_is_stuck_while_one_is_excused():
+    def beats(rank, second):
+        return working(second, until=100 if rank == 1 else 101, paused=int(rank == 1))
+
+    assert look(beats, 1000).stuck(1000.0) == []
+
+
+def test_a_wait_begins_anew_after_an_excuse():
+    def beats(rank, second):
+        paused = int(rank == 1 and 100 <= second < 300)
+        return working(second, until=100 if rank == 1 else 101, paused=paused)
+
+    # The one who waits was never paused: its wait counts from when it came.
+    assert look(beats, 299).stuck(299.0) == []
+    assert look(beats, 301).stuck(301.0) == [1]
+
+
+def test_who_left_in_good_order_is_neither_silent_nor_stuck():
+    def beats(rank, second):
+        return "left" if rank == 1 and second > 50 else working(second)
+
+    heartbeats = look(beats, 500)
+    assert heartbeats.silent(500.0) == []
+    assert heartbeats.stuck(500.0) == []
+
+
+def test_who_has_not_come_yet_is_not_silent():
+    heartbeats = look(lambda rank, second: working(second, until=0) if rank == 0 else None, 500)
+    assert heartbeats.silent(500.0) == []
+    assert heartbeats.stuck(500.0) == []
+
+
+def test_who_was_suspended_itself_blames_nobody():
+    heartbeats, store = look(lambda rank, second: working(second), 100), Beats()
+    store.values = {"beat/0": working(100), "beat/1": working(100, until=99)}
+    heartbeats.read(store, 1100.0)  # the whole job was stopped for a while
+    assert heartbeats.silent(1100.0) == []
+    assert heartbeats.stuck(1100.0) == []
+    for second in range(1101, 1102 + int(LOST_SECONDS)):
+        store.values["beat/0"] = working(second)
+        heartbeats.read(store, float(second))
+    assert heartbeats.silent(1101.0 + LOST_SECONDS) == [1]
+
+
+class Counting(World):
+    """A world that counts how often its ranks would meet."""
+
+    met = 0
+
+    def arrive(self):
+        self.met += 1
+
+
+def test_batch_norm_counts_where_the_others_wait(monkeypatch):
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
+    world = Counting()
+    with WholeBatchNorm(world):
+        F.batch_norm(torch.randn(4, 3, 2, 2), torch.zeros(3), torch.ones(3), training=True)
+        F.batch_norm(torch.randn(4, 3, 2, 2), torch.zeros(3), torch.ones(3), training=False)
+    assert world.met == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "broken"),
+    [
+        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1", True),
+        ("NCCL communicator was aborted on rank 1", True),
+        ("the skip connection has 3 channels, not 4", False),
+    ],
+)
+def test_only_a_failed_collective_means_that_another_rank_is_lost(message, broken):
+    assert _is_broken_connection(RuntimeError(message)) == broken
+
+
+@pytest.fixture
+def store():
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Everything a hundred times as fast; gives the reasons for which the job was ended."""
+    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(watch, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(watch.Heartbeats.silent, "__defaults__", (0.5,))
+    monkeypatch.setattr(watch.Watchdog.find_lost, "__defaults__", (SOON,))
+    reasons = []
+    monkeypatch.setattr(watch, "end_job", reasons.append)
+    return reasons
+
+
+def until(condition):
+    limit = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def test_a_rank_that_hangs_is_named_as_keeping_the_others_waiting(store, hasty):
+    ranks = [Watchdog(store, rank, 2) for rank in range(2)]
+    for rank in ranks:
+        rank.paused = False
+        rank.syncs = 5
+    time.sleep(0.2)
+    assert hasty == []
+    ranks[0].syncs = 6
+    until(lambda: hasty)
+    assert hasty[0].startswith(f"rank 1 (process {os.getpid()} on ")
+    assert "has kept the others waiting" in hasty[0]
+    for rank in ranks:
+        rank.leave()
+
+
+def test_a_rank_that_is_gone_is_named(store, hasty):
+    first, second = (Watchdog(store, rank, 2) for rank in range(2))
+    until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
+    second.over.set()  # no beat, and no word of leaving
+    assert first.find_lost() == [1]
+    until(lambda: hasty)
+    assert hasty[0].startswith("rank 1 (process ")
+    assert "has not been heard of" in hasty[0]
+    first.leave()
+
+
+def test_who_leaves_is_missed_by_nobody(store, hasty):
+    first, second = (Watchdog(store, rank, 2) for rank in range(2))
+    until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
+    second.leave()
+    time.sleep(1.0)
+    assert hasty == []
+    first.leave()
+
+
+def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monkeypatch):
+    first = Watchdog(store, 0, 2)
+    monkeypatch.setattr(watch.Watchdog, "_keep", lambda self: None)
+    Watchdog(store, 1, 2)
+    assert first.find_lost() == [1]
+    first.leave()
+
+
+@pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])
+def test_the_warden_ends_a_process_that_is_stopped(store, hasty, beat):
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    store.set("process/0", str(sleeper.pid))
+    store.set("beat/0", beat)
+    warden = LauncherWatchdog(store, 1)
+    assert sleeper.wait(SOON) == -signal.SIGKILL
+    warden.leave()
+
+
+def test_the_warden_ends_a_process_that_keeps_the_others_waiting(store, hasty):
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    first, second = (Watchdog(store, rank, 2) for rank in range(2))
+    first.paused = second.paused = False
+    first.syncs = 1
+    store.set("process/1", str(sleeper.pid))
+    warden = LauncherWatchdog(store, 2)
+    assert sleeper.wait(SOON) == -signal.SIGKILL
+    for thread in (warden, first, second):
+        thread.leave()
