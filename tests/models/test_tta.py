@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from onsight.errors import ConfigError
-from onsight.models.tta import VIEWS, TestTimeAugmentation
+from onsight.models.tta import VIEWS, TtaForward
 
 GENERATOR = torch.Generator().manual_seed(0)
 PICTURES = torch.randint(0, 256, (5, 6, 7, 2), dtype=torch.uint8, generator=GENERATOR)
@@ -32,7 +32,7 @@ def expected(picture, name):
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_it_is_the_mean_of_the_probabilities_of_the_views(name):
-    found = TestTimeAugmentation(forward, name)(PICTURES).softmax(1)
+    found = TtaForward(forward, name)(PICTURES).softmax(1)
     by_hand = np.stack([expected(picture, name) for picture in PICTURES.numpy()])
     assert np.allclose(found.numpy(), by_hand, atol=1e-5)
     assert not np.allclose(forward(PICTURES).softmax(1).numpy(), by_hand, atol=1e-3)
@@ -40,8 +40,8 @@ def test_it_is_the_mean_of_the_probabilities_of_the_views(name):
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_picture_answers_for_itself(name):
-    together = TestTimeAugmentation(forward, name)(PICTURES)
-    alone = [TestTimeAugmentation(forward, name)(PICTURES[place : place + 1]) for place in range(5)]
+    together = TtaForward(forward, name)(PICTURES)
+    alone = [TtaForward(forward, name)(PICTURES[place : place + 1]) for place in range(5)]
     assert torch.allclose(together, torch.cat(alone), atol=1e-5)
 
 
@@ -49,9 +49,9 @@ def test_certainty_beyond_float32_stays_finite():
     def sure(images):
         return torch.tensor([[1000.0, -1000.0]]).expand(len(images), 2)
 
-    assert TestTimeAugmentation(sure, "flip-shift")(PICTURES).isfinite().all()
+    assert TtaForward(sure, "flip-shift")(PICTURES).isfinite().all()
 
 
 def test_an_unknown_name_says_which_there_are():
     with pytest.raises(ConfigError, match="There are: one, flip, flip-shift"):
-        TestTimeAugmentation(forward, "five")
+        TtaForward(forward, "five")

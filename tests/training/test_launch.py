@@ -18,7 +18,7 @@ from onsight.cli import main
 from onsight.errors import OnsightError, RankLost
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import launch
+from onsight.training.ranks import launch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import SMALL, USERS, Launched, listening_beyond_loopback

@@ -4,7 +4,7 @@ from itertools import cycle, repeat
 
 import pytest
 
-from onsight.training import pick_fastest as race_module
+from onsight.training.autotune import pick_fastest as race_module
 from onsight.training.autotune.pick_fastest import Candidate, choose, pick_fastest
 
 

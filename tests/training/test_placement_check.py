@@ -15,7 +15,9 @@ from torch import nn
 import onsight
 from onsight.errors import Interrupted, PlacementError
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training import build, placed, session, world
+from onsight.training import build, run_session
+from onsight.training.ranks import world
+from onsight.training.run_folder import placement_check
 from onsight.training.run_folder.placement_check import PlacementCheck
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,13 +44,13 @@ def reporter():
 def looked(monkeypatch):
     """What the run looked at, a dict each time."""
     calls = []
-    real = placed.placement
+    real = placement_check.placement
 
     def look(**parts):
         calls.append(parts)
         return real(**parts)
 
-    monkeypatch.setattr(placed, "placement", look)
+    monkeypatch.setattr(placement_check, "placement", look)
     return calls
 
 
@@ -180,7 +182,7 @@ def test_a_first_pass_of_a_replica_that_fails_for_it_names_it(bars, tmp_path, mo
     def fail(*words):
         raise RuntimeError("Expected all tensors to be on the same device")
 
-    monkeypatch.setattr(session, "make_step", fail)
+    monkeypatch.setattr(run_session, "make_step", fail)
     fields = FAST | {"model": Masked(uses=False)}
     with pytest.raises(PlacementError, match="mask is on meta"):
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)

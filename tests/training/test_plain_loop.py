@@ -14,7 +14,7 @@ from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import opening
+from onsight.training import open_data
 from onsight.training.step.step import Step
 
 EPOCHS, IMAGES = 2, 402
@@ -67,7 +67,7 @@ def cifar(tmp_path):
 def trained(cifar, tmp_path, monkeypatch):
     """Trains by the recipe; gives the run, its losses and its data."""
     losses, opened = [], []
-    real_step, real_open = Step.__call__, opening.open_dataset
+    real_step, real_open = Step.__call__, open_data.open_dataset
 
     def noted_step(self, *batch):
         known = real_step(self, *batch)
@@ -80,7 +80,7 @@ def trained(cifar, tmp_path, monkeypatch):
 
     def train(**fields):
         monkeypatch.setattr(Step, "__call__", noted_step)
-        monkeypatch.setattr(opening, "open_dataset", noted_open)
+        monkeypatch.setattr(open_data, "open_dataset", noted_open)
         fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": 1, "device": "cpu"}
         run = onsight.train(cifar, out=tmp_path / "run", reporter=SilentReporter(), **fields)
         return run, losses, opened[0]

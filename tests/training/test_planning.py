@@ -6,14 +6,14 @@ import types
 
 import pytest
 import torch
-from materials import make_prepared
+from prepared import make_prepared
 
 from onsight.config import make_config
 from onsight.errors import NonFiniteLoss
 from onsight.models import classic
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import planning, probe
+from onsight.training.autotune import planning, probe
 from onsight.training.autotune.compute_options import COMPUTE_FIELDS, default_options, open_stages
 from onsight.training.autotune.planning import apply_compute, choose_compute
 from onsight.training.autotune.workload import expected_seconds, forward_flops

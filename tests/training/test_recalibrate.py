@@ -12,7 +12,7 @@ from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import recalibrate
+from onsight.training.step import recalibrate
 from onsight.training.step.recalibrate import recalibrate_norms
 
 CPU = torch.device("cpu")

@@ -29,7 +29,7 @@ from onsight.errors import (
 )
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import world
+from onsight.training.ranks import world
 from onsight.training.run_folder.folder import claim_folder
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -439,7 +439,7 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, monkey
     import errno
 
     from onsight.errors import DiskError
-    from onsight.training import checkpoint
+    from onsight.training.run_folder import checkpoint
 
     run = onsight.train(bars, out=tmp_path / "whole", **FAST)
     saves = []

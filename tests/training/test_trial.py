@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from materials import make_prepared
+from prepared import make_prepared
 
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.models.file import load_model_file
@@ -51,7 +51,7 @@ def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
 
 
 def test_the_device_is_waited_for_before_each_reading_of_the_clock(monkeypatch):
-    from onsight.training import trial
+    from onsight.training.autotune import trial
 
     events = []
     gpu = torch.device("cuda:1")

@@ -24,7 +24,7 @@ from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
-from onsight.models.tta import TestTimeAugmentation
+from onsight.models.tta import TtaForward
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
@@ -49,7 +49,7 @@ def evaluate(
     """
     reporter = reporter or SilentReporter()
     predictor = load(model, device=device, module=module)
-    forward = None if tta == "one" else TestTimeAugmentation(predictor.classifier, tta)
+    forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
     source = find_source(str(data), data_format, kept)
     reporter.say(f"data: {source.found}")

@@ -18,7 +18,7 @@ VIEWS: dict[str, Sequence[View]] = {
 }
 
 
-class TestTimeAugmentation:
+class TtaForward:
     """uint8 pictures (B, H, W, C) to logits (B, K) of the mean probabilities over their views.
 
     forward: uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No picture's answer depends

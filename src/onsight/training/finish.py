@@ -20,7 +20,7 @@ from onsight.hardware.usage import (
 )
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
-from onsight.models.tta import TestTimeAugmentation
+from onsight.models.tta import TtaForward
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.progress import Progress
@@ -54,7 +54,7 @@ def finish(
     per_image = _judge(classifier, loader, world)
     tta_per_image = None
     if config.tta != "one":
-        tta_per_image = _judge(TestTimeAugmentation(classifier, config.tta), loader, world)
+        tta_per_image = _judge(TtaForward(classifier, config.tta), loader, world)
     phases["test"] = time.perf_counter() - begun
     if not world.is_main:
         return {}
