@@ -22,7 +22,22 @@ _AUGMENTATION = Parameter(group=Group("Augmentation (training pictures only)", s
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
+# Marks a field that changes how long a training step takes: plans are kept by these fields.
+SHAPES_STEP = object()
+
 Tta = Literal["one", "flip", "flip-shift"]
+
+
+class Switch(BaseModel):
+    """What a run computes with from an epoch and a step on, both counted from 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epoch: int
+    step: int
+    precision: str
+    threads: int
+    accumulate: int
 
 
 class Config(BaseModel):
@@ -78,14 +93,14 @@ class Config(BaseModel):
         "Empty: $ONSIGHT_CACHE or ~/.cache/onsight.",
     )
 
-    model: Annotated[str, _MODEL] = Field(
+    model: Annotated[str, _MODEL, SHAPES_STEP] = Field(
         "compact",
         description="A name from `onsight models` (timm's too), or package.module:callable.",
     )
-    pretrained: Annotated[bool, _MODEL] = Field(
+    pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may use the network)."
     )
-    freeze: Annotated[bool, _MODEL] = Field(
+    freeze: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Train the last layer only, the rest stays as it is."
     )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
@@ -103,10 +118,10 @@ class Config(BaseModel):
         description="Time for the whole run, as 90s, 5m or 2h, instead of epochs: picture size and "
         "course of the learning rate are fitted to it, evaluation and report included.",
     )
-    batch_size: Annotated[int, _TRAINING] = Field(
+    batch_size: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
         128, ge=1, description="Pictures a step, over all devices together."
     )
-    optimizer: Annotated[str, _TRAINING] = Field(
+    optimizer: Annotated[str, _TRAINING, SHAPES_STEP] = Field(
         "adamw", description="sgd, nesterov (sgd with it), adam, adamw, or any of timm's."
     )
     learning_rate: Annotated[float, _TRAINING] = Field(
@@ -130,7 +145,7 @@ class Config(BaseModel):
     warmup_epochs: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, description="Epochs of linear warm-up before cosine, linear or constant."
     )
-    loss: Annotated[Literal["cross-entropy", "mse"], _TUTORIALS] = Field(
+    loss: Annotated[Literal["cross-entropy", "mse"], _TUTORIALS, SHAPES_STEP] = Field(
         "cross-entropy",
         description="mse: mean squared error between probabilities and the one-hot label.",
     )
@@ -140,7 +155,7 @@ class Config(BaseModel):
     class_weights: Annotated[Literal["none", "balanced"], _TRAINING] = Field(
         "none", description="balanced: rare classes weigh more in the loss, n / (K n_class)."
     )
-    ema: Annotated[float, _TRAINING] = Field(
+    ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0, ge=0, lt=1, description="Decay a step of the weights' moving average; 0 is off."
     )
     recalibrate_norm: Annotated[bool, _TRAINING] = Field(
@@ -148,10 +163,10 @@ class Config(BaseModel):
         description="At the end, measure batch norm's statistics anew on 4,096 training pictures "
         "as they are, without augmentation.",
     )
-    clip_norm: Annotated[float, _TRAINING] = Field(
+    clip_norm: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0, ge=0, description="Largest gradient norm; 0 is off."
     )
-    accumulate: Annotated[int, _TRAINING] = Field(
+    accumulate: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
         1, ge=1, description="Parts each batch is computed in, to save memory; same update."
     )
     patience_epochs: Annotated[int, _TRAINING] = Field(
@@ -176,31 +191,31 @@ class Config(BaseModel):
     )
     seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything drawn.")
 
-    flip: Annotated[bool, _AUGMENTATION] = Field(
+    flip: Annotated[bool, _AUGMENTATION, SHAPES_STEP] = Field(
         True, description="Mirror left-right half of the time. Turn off for digits or text."
     )
-    translate: Annotated[float, _AUGMENTATION] = Field(
+    translate: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.05,
         ge=0,
         le=0.5,
         description="Largest shift, as a share of the side; edges are reflected.",
     )
-    crop_area: Annotated[float, _AUGMENTATION] = Field(
+    crop_area: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         1.0, gt=0, le=1, description="Least area share of a random-resized crop; 1 is off."
     )
-    rotate_degrees: Annotated[float, _AUGMENTATION] = Field(
+    rotate_degrees: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=180, description="Largest rotation either way, in degrees."
     )
-    jitter: Annotated[float, _AUGMENTATION] = Field(
+    jitter: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=1, description="Strength of brightness, contrast and saturation changes."
     )
-    cutout: Annotated[float, _AUGMENTATION] = Field(
+    cutout: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=1, description="Side of a blanked square, as a share of the picture's side."
     )
-    mixup: Annotated[float, _AUGMENTATION] = Field(
+    mixup: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=1, description="Alpha of mixup; 0 is off."
     )
-    cutmix: Annotated[float, _AUGMENTATION] = Field(
+    cutmix: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0,
         ge=0,
         le=1,
@@ -216,15 +231,19 @@ class Config(BaseModel):
         ge=0,
         description="Processes that train together, sharing each batch; 0: one for each device.",
     )
-    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE] = Field(
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE, SHAPES_STEP] = Field(
         "auto", description="Arithmetic of forward and backward. auto: bf16 where a GPU has it."
     )
-    memory_format: Annotated[Literal["auto", "channels_last", "contiguous"], _MACHINE] = Field(
+    memory_format: Annotated[
+        Literal["auto", "channels_last", "contiguous"], _MACHINE, SHAPES_STEP
+    ] = Field(
         "auto",
         description="Order of a picture's numbers in memory. auto: channels_last where the "
         "network takes it, which is faster nearly everywhere.",
     )
-    residency: Annotated[Literal["auto", "device", "memory", "map", "stream"], _MACHINE] = Field(
+    residency: Annotated[
+        Literal["auto", "device", "memory", "map", "stream"], _MACHINE, SHAPES_STEP
+    ] = Field(
         "auto",
         description="Where decoded pictures wait: device = in the accelerator's own memory, memory "
         "= copied to RAM, map = in the cache's file, stream = nowhere: each batch is decoded anew. "
@@ -235,14 +254,20 @@ class Config(BaseModel):
         description="How what is left open here is chosen. auto: by timing the run's own step for "
         "a few seconds, once for this machine and network; fresh: anew; default: nothing is timed.",
     )
-    compile: Annotated[Literal["auto", "on", "off"], _MACHINE] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], _MACHINE, SHAPES_STEP] = Field(
         "auto",
         description="Use torch.compile. auto: in long runs, where a measurement says that it pays.",
     )
-    threads: Annotated[int, _MACHINE] = Field(
+    threads: Annotated[int, _MACHINE, SHAPES_STEP] = Field(
         0,
         ge=0,
         description="Compute and decode threads of each rank; 0: every core it may use.",
+    )
+
+    switches: Annotated[tuple[Switch, ...], Parameter(show=False, parse=False)] = Field(
+        (),
+        description="Written by a run that changed how it computes while it trained, so that it "
+        "can be repeated to the bit.",
     )
 
     @property
@@ -263,6 +288,11 @@ class Config(BaseModel):
     def pixel_limit(self) -> int:
         """The largest picture accepted, in pixels."""
         return int(self.pixel_limit_megapixels * 1e6)
+
+
+def step_fields() -> list[str]:
+    """The fields that change how long a training step takes."""
+    return [name for name, field in Config.model_fields.items() if SHAPES_STEP in field.metadata]
 
 
 def make_config(*layers: dict[str, Any]) -> Config:

@@ -14,7 +14,7 @@ from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import open_data
+from onsight.training.pictures import open_data
 from onsight.training.step.step import Step
 
 EPOCHS, IMAGES = 2, 402

@@ -139,7 +139,7 @@ class Counting(World):
 
     met = 0
 
-    def arrive(self):
+    def count_sync(self):
         self.met += 1
 
 

@@ -23,11 +23,11 @@ from onsight.models.file import ModelFile, picture_keys, save_model
 from onsight.models.tta import TtaForward
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
-from onsight.training.progress import Progress
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder.progress import Progress
 from onsight.training.step.recalibrate import recalibrate_norms
 
 

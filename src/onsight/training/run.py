@@ -17,7 +17,7 @@ from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training.plan import Plan, choose_threads
+from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
 from onsight.training.ranks.world import World, join
@@ -96,7 +96,6 @@ def train(
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)
-    plan: Plan = {"device": device, "threads": threads}
     keep_freed_memory()
     with reproducible(threads.value):
         world = join(rank_info, device.value)
@@ -105,8 +104,8 @@ def train(
             refuse_inside_data(Path(chosen), str(data))
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with _claimed(Path(chosen), resume, world) as folder:
-                session = RunSession(config, plan, folder, reporter, world, spent)
-                results = session.run(str(data), module, resume)
+                session = RunSession(folder, reporter, world)
+                results = session.run(str(data), config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
