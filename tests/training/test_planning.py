@@ -107,6 +107,9 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     assert times_measured(batch_size=8)[1] > 0
     assert times_measured(image_size="40")[1] > 0
     assert times_measured(seed=5)[1] == 0
+    assert times_measured(clip_norm=1.0)[1] > 0
+    assert times_measured(seconds=7200.0)[1] > 0  # long enough to try compiling
+    assert times_measured(seconds=200.0)[1] == 0
     with monkeypatch.context() as changed:
         newer = types.SimpleNamespace(__version__="99.0")
         changed.setattr("onsight.training.autotune.plan_cache.torch", newer)

@@ -13,8 +13,8 @@ from onsight.training.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
     "batch norm needs more than one value per channel, and a batch of one small picture has only "
-    "one: raise the batch size (--batch-size, --batch-sizes), lower --accumulate, or raise "
-    "--image-size"
+    "one: raise --batch-size (or leave that size out of --batch-sizes), lower --accumulate, or "
+    "raise --image-size"
 )
 
 
