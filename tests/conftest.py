@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch loads
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 
 import numpy as np
 import pytest

@@ -12,7 +12,6 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from onsight.errors import OnsightError
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 _INTERRUPTED = 130
 
@@ -43,7 +42,6 @@ for _place, (_name, _help) in enumerate(_COMMANDS.items()):
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 failed, 2 for the user to fix, 130 interrupted."""
-    os.environ.setdefault(SPIN_VARIABLE, SHORT_SPIN)
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:

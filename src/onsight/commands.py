@@ -56,7 +56,10 @@ def train(
 ) -> None:
     """Train a classifier and report how good it is for every class."""
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
+    from onsight.hardware.spinning import choose_spinning
     from onsight.hardware.usage import seconds_since_start
+
+    choose_spinning()  # before torch loads
     from onsight.training.run import train as train_run
 
     try:
@@ -263,6 +266,9 @@ def explain(
     script_args
         Arguments of the script, after --.
     """
+    from onsight.hardware.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
     from onsight.explain.dispatch import explain_any
 
     asked = compare is not None or bool(batch_sizes) or save_plot is not None

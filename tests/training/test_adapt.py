@@ -76,7 +76,8 @@ def weights_of(run):
 
 
 def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, planted, capsys):
-    fields = FIELDS | {"epochs": 4, "cache_folder": "none", "validation_fraction": 0.0}
+    kept = tmp_path / "cache"
+    fields = FIELDS | {"epochs": 4, "cache_folder": str(kept), "validation_fraction": 0.0}
     run = train(bars, out=tmp_path / "run", reporter=Reporter(), **fields)
     printed = capsys.readouterr().err
     assert "less than the" in printed
@@ -87,6 +88,7 @@ def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, plant
     (planned,) = json.loads((run.path / "plan.json").read_text())["switches"]
     assert planned["value"] == switch
     assert run.results["epochs"] == 4
+    assert not list((kept / "plans").iterdir())  # no later run begins with what was too slow
 
     again = {"config_file": run.path / "config.toml", "reporter": SilentReporter()}
     repeated = train(bars, out=tmp_path / "again", **again)

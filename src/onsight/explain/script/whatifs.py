@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onsight.explain.script.rewriting import gated_statement
 from onsight.explain.script.trace import Changes, Trace
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 _BATCHES = (64, 256)  # sizes to try above the script's own
 _LEAST_BATCHES = 8  # in an epoch, that a larger batch must leave

@@ -1,8 +1,11 @@
 """A plan that no longer fits: noticed by its speed, measured again at the end of an epoch."""
 
+from contextlib import suppress
+
 from onsight.config import Config
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import ComputeOptions, Stage, precision_and_threads
+from onsight.training.autotune.planning import plan_path, training_seconds
 from onsight.training.autotune.probe import Measured, Probe
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import ComputePlan
@@ -78,8 +81,16 @@ class Adaptation:
             return None
         watch.expect(rate)
         self.options = found.chosen
+        self._forget_kept_plan()
         self.reporter.say(f"plan: {found.chosen} from now on ({rate:,.0f} images/s), not {before}")
         return found.chosen
+
+    def _forget_kept_plan(self) -> None:
+        """A later run shall not begin with what was too slow for this one."""
+        path = plan_path(self.asked, self.data, training_seconds(self.asked, self.data))
+        if path:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def _measure(self) -> Measured:
         config = self.options.apply(self.asked)

@@ -33,7 +33,7 @@ def choose_compute(
 
     left_seconds: for training, where a budget says it. Takes a few seconds at most.
     """
-    seconds = _training_seconds(config, data) if left_seconds is None else left_seconds
+    seconds = training_seconds(config, data) if left_seconds is None else left_seconds
     plain = default_options(config, data.device, choose_threads(config.threads).value)
     stages = open_stages(config, data, seconds)
     if config.plan == "default" or not stages:
@@ -45,15 +45,27 @@ def choose_compute(
     kept = read_plan(path) if path and config.plan == "auto" else None
     if kept:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
-        return measured_plan(config, kept, "kept from an earlier run")
+        return _measured_plan(config, kept, "kept from an earlier run")
     most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
     begun = time.perf_counter()
     measured = _measure(config, data, seconds, most)
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
     if path:
-        keep(path, measured, reporter)
-    return measured_plan(config, measured, f"measured in {took:.1f} s")
+        _keep(path, measured, reporter)
+    return _measured_plan(config, measured, f"measured in {took:.1f} s")
+
+
+def training_seconds(config: Config, data: TrainingData) -> float:
+    """How long training takes, roughly."""
+    count = len(data.dataset.ids(TRAIN))
+    return expected_seconds(
+        data.new_network(config),
+        data.dataset.input_shape,
+        config.epochs * count,
+        config.epochs * math.ceil(count / config.batch_size),
+        data.device,
+    )
 
 
 def plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
@@ -66,7 +78,7 @@ def plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None
     return plan_file(folder, config, data, seconds) if folder and may_keep else None
 
 
-def keep(path: Path, measured: Measured, reporter: Reporter) -> None:
+def _keep(path: Path, measured: Measured, reporter: Reporter) -> None:
     """Keep what was measured for later runs, if the disk allows."""
     try:
         keep_plan(path, measured)
@@ -82,7 +94,7 @@ def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> Comput
     return ComputePlan(**choices, measured=Choice([], why))
 
 
-def measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
+def _measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
     """The plan with what was chosen by measuring, each choice with its figure."""
     rows: list[dict[str, Any]] = [
         {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
@@ -91,18 +103,6 @@ def measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
     rows += [{**options.facts(), "refused": why} for options, why in found.refused.items()]
     choices = {name: _explain(config, name, found) for name in found.chosen.facts()}
     return ComputePlan(**choices, measured=Choice(rows, why))
-
-
-def _training_seconds(config: Config, data: TrainingData) -> float:
-    """How long training takes, roughly."""
-    count = len(data.dataset.ids(TRAIN))
-    return expected_seconds(
-        data.new_network(config),
-        data.dataset.input_shape,
-        config.epochs * count,
-        config.epochs * math.ceil(count / config.batch_size),
-        data.device,
-    )
 
 
 def _measure(
