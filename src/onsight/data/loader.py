@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -126,7 +127,7 @@ class Loader:
     ranks: int = 1
     with_next: bool = False
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Batches an epoch; a last picture alone joins the one before, for batch norm's sake."""
         full, rest = divmod(len(self.ids), self.batch_size)

@@ -1,5 +1,7 @@
 """A network with its preprocessing: the one forward that evaluation and prediction share."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +31,7 @@ class Classifier:
         return logits.float()
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """The arithmetic of a precision as a context."""
     dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()

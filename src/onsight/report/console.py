@@ -1,7 +1,7 @@
 """What a run prints on stderr: lines, and bars that live on a terminal."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,18 +36,19 @@ class Bar:
         self.unit = unit
         self.live = live
         self.task = live.add_task(title, total=total, note="") if live else TaskID(0)
+        self.pause_seconds = _REFRESH_SECONDS if live else _LINE_SECONDS
         self.done = 0
         self.started = self.shown = time.monotonic()
 
-    def advance(self, count: int, **facts: float) -> None:
-        """Count so many more; facts (loss, accuracy, waited) are shown beside the rate."""
+    def advance(self, count: int, facts: Callable[[], dict[str, float]] = dict) -> None:
+        """Count so many more; facts (loss, accuracy, waited) are asked for when it is drawn."""
         self.done += count
         now = time.monotonic()
-        if now - self.shown < (_REFRESH_SECONDS if self.live else _LINE_SECONDS):
+        if now - self.shown < self.pause_seconds:
             return
         self.shown = now
         rate = self.done / (now - self.started)
-        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts.items())
+        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts().items())
         if self.live:
             self.live.update(self.task, completed=self.done, note=note)
         else:

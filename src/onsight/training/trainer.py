@@ -17,7 +17,7 @@ from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
-from onsight.report.console import Bar, Reporter
+from onsight.report.console import Reporter
 from onsight.report.words import fixed_percent
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.budget import Budget
@@ -128,7 +128,7 @@ class Trainer:
                 self._train_step(batch)
                 now.count(len(batch.global_labels))
                 self._watch_speed()
-                self._show(bar, len(batch.global_labels))
+                bar.advance(len(batch.global_labels), self._facts)
                 self._tell_line()
                 self._save_if_due()
                 ended = time.perf_counter()
@@ -313,7 +313,8 @@ class Trainer:
             seconds = now.training_seconds + now.epoch_seconds
             self.adaptation.watch.see(now.images + now.epoch_images, seconds)
 
-    def _show(self, bar: Bar, images: int) -> None:
+    def _facts(self) -> dict[str, float]:
+        """What the bar shows."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,
@@ -321,7 +322,7 @@ class Trainer:
         }
         if now.best_accuracy >= 0:
             facts["best accuracy"] = now.best_accuracy
-        bar.advance(images, **facts)
+        return facts
 
     def _explain_non_finite(self, error: NonFiniteStepError, newest: int) -> str:
         """newest: the last step that was begun."""
