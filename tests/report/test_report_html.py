@@ -18,7 +18,7 @@ from PIL import Image
 from onsight.errors import OutputError
 from onsight.report.html import write_report
 from onsight.report.origin import choices
-from onsight.report.words import percent
+from onsight.words import percent
 
 HOSTILE = "<script>alert(1)</script>"
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]

@@ -16,7 +16,7 @@ from onsight.errors import OutputError, PictureError
 from onsight.files import check_writable, write_atomically
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words
-from onsight.report.words import percent, shortened
+from onsight.words import percent, shortened
 
 _MOST = 64  # pictures shown
 _COLUMNS = 8

@@ -13,7 +13,7 @@ from onsight.files import write_atomically
 from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
-from onsight.report.words import fixed_percent
+from onsight.words import fixed_percent
 
 _HEADER = ("path", "predicted", "probability", "problem")
 

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
-from onsight.report.words import fixed_percent
+from onsight.words import fixed_percent
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0

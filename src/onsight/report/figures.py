@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import ArrayLike, NDArray
 
 from onsight.evaluation.intervals import wilson
-from onsight.report.words import shortened
+from onsight.words import shortened
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
 _CSS_COLOURS = {

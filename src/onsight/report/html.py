@@ -12,8 +12,9 @@ import jinja2
 
 from onsight.errors import OutputError
 from onsight.files import write_atomically
-from onsight.report import words
+from onsight.report import filters
 from onsight.report.page import page_of
+from onsight.words import data_size, duration, percent
 
 
 def write_report(run: Path) -> Path:
@@ -36,12 +37,13 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "percent": words.percent,
-        "count": words.whole,
-        "number": words.number,
-        "duration": words.duration,
-        "plain": words.plain,
-        "ending": words.path_end,
+        "percent": percent,
+        "count": filters.whole,
+        "number": filters.number,
+        "duration": duration,
+        "size": data_size,
+        "plain": filters.plain,
+        "ending": filters.path_end,
         "sha256": _sha256,
     }
     text = (resources.files("onsight.report") / "report.html.jinja").read_text(encoding="utf-8")

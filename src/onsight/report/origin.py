@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from onsight.report.filters import plain
 from onsight.report.runfiles import Row, Said
-from onsight.report.words import plain
 
 _PROBLEM_ROWS = 200
 

@@ -1,7 +1,7 @@
 """What a run's figures mean, and what they do not, in plain sentences."""
 
 from onsight.report.runfiles import Row
-from onsight.report.words import percent
+from onsight.words import percent
 
 
 def meaning(results: Row, classes: list[Row]) -> list[str]:
