@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from onsight.config import Config, Tta, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
+
+if TYPE_CHECKING:
+    from onsight.evaluation.results import Results
 
 _RUN = Group("Run", sort_key=0)
 _COMPARE = Group("Comparing devices", sort_key=1)
@@ -81,8 +84,7 @@ def train(
         ) from error
     if run.rank > 0:  # under torchrun or srun the first rank prints for all
         return
-    results = run.results | {"architecture": run.results["model"]}
-    _show_results(results, json_, run=run.path, model=run.model, report=run.report)
+    _show_results(run.results, json_, run=run.path, model=run.model, report=run.report)
 
 
 def evaluate(
@@ -308,14 +310,17 @@ def _given(fields: Config | None) -> dict[str, Any]:
     return fields.model_dump(include=fields.model_fields_set) if fields else {}
 
 
-def _show_results(results: dict[str, Any], as_json: bool, **places: Path) -> None:
+def _show_results(results: "Results", as_json: bool, **places: Path) -> None:
     """Print results and the places of what was written, for people or as one JSON object."""
     from rich.console import Console
 
     from onsight.report.console import print_results
 
     if as_json:
-        print(json.dumps(results | {name: str(path) for name, path in places.items()}))
+        written = {name: str(path) for name, path in places.items()}
+        if "model" in written:  # the file takes the place of the network's name
+            written = {"architecture": results["model"], **written}
+        print(json.dumps({**results, **written}))
         return
     console = Console(highlight=False, soft_wrap=True)
     print_results(results, console)

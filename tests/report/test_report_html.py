@@ -17,7 +17,7 @@ from PIL import Image
 
 from onsight.errors import OutputError
 from onsight.report.html import write_report
-from onsight.report.origin import choices
+from onsight.report.origin import PlanRow, choices
 from onsight.words import percent
 
 HOSTILE = "<script>alert(1)</script>"
@@ -466,13 +466,9 @@ def test_measured_ways_are_rows_of_their_own():
         "measured": {"value": ways, "reason": "measured in 1.2 s"},
     }
     assert choices(plan) == [
-        {"name": "threads", "value": 2, "reason": "as asked"},
-        {"name": "measured", "value": "precision bf16, threads 2", "reason": "4,326.8 images/s"},
-        {
-            "name": "measured",
-            "value": "precision fp16, threads 2, compiled",
-            "reason": "refused: the loss differs",
-        },
+        PlanRow("threads", 2, "as asked"),
+        PlanRow("measured", "precision bf16, threads 2", "4,326.8 images/s"),
+        PlanRow("measured", "precision fp16, threads 2, compiled", "refused: the loss differs"),
     ]
     unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
-    assert choices(unmeasured) == [{"name": "measured", "value": [], "reason": "so short a run"}]
+    assert choices(unmeasured) == [PlanRow("measured", [], "so short a run")]

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.evaluation.results import Results
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
@@ -40,7 +40,7 @@ def evaluate(
     csv: Path | None = None,
     tta: str = "one",
     reporter: Reporter | None = None,
-) -> dict[str, Any]:
+) -> Results:
     """Evaluate a run folder or model file; returns the results as plain values.
 
     Pictures identical to one that trained or chose the model are left out and counted
@@ -71,11 +71,12 @@ def evaluate(
     loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
     per_image = evaluate_batches(predictor.classifier, loader.in_order())
     seconds = time.perf_counter() - begun
+    views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
         write_predictions(csv, per_image, pack.index)
     return {
         **summarise(per_image, predictor.classes),
-        **(tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}),
+        **views,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
+from onsight.evaluation.results import ClassResult, Results, worst_first
 from onsight.words import fixed_percent
 
 _REFRESH_SECONDS = 0.1
@@ -102,7 +103,7 @@ class SilentReporter(Reporter):
         super().__init__(Console(quiet=True))
 
 
-def print_results(results: dict[str, Any], console: Console) -> None:
+def print_results(results: Results, console: Console) -> None:
     """The result of an evaluation: the claim, then a row a class."""
     console.print(headline(results))
     if results.get("views_accuracy") is not None:
@@ -112,45 +113,52 @@ def print_results(results: dict[str, Any], console: Console) -> None:
     for name in ("n", "recall", "95% interval", "precision", "95% interval"):
         table.add_column(name, justify="right")
     rows = results["classes"]
-    for row in rows if len(rows) <= 40 else sorted(rows, key=_worst_first)[:20]:
+    for row in rows if len(rows) <= 40 else worst_first(rows)[:20]:
         table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
     console.print(table)
     if len(rows) > 40:
         console.print(f"(the 20 classes of lowest recall, of {len(rows):,}; all in the report)")
 
 
-def headline(results: dict[str, Any]) -> str:
+def headline(results: Results) -> str:
     """The one claim in one line, with its interval and n."""
     if not results["images"]:
         return "no held-out pictures, so nothing can be claimed"
-    keys = ("accuracy", "accuracy_low", "accuracy_high")
-    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
     flattered = results.get("split") == "validation"
+    shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
     where = ", on the pictures that chose the epoch" if flattered else ""
-    return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,}){where}"
+    return f"{_accuracy(*shares, results['images'])}{where}"
 
 
-def _views_line(results: dict[str, Any]) -> str:
+def _views_line(results: Results) -> str:
     """The accuracy of several views of each picture, which is told beside the plain one."""
-    keys = ("views_accuracy", "views_accuracy_low", "views_accuracy_high")
-    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
+    shares = (
+        results["views_accuracy"],
+        results["views_accuracy_low"],
+        results["views_accuracy_high"],
+    )
     return (
-        f"with the mean over views of each picture ({results['views']}): accuracy {accuracy} "
-        f"(95% interval {low} to {high}, n = {results['views_images']:,})"
+        f"with the mean over views of each picture ({results['views']}): "
+        f"{_accuracy(*shares, results['views_images'])}"
     )
 
 
-def _share_cells(row: dict[str, Any]) -> list[str]:
-    cells = []
-    for name in ("recall", "precision"):
-        cells.append(fixed_percent(row[name]))
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        cells.append("-" if low is None else f"{100 * low:.1f} to {100 * high:.1f}")
-    return cells
+def _accuracy(share: float | None, low: float | None, high: float | None, n: int) -> str:
+    ends = f"{fixed_percent(low)} to {fixed_percent(high)}"
+    return f"accuracy {fixed_percent(share)} (95% interval {ends}, n = {n:,})"
 
 
-def _worst_first(row: dict[str, Any]) -> float:
-    return 2.0 if row["recall"] is None else float(row["recall"])
+def _share_cells(row: ClassResult) -> list[str]:
+    return [
+        fixed_percent(row["recall"]),
+        _interval(row["recall_low"], row["recall_high"]),
+        fixed_percent(row["precision"]),
+        _interval(row["precision_low"], row["precision_high"]),
+    ]
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _fact(name: str, value: float) -> str:

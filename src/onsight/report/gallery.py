@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,17 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically, write_json
 
 _MOST = 40  # pictures of each kind
+
+
+class GalleryItem(TypedDict):
+    """A picture in gallery.json; path: where it came from; probability: of the predicted class."""
+
+    file: str
+    path: str
+    label: str
+    predicted: str
+    probability: float
+    loss: float
 
 
 def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
@@ -34,14 +45,14 @@ def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
 
 def _save_all(
     folder: Path, kind: str, places: NDArray[np.int64], per_image: PerImageResults, pack: Pack
-) -> list[dict[str, Any]]:
+) -> list[GalleryItem]:
     return [
         _save(folder / f"{kind}-{number:02d}.png", int(place), per_image, pack)
         for number, place in enumerate(places)
     ]
 
 
-def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> dict[str, Any]:
+def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> GalleryItem:
     picture = int(per_image.ids[place])
     pixels = pack.pixels[pack.rows[picture]]
     data = io.BytesIO()

@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,47 @@ from onsight.report.runfiles import Row, Said
 _PROBLEM_ROWS = 200
 
 
-def choices(plan: Mapping[str, Any] | None) -> list[Row]:
+@dataclass(frozen=True)
+class PlanRow:
+    """A choice with its reason, or a measured way of computing a step with its speed."""
+
+    name: str
+    value: Any
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The pictures that could not be used: how many, the reasons counted, and the first rows."""
+
+    total: int
+    reasons: list[tuple[tuple[str, str], int]]
+    rows: list[Row]
+
+
+def choices(plan: Mapping[str, Any] | None) -> list[PlanRow]:
     """What Onsight chose, and why; then each way of computing a step that it measured."""
-    known = {name: _choice(value) for name, value in (plan or {}).items()}
-    ways = _objects(known.get("measured", {}).get("value"))
+    rows = {name: _choice(name, value) for name, value in (plan or {}).items()}
+    ways = _objects(rows["measured"].value) if "measured" in rows else []
     if ways:
-        del known["measured"]
-    rows = [{"name": name, **choice} for name, choice in known.items()]
-    return rows + [{"name": "measured", **_way(way)} for way in ways]
+        del rows["measured"]
+    return [*rows.values(), *map(_way, ways)]
 
 
-def _choice(value: Any) -> Row:
+def _choice(name: str, value: Any) -> PlanRow:
     known = value if isinstance(value, dict) and "value" in value else {"value": value}
-    return {"value": known["value"], "reason": known.get("reason")}
+    return PlanRow(name, known["value"], known.get("reason"))
 
 
-def _way(way: Row) -> Row:
+def _way(way: Row) -> PlanRow:
     """A measured way in words, and its speed or why it was refused."""
     told = ("precision", "threads", "memory_format")
     words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in told if name in way)
     if way.get("compile") == "on":
         words += ", compiled"
     if "refused" in way:
-        return {"value": words, "reason": f"refused: {way['refused']}"}
-    return {"value": words, "reason": f"{plain(way.get('images_per_second'))} images/s"}
+        return PlanRow("measured", words, f"refused: {way['refused']}")
+    return PlanRow("measured", words, f"{plain(way.get('images_per_second'))} images/s")
 
 
 def placements(found: Any) -> list[Row]:
@@ -64,12 +82,12 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
             yield name.replace("_", " "), plain(item)
 
 
-def refused(rows: list[Row] | None) -> Row | None:
+def refused(rows: list[Row] | None) -> Refused | None:
     """The pictures that could not be used, and the reasons counted."""
     if rows is None:
         return None
     reasons = Counter((row["stage"] or "", row["reason"] or "") for row in rows)
-    return {"total": len(rows), "reasons": reasons.most_common(20), "rows": rows[:_PROBLEM_ROWS]}
+    return Refused(len(rows), reasons.most_common(20), rows[:_PROBLEM_ROWS])
 
 
 def command(run: Path, data: str | None) -> str | None:

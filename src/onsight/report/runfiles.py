@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from onsight.evaluation.results import EpochRow
+
 Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 
@@ -24,9 +26,9 @@ def read_json(path: Path) -> Any:
     return _read(path, _json)
 
 
-def read_json_lines(path: Path) -> list[Row] | None:
-    """The rows of a JSON Lines file; blank lines do not count."""
-    return _read(path, _json_lines)
+def read_epochs(path: Path) -> list[EpochRow] | None:
+    """The rows of metrics.jsonl; blank lines do not count."""
+    return _read(path, _epochs)
 
 
 def read_csv(path: Path) -> list[Row] | None:
@@ -50,7 +52,7 @@ def _json(text: str) -> Any:
     return json.loads(text, object_hook=Said)
 
 
-def _json_lines(text: str) -> list[Row]:
+def _epochs(text: str) -> list[EpochRow]:
     return [_json(line) for line in text.splitlines() if line.strip()]
 
 

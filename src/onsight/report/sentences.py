@@ -1,13 +1,15 @@
 """What a run's figures mean, and what they do not, in plain sentences."""
 
-from onsight.report.runfiles import Row
+from collections.abc import Sequence
+
+from onsight.evaluation.results import ClassResult, Results
 from onsight.words import percent
 
 
-def meaning(results: Row, classes: list[Row]) -> list[str]:
+def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
     """The headline accuracy in plain sentences."""
-    accuracy, n = results["accuracy"], results["images"]
-    if accuracy is None or not n:
+    accuracy, low, n = results["accuracy"], results["accuracy_low"], results["images"]
+    if accuracy is None or low is None or not n:
         return [
             "No held-out picture exists, so nothing can be said about how good this classifier is.",
             "Hold some out with --test-fraction, or give the data a test split.",
@@ -15,11 +17,11 @@ def meaning(results: Row, classes: list[Row]) -> list[str]:
     sentences = [
         f"Of {n:,} {results['split']} pictures that it never learned from, it named "
         f"{round(accuracy * n):,} right.",
-        f"On new pictures of the same kind, expect between {percent(results['accuracy_low'])} and "
+        f"On new pictures of the same kind, expect between {percent(low)} and "
         f"{percent(results['accuracy_high'])} (95% interval).",
     ]
     if classes:
-        sentences.append(_against_the_commonest(results["accuracy_low"], n, classes))
+        sentences.append(_against_the_commonest(low, n, classes))
     if results["split"] == "validation":
         sentences.append(
             "These pictures also chose which epoch was kept, so the figure is a little flattering; "
@@ -28,7 +30,7 @@ def meaning(results: Row, classes: list[Row]) -> list[str]:
     return sentences
 
 
-def _against_the_commonest(accuracy_low: float, n: int, classes: list[Row]) -> str:
+def _against_the_commonest(accuracy_low: float, n: int, classes: Sequence[ClassResult]) -> str:
     commonest = max(classes, key=lambda row: row["images"] or 0)
     share = (commonest["images"] or 0) / n
     answer = f"always answering '{commonest['name']}', the commonest class"
@@ -40,12 +42,15 @@ def _against_the_commonest(accuracy_low: float, n: int, classes: list[Row]) -> s
     )
 
 
-def clearly_below(row: Row, accuracy: float | None) -> bool:
+def clearly_below(row: ClassResult, accuracy: float | None) -> bool:
     """Whether the whole interval of a class's recall lies below the overall accuracy."""
-    return accuracy is not None and row["recall"] is not None and row["recall_high"] < accuracy
+    high = row["recall_high"]
+    return accuracy is not None and high is not None and high < accuracy
 
 
-def noise_sentences(worst_first: list[Row], accuracy: float | None, n: int | None) -> list[str]:
+def noise_sentences(
+    worst_first: Sequence[ClassResult], accuracy: float | None, n: int
+) -> list[str]:
     """Whether the classes differ by more than chance would make them."""
     judged = [row for row in worst_first if row["recall"] is not None]
     if accuracy is None or len(judged) < 2:
@@ -70,7 +75,7 @@ def noise_sentences(worst_first: list[Row], accuracy: float | None, n: int | Non
     ]
 
 
-def trust(claimed: float, right: float, results: Row) -> str:
+def trust(claimed: float, right: float, results: Results) -> str:
     """Whether it is as sure as it is right, on average; empty without an interval to judge by."""
     low, high = results["accuracy_low"], results["accuracy_high"]
     if low is None or high is None:

@@ -13,6 +13,7 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config, config_layers, make_config, read_config_file
 from onsight.errors import ConfigError, OutputError
+from onsight.evaluation.results import Results
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
@@ -40,14 +41,13 @@ class Run:
     """A finished run: its folder, its results as in results.json, and this process's rank."""
 
     path: Path
-    results: dict[str, Any]
+    results: Results
     rank: int = 0
 
     @property
     def accuracy(self) -> float | None:
         """The share of held-out pictures that were classified right."""
-        value: float | None = self.results["accuracy"]
-        return value
+        return self.results["accuracy"]
 
     @property
     def model(self) -> Path:
@@ -133,9 +133,9 @@ def _launch_ranks(
     return Run(path, read_results(path))
 
 
-def read_results(run: Path) -> dict[str, Any]:
+def read_results(run: Path) -> Results:
     """The results of a finished run folder."""
-    results: dict[str, Any] = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results: Results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     return results
 
 
