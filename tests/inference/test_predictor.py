@@ -70,13 +70,13 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
     count = len(rows_of(other))
     assert other.results["views_accuracy"] == right / count != run.results["accuracy"]
     assert (other.results["views"], other.results["views_images"]) == ("flip", count)
-    evaluated = onsight.evaluate(run.path, bars, views="flip")
+    evaluated = onsight.evaluate(run.path, bars, tta="flip")
     assert {name: evaluated[name] for name in names} == {
         name: other.results[name] for name in names
     }
     assert evaluated["loss"] == run.results["loss"]
     with pytest.raises(ConfigError, match="no views 'five'"):
-        onsight.evaluate(run.path, bars, views="five")
+        onsight.evaluate(run.path, bars, tta="five")
 
 
 def test_a_picture_gives_the_same_alone_and_among_others(run, bars):
