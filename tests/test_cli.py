@@ -358,7 +358,9 @@ def test_names_exported_are_sorted_and_there():
     import onsight
 
     assert sorted(onsight.__all__) == onsight.__all__
-    assert all(getattr(onsight, name) for name in onsight.__all__)
+    assert all(getattr(onsight, name).__doc__ for name in onsight.__all__)
+    assert hasattr(onsight, "errors")  # a module that was imported is not a public name
+    assert [name for name in dir(onsight) if not name.startswith("__")] == onsight.__all__
     with pytest.raises(AttributeError):
         _ = onsight.nonsense
 

@@ -17,7 +17,8 @@ from onsight.evaluation.results import Results
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
-from onsight.report.console import Reporter, SilentReporter
+from onsight.report.console import Reporter, SilentReporter, headline
+from onsight.report.notebook import facts_table
 from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
@@ -31,6 +32,7 @@ from onsight.training.run_folder.folder import (
     share_folder,
 )
 from onsight.training.run_session import RunSession
+from onsight.words import listed
 
 # What may differ when a run goes on: where it computes and keeps things, not what it does.
 _FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency"}
@@ -43,6 +45,14 @@ class Run:
     path: Path
     results: Results
     rank: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {headline(self.results)}>"
+
+    def _repr_html_(self) -> str:
+        names = [row["name"] for row in self.results["classes"]]
+        facts = {"result": headline(self.results), "classes": listed(names)}
+        return facts_table("Run", {"folder": self.path, **facts, "report": self.report})
 
     @property
     def accuracy(self) -> float | None:
