@@ -1,4 +1,4 @@
-"""Results from per-image predictions: counted first, divided once, an interval to each share."""
+"""Metrics from per-image predictions: counted first, divided once, an interval for each share."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -11,11 +11,11 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import CalibrationBin, ClassResult, Results, TtaResult
 
 _BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
-_MOST_CLASSES = 1000  # a larger confusion matrix serves nobody
+_MOST_CLASSES = 1000  # nobody reads a larger confusion matrix
 
 
 def summarise(per_image: PerImageResults, classes: Sequence[str]) -> Results:
-    """Everything that the predictions say; shares are None where n is 0."""
+    """All metrics of the predictions; shares are None where n is 0."""
     images = len(per_image)
     right = int((per_image.labels == per_image.predicted).sum())
     results: dict[str, Any] = {"images": images, **share("accuracy", right, images)}

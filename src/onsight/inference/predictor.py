@@ -1,4 +1,4 @@
-"""A model file ready to predict: the same decoder, views and forward as in training."""
+"""A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +33,9 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one input, or why it can say nothing.
+    """What the model predicts for one input, or why it cannot.
 
-    probabilities: float32 (K,) in the order of the classes, None for an unusable picture.
+    probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts with a trained model, in scikit-learn's sense; made by `onsight.load`."""
+    """A trained model that predicts as scikit-learn's do; made by `onsight.load`."""
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
         facts = file.picture
@@ -111,7 +111,7 @@ class Predictor:
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)), np.float32)
 
     def predictions(self, pictures: Picture | Iterable[Picture]) -> Iterator[Prediction]:
-        """One Prediction for every input, in order; an unusable one carries its reason."""
+        """One Prediction per input, in order; for one that cannot be used, it says why."""
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
             for batch in _batches(several(pictures), BATCH_SIZE):
                 yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)))
@@ -148,8 +148,8 @@ def load(
 ) -> Predictor:
     """Load a run folder or model file for prediction.
 
-    module: the network itself, or package.module:callable, for a model of one's own; a file
-    never names code to run. Raises ModelError, DeviceError.
+    module: the network, or package.module:callable that makes it, for a model of your own: a
+    model file never names code to run. Raises ModelError, DeviceError.
     """
     file = load_model_file(model)
     if isinstance(module, str):

@@ -1,4 +1,4 @@
-"""What a run prints on stderr: lines, and bars that live on a terminal."""
+"""What a run prints on stderr: lines, and progress bars on a terminal."""
 
 import time
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Bar:
         self.started = self.shown = time.monotonic()
 
     def advance(self, count: int, **facts: float) -> None:
-        """Count so many more; facts (loss, accuracy, waited) are shown beside the rate."""
+        """Count more of them; facts, such as the loss, are shown beside the rate."""
         self.done += count
         now = time.monotonic()
         if now - self.shown < (_REFRESH_SECONDS if self.live else _LINE_SECONDS):
@@ -59,7 +59,7 @@ class Bar:
 
 
 class Reporter:
-    """Tells a run to people: plain text, no colours needed to understand it."""
+    """Reports a run as plain text that can be understood without colours."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -69,7 +69,7 @@ class Reporter:
         self.console.print(escape(text))
 
     def warn(self, text: str) -> None:
-        """One line that should not be missed."""
+        """One line that deserves attention."""
         self.console.print(f"[yellow]note:[/] {escape(text)}")
 
     def choice(self, name: str, choice: Choice[Any]) -> None:
@@ -81,7 +81,7 @@ class Reporter:
 
     @contextmanager
     def bar(self, title: str, total: int, unit: str = "images") -> Iterator[Bar]:
-        """A bar for a while; on a terminal it is live and goes when done."""
+        """A progress bar, which on a terminal updates in place and disappears when it is done."""
         if not self.console.is_terminal:
             yield Bar(self.console, title, total, None, unit)
             return
@@ -104,7 +104,7 @@ class SilentReporter(Reporter):
 
 
 def print_results(results: Results, console: Console) -> None:
-    """The result of an evaluation: the claim, then a row a class."""
+    """The result of an evaluation: the accuracy, then a row per class."""
     console.print(headline(results))
     if results.get("views_accuracy") is not None:
         console.print(_views_line(results))
@@ -117,28 +117,30 @@ def print_results(results: Results, console: Console) -> None:
         table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
     console.print(table)
     if len(rows) > 40:
-        console.print(f"(the 20 classes of lowest recall, of {len(rows):,}; all in the report)")
+        console.print(
+            f"(the 20 of {len(rows):,} classes with the lowest recall; the report has all)"
+        )
 
 
 def headline(results: Results) -> str:
-    """The one claim in one line, with its interval and n."""
+    """The accuracy in one line, with its interval and n."""
     if not results["images"]:
-        return "no held-out pictures, so nothing can be claimed"
+        return "no held-out pictures, so the accuracy is unknown"
     flattered = results.get("split") == "validation"
     shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
-    where = ", on the pictures that chose the epoch" if flattered else ""
+    where = ", on the pictures that were used to choose the epoch" if flattered else ""
     return f"{_accuracy(*shares, results['images'])}{where}"
 
 
 def _views_line(results: Results) -> str:
-    """The accuracy of several views of each picture, which is told beside the plain one."""
+    """The accuracy of the mean over several views of each picture."""
     shares = (
         results["views_accuracy"],
         results["views_accuracy_low"],
         results["views_accuracy_high"],
     )
     return (
-        f"with the mean over views of each picture ({results['views']}): "
+        f"averaged over several views of each picture ({results['views']}): "
         f"{_accuracy(*shares, results['views_images'])}"
     )
 

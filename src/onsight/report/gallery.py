@@ -1,4 +1,4 @@
-"""The pictures a report shows: right answers, and the worst mistakes."""
+"""The pictures that a report shows: correct predictions and the worst mistakes."""
 
 import io
 from pathlib import Path
@@ -27,9 +27,9 @@ class GalleryItem(TypedDict):
 
 
 def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
-    """Write the pictures as PNG files, and gallery.json that says what they are.
+    """Write the pictures as PNG files, and gallery.json, which describes them.
 
-    Pictures are numbered by digest, so the first right answers are a fair sample.
+    Pictures are numbered by digest, so the first correct predictions are a fair sample.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
     wrong = np.flatnonzero(per_image.labels != per_image.predicted)

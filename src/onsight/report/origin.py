@@ -1,4 +1,4 @@
-"""How a run came about: its choices, its machine, the pictures refused, its command."""
+"""How a run was made: its choices, its machine, the pictures refused, its command."""
 
 import shlex
 from collections import Counter
@@ -15,7 +15,7 @@ _PROBLEM_ROWS = 200
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A choice with its reason, or a measured way of computing a step with its speed."""
+    """A choice with its reason, or a way to compute a step with its measured speed."""
 
     name: str
     value: Any
@@ -32,7 +32,7 @@ class Refused:
 
 
 def choices(plan: Mapping[str, Any] | None) -> list[PlanRow]:
-    """What Onsight chose, and why; then each way of computing a step that it measured."""
+    """What Onsight chose and why, then every way to compute a step that it timed."""
     rows = {name: _choice(name, value) for name, value in (plan or {}).items()}
     ways = _objects(rows["measured"].value) if "measured" in rows else []
     if ways:
@@ -46,7 +46,7 @@ def _choice(name: str, value: Any) -> PlanRow:
 
 
 def _way(way: Row) -> PlanRow:
-    """A measured way in words, and its speed or why it was refused."""
+    """A way to compute a step in words, and its speed or why it was refused."""
     told = ("precision", "threads", "memory_format")
     words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in told if name in way)
     if way.get("compile") == "on":
@@ -57,7 +57,7 @@ def _way(way: Row) -> PlanRow:
 
 
 def placements(found: Any) -> list[Row]:
-    """Where everything was after the first step, an entry a rank."""
+    """Where everything was after the first step, one entry per rank."""
     return [
         Said(entry | {name: _objects(entry[name]) for name in ("problems", "rows")})
         for entry in _objects(found)
@@ -69,7 +69,7 @@ def _objects(value: Any) -> list[Row]:
 
 
 def machine(environment: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The machine and the versions, a fact a row."""
+    """The machine and the versions, one fact per row."""
     return list(_flat(environment or {}))
 
 

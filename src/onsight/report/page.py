@@ -1,4 +1,4 @@
-"""Everything that report.html says of a run, section by section."""
+"""Everything that report.html says about a run, section by section."""
 
 from pathlib import Path
 from typing import cast
@@ -11,9 +11,9 @@ from onsight.report.sentences import meaning
 
 
 def page_of(run: Path) -> dict[str, object]:
-    """The names that the template knows, from the files of a run folder and nothing else."""
+    """The template's variables, taken only from the files of a run folder."""
     found = read_json(run / "results.json")
-    results = cast(Results, found or Said())  # of a broken file, any value may be None
+    results = cast(Results, found or Said())  # any value may be None if the file is broken
     classes = results["classes"] or []
     return {
         "name": run.resolve().name,

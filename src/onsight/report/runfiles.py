@@ -1,4 +1,4 @@
-"""The files of a run folder, read leniently: what is missing or broken is None."""
+"""The files of a run folder, read leniently: None for what is missing or broken."""
 
 import csv
 import io
@@ -15,14 +15,14 @@ Parsed = TypeVar("Parsed")
 
 
 class Said(Row):
-    """What a file of the run says; None for what it does not."""
+    """The values in a file of the run; None for those that are missing."""
 
     def __missing__(self, key: str) -> None:
         return None
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says, its objects as Said."""
+    """The content of a JSON file, with its objects as Said."""
     return _read(path, _json)
 
 
@@ -37,7 +37,7 @@ def read_csv(path: Path) -> list[Row] | None:
 
 
 def read_toml_text(path: Path) -> str | None:
-    """The text of a TOML file, as it stands, if it is TOML."""
+    """The text of a TOML file, unchanged, if it is valid."""
     return _read(path, _checked_toml)
 
 
