@@ -20,6 +20,7 @@ from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.data.stream import Stream
 from onsight.errors import DataError, PictureError
+from onsight.words import listed, plural
 
 _PROBED = 256  # pictures looked at to choose the size
 _SMALL = 64  # pixels; data no larger than this keeps its own size
@@ -215,12 +216,12 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
     notes = []
     gone = sorted(set(source.index.classes) - set(dataset.classes))
     if gone:
-        notes.append(f"no usable picture in: {_listed(gone)}; not among the classes")
+        notes.append(f"no usable picture in: {listed(gone)}; not among the classes")
     train, test = dataset.counts(TRAIN), dataset.counts(TEST)
     unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
     if unlearned:
         notes.append(
-            f"no training picture in: {_listed(unlearned)}; these classes cannot be learned "
+            f"no training picture in: {listed(unlearned)}; these classes cannot be learned "
             "from so few pictures: add some, or give a split"
         )
     total = train + test + dataset.counts(VALIDATION)
@@ -230,7 +231,7 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
         if tested < 5
     ]
     if few and test.any():
-        notes.append(f"fewer than 5 test pictures, so little can be claimed: {_listed(few)}")
+        notes.append(f"fewer than 5 test pictures, so little can be claimed: {listed(few)}")
     conflicts = _conflicting(dataset.pack)
     if conflicts:
         notes.append(f"{conflicts:,} identical pictures carry different labels")
@@ -256,14 +257,9 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:
         raise DataError(
-            f"{dataset.used:,} pictures leave {learned} class(es) to train on; "
+            f"{dataset.used:,} pictures leave {plural(learned, 'class', 'classes')} to train on; "
             "add pictures, or lower --validation-fraction and --test-fraction"
         )
-
-
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def problem_summary(problems: list[Problem], most: int = 5) -> list[tuple[str, int]]:

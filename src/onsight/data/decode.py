@@ -7,6 +7,8 @@
 import io
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,22 +84,23 @@ def decode(
         pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
         if pixels is not None:
             return pixels
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_pixels(image.height, image.width, pixel_limit)
-            return _to_pixels(image, background)
-    except PictureError:
-        raise
-    except UnidentifiedImageError as error:
-        raise PictureError(
-            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
-        ) from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(pixel_limit) from error
-    except MemoryError as error:
-        raise PictureError("not enough memory to decode it") from error
-    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
-        raise PictureError(f"broken: {_first_line(error)}") from error
+    with _reasons(pixel_limit), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        return _to_pixels(image, background, pixel_limit)
+
+
+def decode_image(
+    image: Image.Image,
+    background: tuple[int, int, int] = (255, 255, 255),
+    pixel_limit: int = 64_000_000,
+) -> Pixels:
+    """The pixels of a Pillow image, by the same rules as those of a file; the image stays as it is.
+
+    Equal to `decode` of its file, but for a JPEG, which Pillow decodes whole. Raises PictureError.
+    """
+    with _reasons(pixel_limit):
+        if image.mode == "La":  # which Pillow turns into nothing else
+            image = image.convert("LA")
+        return _to_pixels(image, background, pixel_limit)
 
 
 def probe(data: bytes) -> tuple[int, int, int] | None:
@@ -209,11 +212,31 @@ def _too_large(limit: int) -> PictureError:
     return PictureError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
 
 
-def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+@contextmanager
+def _reasons(pixel_limit: int) -> Iterator[None]:
+    """Turn whatever Pillow raises into a PictureError with one clear reason."""
+    try:
+        yield
+    except PictureError:
+        raise
+    except UnidentifiedImageError as error:
+        raise PictureError(
+            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(pixel_limit) from error
+    except MemoryError as error:
+        raise PictureError("not enough memory to decode it") from error
+    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
+        raise PictureError(f"broken: {_first_line(error)}") from error
+
+
+def _to_pixels(image: Image.Image, background: tuple[int, int, int], pixel_limit: int) -> Pixels:
     """A Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
+    _check_pixels(image.height, image.width, pixel_limit)
     grey = _is_grey(image)
     image.load()
-    _turn_upright(image)
+    image = _upright(image)
     if image.mode in _DEEP_MODES:
         return _scale_deep(np.asarray(image))
     if image.mode == "F":
@@ -224,14 +247,13 @@ def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _turn_upright(image: Image.Image) -> None:
-    """Apply the EXIF orientation; damaged EXIF data leaves the picture as it is."""
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned by its EXIF orientation; damaged EXIF data leaves it as it is."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # Pillow raises many kinds on damaged EXIF
-        return
-    if orientation != 1:
-        ImageOps.exif_transpose(image, in_place=True)
+        return image
+    return image if orientation == 1 else ImageOps.exif_transpose(image)
 
 
 def _is_grey(image: Image.Image) -> bool:

@@ -15,6 +15,7 @@ from onsight.models.pretrained import (
 )
 from onsight.models.shape_check import check_output
 from onsight.models.user import make_user_model
+from onsight.words import plural
 
 _OWN: dict[str, type[Compact | LeNet | Conv3 | Quick | Linear]] = {
     "compact": Compact,
@@ -84,8 +85,8 @@ def _make_timm(name: str, shape: tuple[int, int, int], classes: int, pretrained:
         raise
     except Exception as error:  # timm's nets assert and raise in many ways about sizes
         raise ModelError(
-            f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with {shape[0]} "
-            f"channel(s): {type(error).__name__}: {error}{hint}"
+            f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with "
+            f"{plural(shape[0], 'channel')}: {type(error).__name__}: {error}{hint}"
         ) from error
     try:
         check_output(net, shape, classes, name)

@@ -4,6 +4,7 @@ It holds tensors and JSON, never code, and notices any damage. A user's own netw
 never imported because a file names it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class ModelFile:
     model: str
     classes: tuple[str, ...]
     picture: dict[str, Any]
-    results: dict[str, Any]
+    results: Mapping[str, Any]
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.words import plural
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:
@@ -19,8 +20,8 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
         output = _trial_forward(net, shape)
     except Exception as error:  # a net may fail in any way; all mean the same here
         raise ModelError(
-            f"'{name}' cannot take pictures of {height}x{width} with {channels} channel(s): "
-            f"{type(error).__name__}: {error}"
+            f"'{name}' cannot take pictures of {height}x{width} with "
+            f"{plural(channels, 'channel')}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise ModelError(f"'{name}' gives a {type(output).__name__}, a tensor (B, K) is needed")

@@ -13,6 +13,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment
 from onsight.hardware.usage import seconds_since_start
@@ -50,8 +51,8 @@ class RunSession:
         spent: Callable[[], float],
         module: nn.Module | None,
         resume: bool,
-    ) -> dict[str, Any]:
-        """Train on DATA and judge; the results, which are empty at all ranks but the first.
+    ) -> Results | None:
+        """Train on DATA and judge; the results, None on every rank but the first.
 
         spent: tells the seconds that a budget has lost so far.
         """

@@ -18,7 +18,6 @@ from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
 from onsight.report.console import Reporter
-from onsight.report.words import fixed_percent
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.budget import Budget
 from onsight.training.ranks.ddp import gather_per_image
@@ -30,6 +29,7 @@ from onsight.training.run_folder.record import Record
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
+from onsight.words import fixed_percent
 
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 

@@ -11,12 +11,13 @@ from typing import IO
 from onsight.data.index import Index
 from onsight.data.sources.class_folders import arrange
 from onsight.data.sources.compressed import decompress, is_compressed
-from onsight.data.sources.found import counted, found_line, hidden_note
+from onsight.data.sources.found import found_line, hidden_note
 from onsight.data.sources.members import Members
 from onsight.data.sources.source import Source, fingerprint, stat_facts
 from onsight.data.sources.tarred import BrokenTar, open_tar
 from onsight.data.sources.zipped import open_zip
 from onsight.errors import DataError
+from onsight.words import plural
 
 _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _ZIP_ENDINGS = (".zip",)
@@ -56,7 +57,7 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
         cleanup.pop_all()
     index = Index.of(rows)
     problems = members.problems + homeless
-    size = counted(len(rows) + len(problems), "file", "files")
+    size = plural(len(rows) + len(problems), "file")
     what = f"{kind} archive of class folders"
     return Source(
         kind="archive",

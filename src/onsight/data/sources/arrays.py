@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import SPLIT_NAMES, Index, Row
-from onsight.data.sources.found import counted, found_line
+from onsight.data.sources.found import found_line
 from onsight.data.sources.source import Pixels, Source, fingerprint, stat_facts
 from onsight.errors import DataError
+from onsight.words import plural
 
 
 class Part(NamedTuple):
@@ -37,7 +38,7 @@ def array_source(
     stand for themselves when there are none. Raises DataError for a label without a name.
     """
     index = Index.of(_rows(parts, names, folder))
-    size = counted(len(index), "picture", "pictures")
+    size = plural(len(index), "picture")
     return Source(
         kind=kind,
         root=folder,

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from onsight.data.index import Index, Problem
 from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
-from onsight.data.sources.found import counted, found_line, hidden_note
+from onsight.data.sources.found import found_line, hidden_note
 from onsight.data.sources.regular import identity, read_regular_file
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
+from onsight.words import plural
 
 
 def read_folder(root: Path) -> Source:
@@ -25,7 +26,7 @@ def read_folder(root: Path) -> Source:
     rows, _, homeless = arrange(walk.files, str(root))
     index = Index.of(rows)
     problems = walk.problems + homeless
-    size = counted(len(rows) + len(problems), "file", "files")
+    size = plural(len(rows) + len(problems), "file")
     return Source(
         kind="folders",
         root=root,
@@ -73,10 +74,10 @@ class _Walk:
         """What was left out without being a problem."""
         notes = hidden_note(self._hidden)
         if self._linked_files:
-            links = counted(self._linked_files, "link", "links")
+            links = plural(self._linked_files, "link")
             notes.append(f"{links} to files of the same tree, counted once")
         if self._linked_folders:
-            links = counted(self._linked_folders, "link", "links")
+            links = plural(self._linked_folders, "link")
             notes.append(f"{links} to folders of the same tree, not followed")
         return notes
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from onsight.data.index import SPLIT_NAMES, UNSPLIT, Index
+from onsight.words import plural
 
 
 def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
@@ -10,19 +11,14 @@ def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) ->
 
     size: how much there is, usable or not; notes: what was left out and why.
     """
-    classes = counted(len(index.classes), "class", "classes")
+    classes = plural(len(index.classes), "class", "classes")
     parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
     return f"{', '.join(parts)} (override with --data-format)"
 
 
-def counted(number: int, one: str, more: str) -> str:
-    """`1 file` or `2,000 files`."""
-    return f"{number:,} {one if number == 1 else more}"
-
-
 def hidden_note(hidden: int) -> list[str]:
     """The note on hidden files and folders, when there are any."""
-    return [f"{counted(hidden, 'hidden entry', 'hidden entries')} skipped"] if hidden else []
+    return [f"{plural(hidden, 'hidden entry', 'hidden entries')} skipped"] if hidden else []
 
 
 def _given_splits(index: Index) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
 from onsight.data.sources.entries import Entry, read_entries
 from onsight.data.sources.folder import FileReader
-from onsight.data.sources.found import counted, found_line
+from onsight.data.sources.found import found_line
 from onsight.data.sources.regular import identity
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
+from onsight.words import plural
 
 
 def read_manifest(manifest: Path) -> Source:
@@ -28,7 +29,7 @@ def read_manifest(manifest: Path) -> Source:
     if not listing.rows:
         raise DataError(f"{manifest} leaves no picture to use{listing.first_reason()}")
     index = Index.of(listing.rows)
-    size = counted(listing.lines, "line", "lines")
+    size = plural(listing.lines, "line")
     return Source(
         kind="manifest",
         root=manifest,

@@ -16,7 +16,7 @@ from onsight.data.prefetch import can_prefetch
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.hardware.devices import free_memory_bytes
-from onsight.report.words import data_size
+from onsight.words import data_size
 
 _RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
 _DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
