@@ -103,7 +103,7 @@ def test_training_pictures_come_out_at_the_inputs_size():
     images = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8)
     labels = torch.arange(4)
     batch = Batch(images, labels, labels, labels)
-    augmentation = Augmentation(flip=True, crop_area=0.4, cutmix=1.0, input_size=(28, 24))
+    augmentation = Augmentation.of(flip=True, crop_area=0.4, cutmix=1.0, input_size=(28, 24))
     numbers = augmentation.draw(1, 2, labels)
     scaling = Normalization(PLAIN.mean, PLAIN.std)
     inputs, targets = augmentation.apply(batch, numbers, scaling, 4)

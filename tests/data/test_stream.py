@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from onsight.config import make_config
-from onsight.data.augment import AREA, CROP_X, CROP_Y, RATIO
+from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO
 from onsight.data.crop import Window, crop_picture
 from onsight.data.dataset import open_dataset
 from onsight.data.decode import PictureFormat, decode

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.augment import AREA, CROP_X, CROP_Y, RATIO, crop_windows
+from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO, crop_windows
 from onsight.data.crop import Window, crop_picture
 from onsight.data.decode import PictureFormat, Pixels
 from onsight.data.loader import Batch
