@@ -14,8 +14,7 @@ from onsight.data.dataset import choose_packed_size, open_dataset
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization, resize
 from onsight.data.sources.find import find_source
-from onsight.inference.predictor import Predictor
-from onsight.models.file import ModelFile, load_model_file, save_model
+from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 
 PLAIN = Normalization((0.0,) * 3, (1.0,) * 3, (28, 28))
@@ -113,22 +112,8 @@ def test_training_pictures_come_out_at_the_inputs_size():
 
 def test_a_run_with_room_is_evaluated_and_predicts_to_the_bit(photos, tmp_path):
     run = onsight.train(photos, out=tmp_path / "run", crop_area=0.5, model="lenet", **FAST)
-    assert load_model_file(run.model).picture["input_size"] == [28, 28]
-    assert load_model_file(run.model).picture["height"] == 32
+    preprocessing = load_model_file(run.model).preprocessing
+    assert (preprocessing.input_size, preprocessing.height) == ((28, 28), 32)
     results = onsight.evaluate(run.path, photos, csv=tmp_path / "again.csv")
     assert results["loss"] == run.results["loss"]
     assert (tmp_path / "again.csv").read_text() == (run.path / "predictions.csv").read_text()
-
-
-def test_a_model_file_from_before_there_was_room_still_loads(photos, tmp_path):
-    run = onsight.train(photos, out=tmp_path / "run", model="lenet", **FAST)
-    file = load_model_file(run.model)
-    assert set(file.picture) == {
-        *("height", "width", "channels", "fit", "background", "pixel_limit"),
-        *("mean", "std", "precision"),
-    }
-    save_model(tmp_path / "old.safetensors", ModelFile(**vars(file)))
-    predictor = onsight.load(tmp_path / "old.safetensors")
-    assert isinstance(predictor, Predictor)
-    assert predictor.classifier.normalization.size == (28, 28)
-    assert predictor.predict([next(photos.rglob("*.jpg"))])[0] in ("dark", "light")

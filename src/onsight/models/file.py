@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import is_user_spec, make_model
+from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
@@ -28,15 +29,13 @@ _SEEN = "onsight.seen"  # beside the weights; never a parameter's name
 class ModelFile:
     """All that is needed to use a trained classifier, and where it comes from.
 
-    picture holds at least channels, height and width in pixels, and input_size if the network
-    takes another (height, width) than pictures are prepared at; picture, results and provenance
-    are JSON, so that tuples in them come back as lists. seen: int64 (n,) keys of
-    the pictures that trained or chose the model, so that none of them ever judges it.
+    results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
+    of the pictures that trained or chose the model, so that none of them ever judges it.
     """
 
     model: str
     classes: tuple[str, ...]
-    picture: dict[str, Any]
+    preprocessing: Preprocessing
     results: dict[str, Any]
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
@@ -55,7 +54,7 @@ def save_model(path: Path, file: ModelFile) -> None:
         "version": _VERSION,
         "model": file.model,
         "classes": list(file.classes),
-        "picture": file.picture,
+        "picture": file.preprocessing.facts(),
         "results": file.results,
         "provenance": file.provenance,
     }
@@ -79,14 +78,14 @@ def load_model_file(path: str | Path) -> ModelFile:
         return ModelFile(
             model=_typed(facts["model"], str),
             classes=tuple(_typed(name, str) for name in _typed(facts["classes"], list)),
-            picture=_typed(facts["picture"], dict),
+            preprocessing=Preprocessing.of(_typed(facts["picture"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
             seen=weights.pop(_SEEN).numpy(),
             weights=weights,
         )
-    except (KeyError, TypeError) as error:
-        raise ModelError(f"{path} is no complete Onsight model file: {error}") from error
+    except (KeyError, TypeError, ModelError) as error:
+        raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
 
 
 def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
@@ -103,7 +102,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
         )
     if module is None:
         with torch.random.fork_rng(devices=[]):
-            module = make_model(file.model, _shape(file), len(file.classes))
+            module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
     _check_weights(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
@@ -134,17 +133,6 @@ def _typed(value: Any, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"a {kind.__name__} was expected, not {value!r}")
     return value
-
-
-def _shape(file: ModelFile) -> tuple[int, int, int]:
-    try:
-        channels, *prepared = (
-            _typed(file.picture[name], int) for name in ("channels", "height", "width")
-        )
-        height, width = _typed(file.picture.get("input_size", prepared), list)
-        return channels, _typed(height, int), _typed(width, int)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"the model file does not say its picture's size: {error}") from error
 
 
 def _check_weights(file: ModelFile, module: nn.Module) -> None:
