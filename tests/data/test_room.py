@@ -1,5 +1,7 @@
 """Pictures kept larger than the model's input, so that crops keep their detail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,13 @@ import onsight
 from onsight.config import make_config
 from onsight.data import transforms
 from onsight.data.augment import Augmentation
-from onsight.data.dataset import choose_packed_size, open_dataset
+from onsight.data.dataset import choose_packed_size, choose_size, open_dataset
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization, resize
 from onsight.data.sources.find import find_source
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
+from onsight.training.plan import choose_streaming
 
 PLAIN = Normalization((0.0,) * 3, (1.0,) * 3, (28, 28))
 FAST = {
@@ -50,6 +53,18 @@ def test_crops_get_an_eighth_more_each_side_where_the_pictures_have_it(photos):
     assert packed_size(photos, (52, 52), crop_area=0.5) == (59, 59)
     assert packed_size(photos, (128, 64), residency="stream") == (64, 32)
     assert packed_size(photos, (28, 28), residency="stream") == (28, 28)
+
+
+def test_a_source_is_looked_at_once_for_all_choices_of_a_size(photos):
+    source, read = find_source(str(photos)), []
+    counting = replace(source, read=lambda row: (read.append(row), source.read(row))[1])
+    config = make_config({"crop_area": 0.5})
+    assert choose_size(counting, None, None).value == (64, 64)
+    assert choose_streaming(config, counting, (28, 28), None).value is False
+    assert read == list(range(60))
+    read.clear()
+    assert open_dataset(counting, config, (28, 28), None, 1).packed_size.value == (32, 32)
+    assert sorted(read) == list(range(60))  # each picture once, to decode it
 
 
 def opened(photos, **fields):

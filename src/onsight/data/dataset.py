@@ -11,7 +11,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.decode import PictureFormat, probe
+from onsight.data.decode import PictureFormat
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
@@ -19,9 +19,8 @@ from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.data.stream import Stream
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError
 
-_PROBED = 256  # pictures looked at to choose the size
 _SMALL = 64  # pixels; data no larger than this keeps its own size
 USUAL_SIZE = (64, 64)  # pixels, of pictures that differ or are large
 _THUMBNAIL = 64  # pixels of the longer side where pictures are streamed
@@ -84,7 +83,7 @@ def choose_size(
         return Choice(asked, "as asked")
     if preferred:
         return Choice(preferred, "the model's own size")
-    sizes = set(_probe_sizes(source))
+    sizes = set(source.sizes)
     if len(sizes) == 1:
         (only,) = sizes
         if max(only) <= _SMALL:
@@ -103,7 +102,7 @@ def choose_packed_size(
     if config.crop_area == 1:
         return Choice(size, "the model's input")
     roomy = round(size[0] * _ROOM), round(size[1] * _ROOM)
-    found = _probe_sizes(source)
+    found = source.sizes
     if 2 * sum(one[0] >= roomy[0] and one[1] >= roomy[1] for one in found) < len(found):
         return Choice(size, "most pictures looked at have no more detail for crops")
     return Choice(roomy, "8/7 of the model's input, so that crops keep their detail")
@@ -183,24 +182,6 @@ def split_sentence(dataset: Dataset) -> str:
         for split in (TRAIN, VALIDATION, TEST)
     ]
     return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
-
-
-def _probe_sizes(source: Source) -> list[tuple[int, int]]:
-    """(height, width) of up to 256 pictures spread over the source."""
-    rows = np.unique(np.linspace(0, len(source.index) - 1, _PROBED).astype(int))
-    sizes = []
-    for row in rows:
-        try:
-            content = source.read(int(row))
-        except PictureError:
-            continue
-        if isinstance(content, bytes):
-            found = probe(content)
-            if found:
-                sizes.append(found[:2])
-        else:
-            sizes.append((content.shape[0], content.shape[1]))
-    return sizes
 
 
 def _leak(pack: Pack, row: int) -> Problem:

@@ -4,14 +4,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import Index, Problem
+from onsight.errors import PictureError
 
 Pixels = NDArray[np.uint8]
+
+_SIZED = 256  # pictures whose size is looked at
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,13 @@ class Source:
     found: str
     problems: list[Problem] = field(default_factory=list)
 
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(height, width) in pixels of up to 256 pictures spread over the source, read once."""
+        rows = np.unique(np.linspace(0, len(self.index) - 1, _SIZED).astype(int))
+        found = (_size(self, row) for row in rows.tolist())
+        return tuple(size for size in found if size)
+
 
 def fingerprint(parts: Iterable[object]) -> str:
     """A digest of the facts that identify a source's content."""
@@ -46,3 +57,17 @@ def stat_facts(path: Path) -> tuple[str, int, int]:
     """(path, size in bytes, modification time in ns) of a file."""
     facts = path.stat()
     return str(path), facts.st_size, facts.st_mtime_ns
+
+
+def _size(source: Source, row: int) -> tuple[int, int] | None:
+    """(height, width) of a picture, or None if it cannot be told."""
+    from onsight.data.decode import probe  # loads torch, which finding a source does without
+
+    try:
+        content = source.read(row)
+    except PictureError:
+        return None
+    if isinstance(content, bytes):
+        found = probe(content)
+        return found[:2] if found else None
+    return content.shape[0], content.shape[1]
