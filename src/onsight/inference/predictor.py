@@ -15,7 +15,7 @@ from torch import nn
 
 from onsight.data.decode import Pixels
 from onsight.data.packing import prepare_picture
-from onsight.data.sources.regular import read_regular_file
+from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import DataError, PictureError
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.hardware.cores import usable_cores

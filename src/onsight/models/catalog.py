@@ -1,6 +1,7 @@
 """Every network that has a name: Onsight's own, timm's, and a user's package.module:callable."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,18 +14,27 @@ from onsight.models.pretrained import (
     hub_weights,
     load_offline_weights,
 )
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 from onsight.models.user import make_user_model
 
-_OWN: dict[str, type[Compact | LeNet | Conv3 | Quick | Linear]] = {
-    "compact": Compact,
-    "lenet": LeNet,
-    "conv3": Conv3,
-    "quick": Quick,
-    "linear": Linear,
+
+class _Own(NamedTuple):
+    """One of Onsight's networks, made from a shape (C, H, W) and a number of classes.
+
+    size: the (height, width) in pixels that it was made for, None if it takes any.
+    """
+
+    make: Callable[[tuple[int, int, int], int], nn.Module]
+    size: tuple[int, int] | None = None
+
+
+_OWN = {
+    "compact": _Own(Compact),
+    "lenet": _Own(LeNet, (32, 32)),
+    "conv3": _Own(Conv3, (50, 50)),
+    "quick": _Own(Quick),
+    "linear": _Own(Linear),
 }
-# The textbooks' sizes, for the nets that do not take any picture.
-_OWN_SIZES = {"lenet": (32, 32), "conv3": (50, 50)}
 
 
 def model_names() -> list[str]:
@@ -53,16 +63,16 @@ def make_model(
         return make_user_model(name, shape, classes)
     if name not in _OWN:
         return _make_timm(name, shape, classes, pretrained)
-    net = _OWN[name](shape, classes)
+    net = _OWN[name].make(shape, classes)
     check_output(net, shape, classes, name)
     return net
 
 
 def preferred_size(name: str) -> tuple[int, int] | None:
-    """The (height, width) that a model was made for; None when it takes any. Raises ModelError."""
-    if name in _OWN or is_user_spec(name):
-        return _OWN_SIZES.get(name)
-    facts = _timm_facts(name)
+    """The (height, width) that a model was made for, None if it takes any. Raises ModelError."""
+    if name in _OWN:
+        return _OWN[name].size
+    facts = None if is_user_spec(name) else _timm_facts(name)
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 

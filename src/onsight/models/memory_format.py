@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.models.trial_forward import trial_forward
 
 
 def set_memory_format(
@@ -43,15 +44,10 @@ def _contiguous(net: nn.Module) -> nn.Module:
 
 
 def _passes(net: nn.Module, pictures: Tensor) -> bool:
-    modes = [(module, module.training) for module in net.modules()]
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            net.eval()(pictures)
+        trial_forward(net, pictures)
     except RuntimeError:
         return False
-    finally:
-        for module, training in modes:
-            module.training = training
     return True
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from onsight.errors import ModelError, did_you_mean
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 
 
 def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
@@ -32,7 +32,7 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
         else _call(spec, target, shape, classes)
     )
     if not isinstance(net, nn.Module):
-        raise ModelError(f"'{spec}' gives a {type(net).__name__}, a torch.nn.Module is needed")
+        raise ModelError(f"'{spec}' gives a {type(net).__name__}, not a torch.nn.Module")
     check_output(net, shape, classes, spec)
     return net
 

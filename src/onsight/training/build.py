@@ -11,7 +11,7 @@ from onsight.data.normalization import Normalization
 from onsight.models.catalog import make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 from onsight.randomness import key
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources import compressed, members
+from onsight.data.sources import archive_members, decompress
 from onsight.data.sources.archive import read_archive
 from onsight.errors import DataError, DiskError, PictureError
 
@@ -296,7 +296,7 @@ def test_neither_zip_nor_tar(tmp_path):
 
 @pytest.mark.parametrize("module", [gzip, bz2])
 def test_decompression_bomb_is_stopped(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(compressed, "_RATIO_FREE_BYTES", 2**20)
+    monkeypatch.setattr(decompress, "_RATIO_FREE_BYTES", 2**20)
     with module.open(tmp_path / "bomb.tar.gz", "wb") as file:
         for _ in range(8):
             file.write(bytes(2**20))
@@ -320,7 +320,7 @@ def test_refusing_disk_is_said(tmp_path):
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
 def test_too_many_members(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(members, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(archive_members, "MOST_MEMBERS", 2)
     with pytest.raises(DataError, match="more than 2 members"):
         read_archive(make(tmp_path / f"a{ending}", PETS))
 

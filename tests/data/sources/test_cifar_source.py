@@ -10,7 +10,7 @@ from torchvision import datasets
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.cifar import holds_cifar, read_cifar
-from onsight.data.sources.unpickle import RefusedPickle, load_plain
+from onsight.data.sources.restricted_unpickler import RefusedPickle, load_plain
 from onsight.errors import DataError
 
 RNG = np.random.default_rng(0)

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from onsight.config import Config
 from onsight.data.sources import find
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError
@@ -79,6 +81,11 @@ def test_data_is_found_out(tmp_path, plant, kind, count):
     assert "override with --data-format" in source.found
     forced = find_source(str(data), kind)
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
+
+
+def test_every_format_can_be_asked_for():
+    options = get_args(Config.model_fields["data_format"].annotation)
+    assert set(options) == {"auto", "torchvision", *find._formats(None)}
 
 
 def test_layout_overrides_what_was_found(tmp_path):
@@ -154,7 +161,7 @@ def test_near_names_are_looked_for_beside_the_path(tmp_path):
 def test_folder_forced_into_a_file_layout(tmp_path, data_format):
     data = str(plant_folders(tmp_path / "pets"))
     with pytest.raises(
-        DataError, match=f"is no file, so it cannot be read with --data-format {data_format}"
+        DataError, match=f"is not a file, so it cannot be read with --data-format {data_format}"
     ):
         find_source(data, data_format)
 
@@ -162,18 +169,18 @@ def test_folder_forced_into_a_file_layout(tmp_path, data_format):
 @pytest.mark.parametrize("data_format", ["folders", "idx", "cifar"])
 def test_file_forced_into_a_folder_layout(tmp_path, data_format):
     data = str(plant_zip(tmp_path / "data"))
-    with pytest.raises(DataError, match=f"is no folder, .* --data-format {data_format}"):
+    with pytest.raises(DataError, match=f"is not a folder, .* --data-format {data_format}"):
         find_source(data, data_format)
 
 
 def test_files_that_are_nothing(tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(DataError, match="none of the files that hold a data set"):
+    with pytest.raises(DataError, match="not a file that holds a data set"):
         find_source(str(tmp_path / "cat.jpg"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a folder nor a regular file"):
         find_source(str(tmp_path / "pipe"))
-    with pytest.raises(DataError, match="is no file"):
+    with pytest.raises(DataError, match="is not a file"):
         find_source(str(tmp_path / "pipe"), "archive")
 
 

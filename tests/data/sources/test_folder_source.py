@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onsight.data.sources import folder as folder_module
-from onsight.data.sources import regular
+from onsight.data.sources import read_file
 from onsight.data.sources.class_folders import is_hidden
 from onsight.data.sources.folder import read_folder
 from onsight.errors import DataError, PictureError
@@ -211,4 +211,4 @@ def test_hidden_names():
     assert [is_hidden(name) for name in (".git", "._a.jpg", "__MACOSX", "a.jpg")] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert regular.LARGEST_FILE_BYTES == 512 * 1024 * 1024
+    assert read_file.LARGEST_FILE_BYTES == 512 * 1024 * 1024

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import IO
 
 from onsight.data.index import Index
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.archive_tar import BrokenTar, open_tar
+from onsight.data.sources.archive_zip import open_zip
 from onsight.data.sources.class_folders import arrange
-from onsight.data.sources.compressed import decompress, is_compressed
-from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.members import Members
-from onsight.data.sources.source import Source, fingerprint, stat_facts
-from onsight.data.sources.tarred import BrokenTar, open_tar
-from onsight.data.sources.zipped import open_zip
+from onsight.data.sources.decompress import decompress, is_compressed
+from onsight.data.sources.source import (
+    Source,
+    counted,
+    fingerprint,
+    found_line,
+    hidden_note,
+    stat_facts,
+)
 from onsight.errors import DataError
 
 _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import SPLIT_NAMES, Index, Row
-from onsight.data.sources.found import counted, found_line
-from onsight.data.sources.source import Pixels, Source, fingerprint, stat_facts
+from onsight.data.sources.source import Pixels, Source, counted, fingerprint, found_line, stat_facts
 from onsight.errors import DataError
 
 

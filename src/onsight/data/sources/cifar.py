@@ -12,8 +12,8 @@ import numpy as np
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.arrays import Part, array_source
+from onsight.data.sources.restricted_unpickler import Array, RefusedPickle, load_plain, text
 from onsight.data.sources.source import Source
-from onsight.data.sources.unpickle import Array, RefusedPickle, load_plain, text
 from onsight.errors import DataError
 
 _SHAPE = 3, 32, 32

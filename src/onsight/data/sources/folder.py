@@ -9,9 +9,8 @@ from pathlib import Path
 
 from onsight.data.index import Index, Problem
 from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
-from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.regular import identity, read_regular_file
-from onsight.data.sources.source import Source
+from onsight.data.sources.read_file import read_regular_file
+from onsight.data.sources.source import Source, counted, found_line, hidden_note, identity
 from onsight.errors import DataError
 
 

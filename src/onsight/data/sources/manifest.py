@@ -7,12 +7,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
-from onsight.data.sources.entries import Entry, read_entries
 from onsight.data.sources.folder import FileReader
-from onsight.data.sources.found import counted, found_line
-from onsight.data.sources.regular import identity
-from onsight.data.sources.source import Source
+from onsight.data.sources.manifest_entries import Entry, read_entries
+from onsight.data.sources.manifest_tables import READERS
+from onsight.data.sources.source import Source, counted, found_line, identity
 from onsight.errors import DataError
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file's name ends as a manifest's."""
+    return path.suffix.lower() in READERS
 
 
 def read_manifest(manifest: Path) -> Source:

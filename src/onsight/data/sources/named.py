@@ -13,8 +13,8 @@ from typing import NamedTuple
 from onsight.data.sources.cifar import read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import read_idx
+from onsight.data.sources.random_vectors import VECTORS, draw_vectors
 from onsight.data.sources.source import Source
-from onsight.data.sources.vectors import VECTORS, draw_vectors
 from onsight.errors import AbsentData, DataError, did_you_mean
 from onsight.files import disk_errors
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.index import Index, Problem
+from onsight.data.index import SPLIT_NAMES, UNSPLIT, Index, Problem
 from onsight.errors import PictureError
 
 Pixels = NDArray[np.uint8]
@@ -59,6 +60,32 @@ def stat_facts(path: Path) -> tuple[str, int, int]:
     return str(path), facts.st_size, facts.st_mtime_ns
 
 
+def identity(path: str, facts: os.stat_result) -> bytes:
+    """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
+    text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
+    """`class folders with train/test, 10 classes, 70,000 files (override with --data-format)`.
+
+    size: how much there is, usable or not; notes: what was left out and why.
+    """
+    classes = counted(len(index.classes), "class", "classes")
+    parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
+    return f"{', '.join(parts)} (override with --data-format)"
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """`1 file` or `2,000 files`."""
+    return f"{number:,} {one if number == 1 else more}"
+
+
+def hidden_note(hidden: int) -> list[str]:
+    """The note on hidden files and folders, when there are any."""
+    return [f"{counted(hidden, 'hidden entry', 'hidden entries')} skipped"] if hidden else []
+
+
 def _size(source: Source, row: int) -> tuple[int, int] | None:
     """(height, width) of a picture, or None if it cannot be told."""
     from onsight.data.decode import probe  # loads torch, which finding a source does without
@@ -71,3 +98,9 @@ def _size(source: Source, row: int) -> tuple[int, int] | None:
         found = probe(content)
         return found[:2] if found else None
     return content.shape[0], content.shape[1]
+
+
+def _given_splits(index: Index) -> str:
+    """` with train/test` for the splits that DATA itself states."""
+    present = sorted(set(index.splits.tolist()) - {UNSPLIT})
+    return f" with {'/'.join(SPLIT_NAMES[split] for split in present)}" if present else ""

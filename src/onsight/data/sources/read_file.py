@@ -35,12 +35,6 @@ def check_size(size: int) -> int:
     return size
 
 
-def identity(path: str, facts: os.stat_result) -> bytes:
-    """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
-    text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
-    return text.encode("utf-8", "surrogateescape")
-
-
 def _read(descriptor: int, size: int) -> bytes:
     """So many bytes, or all there are; a file object would make twice the system calls."""
     content = os.read(descriptor, size)

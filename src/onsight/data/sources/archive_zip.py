@@ -6,8 +6,8 @@ import zipfile
 from dataclasses import dataclass
 from typing import IO
 
-from onsight.data.sources.members import Members
-from onsight.data.sources.regular import check_size
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.read_file import check_size
 from onsight.errors import PictureError
 
 _UTF8 = 0x800  # among the general purpose flags, APPNOTE.TXT 4.4.4

@@ -5,7 +5,7 @@ import numpy as np
 import onsight
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
-from onsight.data.sources.vectors import draw_vectors
+from onsight.data.sources.random_vectors import draw_vectors
 from onsight.report.console import SilentReporter
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from onsight.data.sources.members import Members
-from onsight.data.sources.regular import check_size
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.read_file import check_size
 from onsight.errors import PictureError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT
-from onsight.data.sources.tables import (
+from onsight.data.sources.manifest_tables import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
