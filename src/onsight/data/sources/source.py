@@ -1,4 +1,4 @@
-"""What every source gives: an index, a way to read a row, and a fingerprint."""
+"""What every source provides: an index, a way to read a row, and a fingerprint."""
 
 import hashlib
 import json
@@ -16,18 +16,17 @@ from onsight.errors import PictureError
 
 Pixels = NDArray[np.uint8]
 
-_SIZED = 256  # pictures whose size is looked at
+_SIZED = 256  # pictures sampled for their size
 
 
 @dataclass(frozen=True)
 class Source:
-    """DATA, found out.
+    """DATA, recognised and listed.
 
-    read(row) gives a picture's encoded bytes, or its pixels uint8 (H, W, C) where the
-    container holds plain pixels; it may be called from several threads and raises
-    PictureError for a picture that cannot be had.
-    found: what DATA was taken for, in one line, with the flag that overrides it.
-    fingerprint: changes whenever any file behind the index changes.
+    read(row) returns a picture's encoded bytes, or its pixels uint8 (H, W, C) if the container
+    holds plain pixels; it is safe to call from several threads and raises PictureError for a
+    picture that cannot be read. found: one line that says what DATA was recognised as, with the
+    flag that overrides it. fingerprint: changes whenever any file behind the index changes.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class Source:
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) in pixels of up to 256 pictures spread over the source, read once."""
+        """(height, width) in pixels of up to 256 pictures, spread over the source and read once."""
         rows = np.unique(np.linspace(0, len(self.index) - 1, _SIZED).astype(int))
         found = (_size(self, row) for row in rows.tolist())
         return tuple(size for size in found if size)
@@ -61,7 +60,7 @@ def stat_facts(path: Path) -> tuple[str, int, int]:
 
 
 def identity(path: str, facts: os.stat_result) -> bytes:
-    """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
+    """What changes when a file does: path, size in bytes, modification time in ns."""
     text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
     return text.encode("utf-8", "surrogateescape")
 
@@ -69,7 +68,7 @@ def identity(path: str, facts: os.stat_result) -> bytes:
 def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
     """`class folders with train/test, 10 classes, 70,000 files (override with --data-format)`.
 
-    size: how much there is, usable or not; notes: what was left out and why.
+    size: how much there is, usable or not; notes: what was skipped and why.
     """
     classes = counted(len(index.classes), "class", "classes")
     parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
@@ -82,12 +81,12 @@ def counted(number: int, one: str, more: str) -> str:
 
 
 def hidden_note(hidden: int) -> list[str]:
-    """The note on hidden files and folders, when there are any."""
+    """A note on hidden files and folders, if there are any."""
     return [f"{counted(hidden, 'hidden entry', 'hidden entries')} skipped"] if hidden else []
 
 
 def _size(source: Source, row: int) -> tuple[int, int] | None:
-    """(height, width) of a picture, or None if it cannot be told."""
+    """(height, width) of a picture, or None if it cannot be read."""
     from onsight.data.decode import probe  # loads torch, which finding a source does without
 
     try:
@@ -101,6 +100,6 @@ def _size(source: Source, row: int) -> tuple[int, int] | None:
 
 
 def _given_splits(index: Index) -> str:
-    """` with train/test` for the splits that DATA itself states."""
+    """` with train/test` for the splits that come with DATA."""
     present = sorted(set(index.splits.tolist()) - {UNSPLIT})
     return f" with {'/'.join(SPLIT_NAMES[split] for split in present)}" if present else ""
