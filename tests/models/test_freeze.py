@@ -114,5 +114,5 @@ def test_distilled_nets_have_two_heads():
 
 
 def test_no_head_is_an_error():
-    with pytest.raises(ModelError, match="Sequential has no last linear layer"):
+    with pytest.raises(ModelError, match="Sequential has no final linear layer"):
         freeze_backbone(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten()))

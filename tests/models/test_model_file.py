@@ -116,7 +116,7 @@ def test_what_is_no_model_file_is_said(tmp_path):
     with pytest.raises(ModelError, match="damaged or no Onsight file"):
         load_model_file(path)
     write_tensors(path, {"a": torch.zeros(1)}, {"step": 3})
-    with pytest.raises(ModelError, match="is no Onsight model file"):
+    with pytest.raises(ModelError, match="is not an Onsight model file"):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 99})
     with pytest.raises(ModelError, match=r"version 99 .*reads version 1.*Upgrade"):

@@ -129,7 +129,7 @@ def test_the_folder_is_importable_during_the_import_only(folder):
         ("mynets:fails", "calling 'mynets:fails' .*RuntimeError: no weights on the shelf"),
         ("mynets:number", "is a int, not an nn.Module"),
         ("mynets:needs_depth", "needs depth, which Onsight does not know.*num_classes"),
-        ("mynets:gives_nothing", "gives a NoneType, not a torch.nn.Module"),
+        ("mynets:gives_nothing", "returns a NoneType, not a torch.nn.Module"),
         ("mynets:seven", "returns 7 numbers per picture, but the data has 4 classes"),
         ("mynets:maps", r"shape \(2, 4, 10, 8\); it must be \(2, 4\)"),
         ("mynets:Pair", "returns a tuple"),

@@ -1,4 +1,4 @@
-"""Every network that has a name: Onsight's own, timm's, and a user's package.module:callable."""
+"""Networks by name: Onsight's own, timm's, and a user's package.module:callable."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -45,17 +45,17 @@ def model_names() -> list[str]:
 
 
 def is_user_spec(name: str) -> bool:
-    """Whether a model name means a user's code, package.module:callable."""
+    """Whether a model name refers to a user's code, package.module:callable."""
     return ":" in name
 
 
 def make_model(
     name: str, shape: tuple[int, int, int], classes: int, *, pretrained: bool = False
 ) -> nn.Module:
-    """Make a network for pictures (C, H, W) and K classes, checked by one forward.
+    """Make a network for pictures (C, H, W) and K classes, and check it with a trial forward.
 
-    It takes float (B, C, H, W) and gives logits (B, K). The same random state gives the
-    same weights. Raises ModelError.
+    It maps float (B, C, H, W) to logits (B, K). The same random state gives the same weights.
+    Raises ModelError.
     """
     if pretrained and (name in _OWN or is_user_spec(name)):
         raise ModelError(f"'{name}' has no published weights. {OFFLINE_CHOICE}")
@@ -77,7 +77,7 @@ def preferred_size(name: str) -> tuple[int, int] | None:
 
 
 def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The (mean, deviation) a channel that published weights want, pixels from 0 to 1.
+    """The (mean, deviation) of each channel that published weights expect, pixels from 0 to 1.
 
     None for a model without published weights. Raises ModelError for an unknown name.
     """
@@ -92,7 +92,7 @@ def _make_timm(name: str, shape: tuple[int, int, int], classes: int, pretrained:
         net = _build_timm(name, facts, shape, classes, pretrained)
     except ModelError:
         raise
-    except Exception as error:  # timm's nets assert and raise in many ways about sizes
+    except Exception as error:  # timm's nets reject sizes in many ways
         raise ModelError(
             f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with {shape[0]} "
             f"channel(s): {type(error).__name__}: {error}{hint}"
@@ -136,7 +136,7 @@ def _create(
         "num_classes": classes,
         "in_chans": shape[0],
     }
-    # timm marks the nets that are built for one size, and take it as img_size.
+    # timm marks nets that are built for one size, which they take as img_size.
     if facts is not None and facts.fixed_input_size:
         try:
             sized: nn.Module = timm.create_model(name, img_size=shape[1:], **arguments)
@@ -149,14 +149,14 @@ def _create(
 
 
 def _timm_facts(name: str) -> Any:
-    """What timm knows of a model's published weights, or None. Raises ModelError."""
+    """What timm knows about a model's published weights, or None. Raises ModelError."""
     import timm
 
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
         raise ModelError(
             f"there is no model '{name}'.{did_you_mean(name, model_names())} "
-            "`onsight models` lists them all; your own is package.module:callable"
+            "`onsight models` lists them all; for your own, give package.module:callable"
         )
     try:
         return timm.get_pretrained_cfg(name)

@@ -1,4 +1,4 @@
-"""Everything that turns a picture into a network's input, as one value that a model file holds."""
+"""How a picture becomes a network's input, as one value that the model file holds."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 
 
 class Preprocessing(BaseModel):
-    """How pictures are decoded, fitted, normalised and computed with; all sizes in pixels.
+    """How pictures are decoded, fitted and normalised, and the precision; sizes are in pixels.
 
     The first seven fields are those of PictureFormat; mean and std are for each channel, with
     pixels from 0 to 1.
@@ -49,7 +49,7 @@ class Preprocessing(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Preprocessing":
-        """The value with these facts. Raises ModelError naming one that is missing or wrong."""
+        """The preprocessing with these facts. Raises ModelError if any is missing or wrong."""
         try:
             return cls.model_validate(facts)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A trial forward pass that leaves a network as it was: does it suit the pictures and classes?"""
+"""A trial forward pass, to check that a network suits the pictures and classes."""
 
 import torch
 from torch import Tensor, nn
@@ -7,15 +7,12 @@ from onsight.errors import ModelError
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:
-    """Pass two black pictures (C, H, W) through a net: it must give logits (2, K).
-
-    Raises ModelError.
-    """
+    """Raise ModelError unless a net maps two black pictures (C, H, W) to logits (2, K)."""
     channels, height, width = shape
     device = next(net.parameters(), torch.empty(0)).device
     try:
         output = trial_forward(net, torch.zeros(2, *shape, device=device))
-    except Exception as error:  # a net may fail in any way; all mean the same here
+    except Exception as error:  # a net can fail in any way; all mean the same here
         raise ModelError(
             f"'{name}' cannot take pictures of {height}x{width} with {channels} channel(s): "
             f"{type(error).__name__}: {error}"
