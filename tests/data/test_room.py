@@ -18,7 +18,6 @@ from onsight.data.normalization import Normalization, resize
 from onsight.data.sources.find import find_source
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
-from onsight.training.plan import choose_streaming
 
 PLAIN = Normalization((0.0,) * 3, (1.0,) * 3, (28, 28))
 FAST = {
@@ -60,7 +59,7 @@ def test_a_source_is_looked_at_once_for_all_choices_of_a_size(photos):
     counting = replace(source, read=lambda row: (read.append(row), source.read(row))[1])
     config = make_config({"crop_area": 0.5})
     assert choose_size(counting, None, None).value == (64, 64)
-    assert choose_streaming(config, counting, (28, 28), None).value is False
+    assert choose_packed_size(counting, (28, 28), config).value == (32, 32)
     assert read == list(range(60))
     read.clear()
     assert open_dataset(counting, config, (28, 28), None, 1).packed_size.value == (32, 32)
@@ -78,7 +77,7 @@ def test_room_changes_the_pack_and_neither_input_nor_split(photos):
     assert plain.input_shape == roomy.input_shape == (3, 28, 28)
     assert np.array_equal(plain.pack.digests, roomy.pack.digests)
     assert np.array_equal(plain.splits, roomy.splits)
-    assert "input_size" not in plain.format.facts()  # so that its pack's key is as ever
+    assert "input_size" not in plain.format.facts()  # so that its pack's key stays the same
 
 
 def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):

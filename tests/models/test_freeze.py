@@ -97,7 +97,7 @@ def test_a_deep_copy_is_held_too():
         nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()),
     ],
 )
-def test_a_net_that_trains_whole_keeps_its_norms_training(net):
+def test_a_net_that_is_not_frozen_keeps_its_norms_training(net):
     net.train()
     hold_frozen_norms(net)
     assert frozen_norms(net) == []

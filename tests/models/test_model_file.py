@@ -106,7 +106,7 @@ def test_any_damage_is_refused(tmp_path):
     assert load_model_file(path).model == "my.nets:Tiny"
 
 
-def test_what_is_no_model_file_is_said(tmp_path):
+def test_what_is_not_a_model_file_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(ModelError, match=r"holds no model.safetensors"):
         load_model_file(tmp_path)

@@ -13,7 +13,7 @@ from onsight.models.file import load_model_file
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import write_tensors
 
-# As files have it that were written before input_size existed; written out, for it may not change.
+# From a file written before input_size existed; spelt out, because it must never change.
 OLD = {
     "height": 28,
     "width": 32,

@@ -136,7 +136,7 @@ def test_the_folder_is_importable_during_the_import_only(folder):
         ("mynets:WrongChannels", "cannot take pictures of 12x10 with 1 channel"),
     ],
 )
-def test_what_is_wrong_is_said(folder, spec, message):
+def test_what_is_wrong_is_explained(folder, spec, message):
     with pytest.raises(ModelError, match=message):
         make_user_model(spec, SHAPE, K)
 

@@ -23,7 +23,7 @@ def pixels_of(count):
 
 
 def without_checksums(kind):
-    """torchvision's reader, which knows the checksums of the real files only."""
+    """torchvision's reader, which only knows the checksums of the real files."""
     fields = {
         "train_list": [[name, None] for name, _ in kind.train_list],
         "test_list": [[name, None] for name, _ in kind.test_list],
@@ -87,7 +87,7 @@ def test_cifar100_equals_torchvision_and_uses_fine_labels(tmp_path):
 
 
 @pytest.mark.parametrize("plant", [plant10, plant100])
-def test_usual_subfolder_is_looked_into(tmp_path, plant):
+def test_usual_subfolder_is_searched(tmp_path, plant):
     folder = plant(tmp_path)
     assert holds_cifar(tmp_path)
     assert holds_cifar(folder)
@@ -121,7 +121,7 @@ def test_batches_of_python_2(tmp_path):
 
 
 def plant_binary(folder, version):
-    """Records as the authors' page describes them, and what must come out."""
+    """Records as the authors' page describes them, and the expected pictures."""
     folder.mkdir(exist_ok=True)
     if version == 10:
         names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -156,7 +156,7 @@ def test_binary_version(tmp_path, version, subfolder):
 
 
 @pytest.mark.parametrize("version", [10, 100])
-def test_without_names_labels_stand_for_themselves(tmp_path, version):
+def test_without_names_labels_are_their_own_names(tmp_path, version):
     plant_binary(tmp_path, version)
     for file in tmp_path.glob("*.txt"):
         file.unlink()
@@ -195,7 +195,7 @@ def test_label_without_a_name(tmp_path, label):
 
 
 class Canary:
-    """Writes a file when it is unpickled by the book."""
+    """Writes a file when pickle itself loads it."""
 
     def __init__(self, file):
         self.file = file

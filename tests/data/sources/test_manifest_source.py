@@ -85,7 +85,7 @@ def test_quoted_cells_and_empty_lines(pictures):
     assert read_manifest(pictures / "m.csv").index.classes == ('a "b", c', "d")
 
 
-def test_absolute_paths_stand_as_written(pictures, tmp_path_factory):
+def test_absolute_paths_stay_as_written(pictures, tmp_path_factory):
     far = tmp_path_factory.mktemp("far") / "9.png"
     far.write_bytes(b"far")
     source = read_manifest(write_csv(pictures / "m.csv", ("path", "label"), [(str(far), "x")]))
@@ -132,7 +132,7 @@ def test_one_file_in_two_splits_is_used_in_neither(pictures):
     assert reasons(source) == [("a/1.png", "listed in two splits: train, test")] * 2
 
 
-def test_labels_that_are_no_text(pictures):
+def test_labels_that_are_not_text(pictures):
     objects = [
         {"path": "a/1.png", "label": 3},
         {"path": "a/2.png", "label": 3.0},
@@ -169,7 +169,7 @@ def test_parquet_of_pandas_with_missing_labels(pictures):
         ("path,label\nno.png,x\n", r"lists no usable picture \(line 2: no\.png: listed in"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(pictures, text, message):
+def test_what_is_wrong_is_explained_with_its_line(pictures, text, message):
     (pictures / "m.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_manifest(pictures / "m.csv")
@@ -200,7 +200,7 @@ def test_what_is_wrong_in_json_lines(pictures, text, message):
         read_manifest(pictures / "m.jsonl")
 
 
-def test_text_that_is_no_utf8(pictures):
+def test_text_that_is_not_utf8(pictures):
     (pictures / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
     with pytest.raises(DataError, match="not UTF-8 text"):
         read_manifest(pictures / "m.csv")
@@ -213,7 +213,7 @@ def test_broken_parquet(pictures):
         read_manifest(file)
 
 
-def test_without_pyarrow_the_way_to_get_it_is_said(pictures, monkeypatch):
+def test_without_pyarrow_the_way_to_get_it_is_given(pictures, monkeypatch):
     file = make(pictures, ".parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'onsight\[parquet\]'"):
