@@ -167,7 +167,7 @@ def test_a_recipe_brings_its_data_and_data_may_stand_first(capsys, bars, tmp_pat
     common = ["--recipe", "data-parallel", "--ranks", "1"]
     code, _, err = run_command(capsys, "train", *common)
     assert code == 0
-    assert "vectors drawn at random" in err
+    assert "random vectors with train/test" in err
     assert (tmp_path / "runs" / "random-vectors" / "report.html").exists()
     code, _, err = run_command(capsys, "train", bars, *common)
     assert code == 0

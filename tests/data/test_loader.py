@@ -111,7 +111,7 @@ def test_the_shares_of_all_ranks_are_the_batches_of_one(ranks, size):
 @pytest.mark.parametrize("mixing", [{"mixup": 0.4}, {"cutmix": 1.0}, {"mixup": 0.4, "cutmix": 1.0}])
 def test_shares_are_mixed_as_the_whole_batch_is(ranks, mixing):
     pictures, ids = make_pictures(), torch.arange(100)
-    augmentation = Augmentation(flip=True, translate=0.3, cutout=0.3, **mixing)
+    augmentation = Augmentation.of(flip=True, translate=0.3, cutout=0.3, **mixing)
     scaling = Normalization((0.5,) * 3, (0.5,) * 3)
 
     def mixed(rank, ranks):

@@ -57,7 +57,7 @@ def test_forward_is_the_one_written_by_hand(kind, by_hand, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 5), (3, 7, 2)])
-def test_linear_is_one_matrix_on_all_numbers(shape):
+def test_linear_is_one_matrix_on_all_values(shape):
     torch.manual_seed(0)
     net = Linear(shape, K)
     weight, bias = parameters_of(net)

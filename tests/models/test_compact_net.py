@@ -111,7 +111,7 @@ def test_cost_is_small_and_grows_slowly():
         ((16, 1000), 2),
     ],
 )
-def test_stem_steps_double_with_the_side(size, stride):
+def test_stem_strides_double_with_the_side(size, stride):
     assert stem_stride(*size) == stride
     assert stem_stride(*reversed(size)) == stride
 

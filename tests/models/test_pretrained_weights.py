@@ -27,7 +27,7 @@ def test_every_tensor_is_copied_under_its_counterparts_name(package_tensors):
     assert len(own) == len(package_tensors)
     for (name, tensor), (source, stored) in zip(own.items(), package_tensors.items(), strict=True):
         assert torch.equal(tensor, stored), (name, source)
-        # The order is right where both names speak of the same kind of tensor.
+        # The order is right if both names refer to the same kind of tensor.
         assert name.rpartition(".")[2] == source.rpartition(".")[2]
         assert ("bn" in name) == ("bn" in source)
         assert ("conv_dw" in name) == ("depthwise" in source)
@@ -69,14 +69,14 @@ def test_a_package_that_does_not_fit_is_refused(monkeypatch, package_tensors):
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path):
-    """The Hub's client says at once that it is offline, and its cache is an empty folder."""
+    """The Hub's client reports at once that it is offline, and its cache is an empty folder."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", ["resnet10t", NAME])
-def test_no_network_is_said_with_the_offline_choice(no_network, monkeypatch, name):
+def test_no_network_is_reported_with_the_offline_choice(no_network, monkeypatch, name):
     monkeypatch.setattr(pretrained, "_PACKAGE", "a_package_that_is_not_there")
     with pytest.raises(ModelError, match=rf"'{name}' .*does not answer.*{NAME} --pretrained"):
         make_model(name, (3, 64, 64), 6, pretrained=True)

@@ -39,7 +39,7 @@ def test_it_is_the_mean_of_the_probabilities_of_the_views(name):
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_picture_answers_for_itself(name):
+def test_a_picture_does_not_depend_on_others(name):
     together = TtaForward(forward, name)(PICTURES)
     alone = [TtaForward(forward, name)(PICTURES[place : place + 1]) for place in range(5)]
     assert torch.allclose(together, torch.cat(alone), atol=1e-5)

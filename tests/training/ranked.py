@@ -93,7 +93,7 @@ def train(case, world):
         world=world,
         replica=Replica(net, (1, 16, 16), CPU, world) if world.size > 1 else None,
     )
-    augmentation = Augmentation(**facts["augmentation"])
+    augmentation = Augmentation.of(**facts["augmentation"])
     ids = torch.arange(facts["count"])
     place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
     loader = Loader(make_pictures(facts["count"]), ids, facts["batch"], CPU, **place)

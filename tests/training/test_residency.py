@@ -179,7 +179,8 @@ def test_streamed_pictures_are_not_cropped_again(photos):
     inputs, _ = augmentation.apply(batch, augmentation.draw(0, 0, batch.ids), scaling, 2)
     assert torch.equal(inputs, scaling.apply(batch.images))
     packed = make_augmentation(config.model_copy(update={"residency": "map"}), dataset)
-    assert packed.crop_area == 0.5
+    (geometry,) = packed.pixel_ops
+    assert geometry.crop_area == 0.5
 
 
 def test_memory_and_map_train_the_same_bits(photos, tmp_path):

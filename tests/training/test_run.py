@@ -299,7 +299,7 @@ def test_a_tutorials_net_trains_and_holds_the_judged_weights(bars, tmp_path):
 
 def test_a_net_of_the_wrong_width_is_refused(bars, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
-    with pytest.raises(ModelError, match="7 numbers a picture, the data has 2 classes"):
+    with pytest.raises(ModelError, match="7 numbers per picture, but the data has 2 classes"):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from onsight.data.decode import PictureFormat, Pixels, decode
-from onsight.data.sources.regular import read_regular_file
+from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import OutputError, PictureError
 from onsight.files import check_writable, write_atomically
 from onsight.inference.predictor import Prediction, Predictor

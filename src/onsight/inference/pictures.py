@@ -11,7 +11,7 @@ from PIL import Image
 
 from onsight.data.decode import PictureFormat, Pixels, decode_image
 from onsight.data.packing import prepare_picture
-from onsight.data.sources.regular import read_regular_file
+from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import PictureError
 
 Picture = str | Path | bytes | Image.Image | Pixels

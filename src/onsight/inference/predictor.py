@@ -5,15 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import TypeVar, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onsight.data.decode import PictureFormat, Pixels
-from onsight.data.normalization import Normalization
+from onsight.data.decode import Pixels
 from onsight.errors import PictureError
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import Results
@@ -49,15 +48,12 @@ class Predictor:
     """A trained model that predicts as scikit-learn's do; made by `onsight.load`."""
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
-        facts = file.picture
+        prepared = file.preprocessing
         self.file = file
         self.classes = file.classes
-        self.format = picture_format(facts)
-        shape = (self.format.channels, *self.format.shown)
-        net = set_memory_format(build_model(file, module), shape, device)
-        mean, std = tuple(facts["mean"]), tuple(facts["std"])
-        normalization = Normalization(mean, std, self.format.shown)
-        self.classifier = Classifier(net, normalization, facts["precision"], device)
+        self.format = prepared.format
+        net = set_memory_format(build_model(file, module), prepared.input_shape, device)
+        self.classifier = Classifier(net, prepared.normalization, prepared.precision, device)
 
     def __repr__(self) -> str:
         return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"
@@ -153,23 +149,8 @@ def load(
     """
     file = load_model_file(model)
     if isinstance(module, str):
-        facts = picture_format(file.picture)
-        shape = (facts.channels, *facts.shown)
-        module = make_user_model(module, shape, len(file.classes))
+        module = make_user_model(module, file.preprocessing.input_shape, len(file.classes))
     return Predictor(file, choose_device(device).value, module)
-
-
-def picture_format(facts: dict[str, Any]) -> PictureFormat:
-    """The picture format among a model file's preprocessing facts."""
-    return PictureFormat(
-        height=facts["height"],
-        width=facts["width"],
-        channels=facts["channels"],
-        fit=facts["fit"],
-        background=tuple(facts["background"]),
-        pixel_limit=facts["pixel_limit"],
-        input_size=tuple(facts["input_size"]) if "input_size" in facts else None,
-    )
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,4 +1,4 @@
-"""A network with its preprocessing: the one forward that evaluation and prediction share."""
+"""A network with its preprocessing: the forward pass shared by evaluation and prediction."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,7 +11,7 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Classifier:
-    """uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode."""
+    """Maps uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode."""
 
     def __init__(
         self, net: nn.Module, normalization: Normalization, precision: str, device: torch.device
@@ -32,6 +32,6 @@ class Classifier:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The arithmetic of a precision as a context."""
+    """A precision's arithmetic, as a context manager."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()

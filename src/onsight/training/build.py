@@ -1,19 +1,17 @@
 """From words to objects: what a config asks for, made for the pictures and the device at hand."""
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 
 from onsight.config import Config
-from onsight.data.augment import Augmentation
+from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
 from onsight.models.catalog import make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 from onsight.randomness import key
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
@@ -92,12 +90,8 @@ def make_step(
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
-    """What is done to batches of training pictures; those that are streamed come cropped."""
-    names = set(Augmentation.__dataclass_fields__) - {"input_size"}
-    asked = Augmentation(**{name: getattr(config, name) for name in names})
-    streamed = config.residency == "stream"
-    return replace(
-        asked,
-        crop_area=1.0 if streamed else asked.crop_area,
-        input_size=dataset.input_shape[1:],
-    )
+    """The random changes of training pictures; streamed ones come cropped already."""
+    settings = config.model_dump(include=SETTINGS) | {"input_size": dataset.input_shape[1:]}
+    if config.residency == "stream":
+        settings["crop_area"] = 1.0
+    return Augmentation.of(**settings)

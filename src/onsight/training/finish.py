@@ -21,6 +21,7 @@ from onsight.hardware.usage import (
 )
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
+from onsight.models.preprocessing import Preprocessing
 from onsight.models.tta import TtaForward
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
@@ -94,17 +95,13 @@ def make_model_file(
     provenance: dict[str, Any],
 ) -> ModelFile:
     """The classifier as it stands, with its preprocessing and what is known of it."""
-    picture = {
-        **dataset.format.facts(),
-        "mean": list(classifier.normalization.mean),
-        "std": list(classifier.normalization.std),
-        "precision": classifier.precision,
-    }
+    scaling = classifier.normalization
+    inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
     taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
     return ModelFile(
         model=config.model,
         classes=dataset.classes,
-        picture=picture,
+        preprocessing=Preprocessing.of(vars(dataset.format) | inputs),
         results=results,
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
