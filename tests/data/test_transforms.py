@@ -35,56 +35,58 @@ def test_shift_and_flip_equals_a_loop_with_numpy_padding():
 
 
 def identity_warp(images, **changed):
-    count = len(images)
+    """A warp in float64, where nothing is left of rounding."""
+    ones = torch.ones(len(images), dtype=torch.float64)
+    zeros = torch.zeros_like(ones)
     numbers = {
-        "height_share": torch.ones(count),
-        "width_share": torch.ones(count),
-        "centre_y": torch.zeros(count),
-        "centre_x": torch.zeros(count),
-        "radians": torch.zeros(count),
-        "mirrored": torch.zeros(count, dtype=torch.bool),
+        "height_share": ones,
+        "width_share": ones,
+        "centre_y": zeros,
+        "centre_x": zeros,
+        "radians": zeros,
+        "mirrored": torch.zeros(len(images), dtype=torch.bool),
         "size": (images.shape[1], images.shape[2]),
     }
     return transforms.warp(images, **{**numbers, **changed})
 
 
 def test_warp_without_change_is_the_identity():
-    images = pictures().float()
-    assert torch.allclose(identity_warp(images), images, atol=1e-3)
+    images = pictures().double()
+    assert torch.allclose(identity_warp(images), images, atol=1e-9)
 
 
 def test_warp_mirrors():
-    images = pictures().float()
+    images = pictures().double()
     mirrored = torch.ones(len(images), dtype=torch.bool)
-    assert torch.allclose(identity_warp(images, mirrored=mirrored), images.flip(2), atol=1e-3)
+    assert torch.allclose(identity_warp(images, mirrored=mirrored), images.flip(2), atol=1e-9)
 
 
 def test_warp_crops_as_torchvision_resizes_a_crop():
-    images = pictures(height=16, width=16).float()
-    half = torch.full((len(images),), 0.5)
+    images = pictures(height=16, width=16).double()
+    half = torch.full((len(images),), 0.5, dtype=torch.float64)
     cropped = identity_warp(images, height_share=half, width_share=half)
     expected = reference.resized_crop(
         images.permute(0, 3, 1, 2), 4, 4, 8, 8, [16, 16], antialias=False
     )
     inner = (slice(None), slice(1, -1), slice(1, -1))  # edges: the window's outside is visible
-    assert torch.allclose(cropped[inner], expected.permute(0, 2, 3, 1)[inner], atol=1e-2)
+    assert torch.allclose(cropped[inner], expected.permute(0, 2, 3, 1)[inner], atol=1e-9)
 
 
 def test_warp_rotates_as_torchvision_does():
-    images = torch.rand(3, 15, 21, 1, generator=GENERATOR)
-    angle = torch.full((3,), math.radians(20.0))
+    images = torch.rand(3, 15, 21, 1, generator=GENERATOR, dtype=torch.float64)
+    angle = torch.full((3,), math.radians(20.0), dtype=torch.float64)
     turned = identity_warp(images, radians=angle)
     expected = reference.rotate(
         images.permute(0, 3, 1, 2), 20.0, reference.InterpolationMode.BILINEAR
     ).permute(0, 2, 3, 1)
     middle = (slice(None), slice(5, 10), slice(6, 15))
-    assert torch.allclose(turned[middle], expected[middle], atol=1e-4)
+    assert torch.allclose(turned[middle], expected[middle], atol=1e-9)
 
 
 def test_jitter_equals_torchvision():
-    images = pictures(4).float()
-    ones = torch.ones(4)
-    factor = torch.tensor([0.5, 0.9, 1.2, 1.6])
+    images = pictures(4).double()
+    ones = torch.ones(4, dtype=torch.float64)
+    factor = torch.tensor([0.5, 0.9, 1.2, 1.6], dtype=torch.float64)
     planes = images.permute(0, 3, 1, 2) / 255
     cases = {
         reference.adjust_brightness: (factor, ones, ones),
@@ -94,7 +96,8 @@ def test_jitter_equals_torchvision():
         jittered = transforms.jitter_colour(images, *factors) / 255
         for i in range(4):
             expected = adjust(planes[i], float(factor[i])).permute(1, 2, 0)
-            assert torch.allclose(jittered[i], expected, atol=2e-3)
+            # torchvision's weight of red is 0.2989, ours 0.299.
+            assert torch.allclose(jittered[i], expected, atol=1e-4)
 
 
 def test_contrast_scales_about_the_mean_grey():
@@ -161,8 +164,15 @@ def test_each_change_depends_on_the_picture_alone_and_changes_with_the_epoch(aug
         return augmentation.apply(part, numbers, NORMALIZATION, 3)[0]
 
     whole = augmented(batch, 1)
+    others = batch_of(pictures(12, 12, 12))._replace(ids=torch.arange(12) + 80)
+    is_even = torch.arange(12) % 2 == 0
+    sides = [
+        torch.where(is_even.view(-1, *[1] * (t.ndim - 1)), t, o)
+        for t, o in zip(batch, others, strict=True)
+    ]
+    assert torch.equal(augmented(Batch(*sides), 1)[is_even], whole[is_even])
     parts = [augmented(Batch(*(t[i : i + 1] for t in batch)), 1) for i in range(12)]
-    assert torch.allclose(whole, torch.cat(parts), atol=1e-5)
+    assert torch.allclose(whole, torch.cat(parts), atol=1e-3)  # 0.05 grey values: rounding
     assert not torch.equal(whole, augmented(batch, 2))
     assert torch.equal(whole, augmented(batch, 1))
 
@@ -187,8 +197,8 @@ def test_mixed_targets_are_the_shares_of_the_pixels():
     for augmentation in (Augmentation(mixup=0.5), Augmentation(cutmix=1.0)):
         numbers = augmentation.draw(3, 1, batch.ids)
         inputs, targets = augmentation.apply(batch, numbers, plain, 2)
-        white = inputs.mean(dim=(1, 2, 3))
-        assert torch.allclose(targets[:, 1], white, atol=1e-5)
+        white = inputs.double().mean(dim=(1, 2, 3))
+        assert torch.allclose(targets[:, 1].double(), white, atol=1e-6)
         assert torch.allclose(targets.sum(1), torch.ones(4))
         assert not torch.allclose(white, white.round())
 

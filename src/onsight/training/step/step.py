@@ -78,7 +78,7 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         *first, last = self._parts(inputs, targets)
         weight = self._weight(targets, global_labels)
-        value = torch.zeros((), device=self.device)
+        value: Tensor | float = 0.0
         for part in first:
             with self.replica.unsynced() if self.replica else nullcontext():
                 loss, share = self._forward(*part, weight)
