@@ -91,9 +91,9 @@ def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):
 
 def test_resize_is_the_usual_one_with_antialiasing():
     images = torch.randint(0, 256, (3, 37, 32, 3), dtype=torch.uint8)
-    planes = images.permute(0, 3, 1, 2).float()
+    planes = images.permute(0, 3, 1, 2).double()
     expected = reference.resize(planes, [28, 20], antialias=True).permute(0, 2, 3, 1)
-    assert torch.allclose(resize(images, (28, 20)), expected, atol=1e-3)
+    assert torch.allclose(resize(images, (28, 20)).double(), expected, atol=1e-3)  # grey values
 
 
 def test_pictures_of_the_inputs_size_are_not_touched():
@@ -103,13 +103,15 @@ def test_pictures_of_the_inputs_size_are_not_touched():
 
 
 def test_a_warp_to_another_size_samples_the_same_window():
-    ramp = torch.arange(64.0).view(1, 64, 1, 1).expand(1, 64, 64, 1)
-    half, nothing = torch.full((1,), 0.5), torch.zeros(1)
+    ramp = torch.arange(64.0, dtype=torch.float64).view(1, 64, 1, 1).expand(1, 64, 64, 1)
+    half = torch.full((1,), 0.5, dtype=torch.float64)
+    nothing = torch.zeros_like(half)
     numbers = (half, half, half / 2, nothing, nothing, nothing.bool())
     out = transforms.warp(ramp, *numbers, (16, 20))
     assert out.shape == (1, 16, 20, 1)
     # The window spans 24 to 56 of 64 pixels; 16 rows of 2 pixels, centres between two.
-    assert torch.allclose(out[0, :, 3, 0], 24 + 2 * torch.arange(16.0) + 0.5, atol=1e-3)
+    expected = 24 + 2 * torch.arange(16, dtype=torch.float64) + 0.5
+    assert torch.allclose(out[0, :, 3, 0], expected, atol=1e-9)
 
 
 def test_training_pictures_come_out_at_the_inputs_size():

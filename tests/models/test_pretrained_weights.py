@@ -45,11 +45,12 @@ def test_other_classes_keep_a_head_of_their_own(package_tensors):
 
 
 def test_grey_pictures_see_the_same_net_as_three_equal_channels():
-    colour = make_model(NAME, (3, 64, 64), 1000, pretrained=True).eval()
-    grey = make_model(NAME, (1, 64, 64), 1000, pretrained=True).eval()
-    images = torch.rand(2, 1, 64, 64) * 2 - 1
+    colour = make_model(NAME, (3, 64, 64), 1000, pretrained=True).eval().double()
+    grey = make_model(NAME, (1, 64, 64), 1000, pretrained=True).eval().double()
+    images = torch.rand(2, 1, 64, 64, dtype=torch.float64) * 2 - 1
     with torch.no_grad():
         expected = colour(images.expand(-1, 3, -1, -1))
+        # Only the sums of the first weights are rounded to float32.
         torch.testing.assert_close(grey(images), expected, atol=1e-4, rtol=1e-4)
     with pytest.raises(ModelError, match="1 or 3 channels, not 2"):
         make_model(NAME, (2, 64, 64), 1000, pretrained=True)
