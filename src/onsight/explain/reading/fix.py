@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Sequence
 
-from onsight.explain.reading.finding import Finding
 from onsight.explain.reading.script import Script
 from onsight.explain.reading.source import FUNCTIONS, Place, end_place, start_place
 
@@ -19,11 +18,6 @@ _COMPOUND = (
     ast.With,
     ast.AsyncWith,
 )
-
-
-def found(script: Script, node: ast.AST, rule: str, problem: str, why: str, fixed: str) -> Finding:
-    """A finding at a node."""
-    return Finding(script.source(node).path, start_place(node)[0], rule, problem, why, fixed)
 
 
 def replaced(node: ast.AST, text: str) -> Edit:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
@@ -25,19 +26,25 @@ _TRAINS = re.compile(r"backward|optim|scaler|zero_grad|^opt$|_opt$|autograd")
 _UPDATES = re.compile(r"backward|zero_grad|autograd|optimizer_step")
 
 
+class Run(NamedTuple):
+    """A call that runs a network; helper: the call of a function that contains it, or None."""
+
+    call: ast.Call
+    helper: ast.Call | None = None
+
+
 @dataclass(eq=False)
 class BatchLoop:
     """A loop, or comprehension, over the batches of a loader.
 
-    runs: the calls in it that run a network, each with the call of a helper through which it is
-    reached, None if it stands in the loop itself; trains: whether its batches change weights.
+    runs: the calls in it that run a network; trains: whether its batches change weights.
     """
 
     node: ast.AST
     loader: ast.expr
     targets: list[ast.Name]
     trains: bool = False
-    runs: list[tuple[ast.Call, ast.Call | None]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def evaluates(self) -> bool:
@@ -93,6 +100,17 @@ def loop_rows(facts: Facts, loop: BatchLoop) -> str:
                 tensors += [part.id for part in names if kinds.comes_from_batch(part, node.value)]
     targets = [one.id for one in loop.targets]
     return f"len({(tensors or targets or ['batch'])[-1]})"
+
+
+def network_words(facts: Facts, call: ast.Call, helper: ast.Call | None) -> str:
+    """The words for a network where the loop over batches stands."""
+    if helper is not None:
+        function = facts.values.callee(helper)
+        if isinstance(function, FUNCTIONS):
+            value = facts.values.argument(helper, function, last_name(call.func))
+            if value is not None:
+                return facts.script.words(value)
+    return facts.script.words(call.func)
 
 
 def peeled(iterated: ast.expr) -> ast.expr:
@@ -177,17 +195,17 @@ def _trains(facts: Facts, loop: BatchLoop) -> bool:
     return trains(facts, loop.node) or feeds_backward(facts, loop.node)
 
 
-def _runs(facts: Facts, loop: BatchLoop) -> Iterator[tuple[ast.Call, ast.Call | None]]:
+def _runs(facts: Facts, loop: BatchLoop) -> Iterator[Run]:
     for node in loop_nodes(loop):
         if not isinstance(node, ast.Call):
             continue
         if runs_network(facts, node):
-            yield node, None
+            yield Run(node)
             continue
         helper = facts.values.callee(node)
         if isinstance(helper, FUNCTIONS) and not _is_forward(facts, helper):
             for call in network_calls(facts, helper):
-                yield call, node
+                yield Run(call, node)
 
 
 def _is_forward(facts: Facts, function: Function) -> bool:

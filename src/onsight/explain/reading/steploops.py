@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.loops import BatchLoop, network_calls, peeled, trains
+from onsight.explain.reading.loops import BatchLoop, Run, network_calls, peeled, trains
 from onsight.explain.reading.source import body_nodes
 from onsight.explain.reading.wordset import word_set
 
@@ -23,9 +23,9 @@ def step_loops(facts: Facts, loops: Sequence[BatchLoop]) -> list[BatchLoop]:
         head = node.test if isinstance(node, ast.While) else node.iter
         calls = network_calls(facts, node)
         if calls and _asks_for_gradients(facts, node):
-            found.append(BatchLoop(node, head, [], True, [(call, None) for call in calls]))
+            found.append(BatchLoop(node, head, [], True, [Run(call) for call in calls]))
         elif isinstance(node, ast.For) and (calls := list(_sliced(facts, node, calls))):
-            found.append(BatchLoop(node, head, [], False, [(call, None) for call in calls]))
+            found.append(BatchLoop(node, head, [], False, [Run(call) for call in calls]))
     return found
 
 

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import found, header
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import header
 from onsight.explain.reading.flow import key_of
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, Source, own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
 
@@ -32,67 +32,74 @@ _WHY = (
 )
 
 
-def swallowed_pictures(facts: Facts) -> Iterator[Finding]:
+def _find(context: Context) -> Iterator[Mistake]:
     """Handlers around the reading of a picture that say nothing."""
-    for source in facts.script.sources:
+    for source in context.script.sources:
         for node in source.nodes:
             if isinstance(node, ast.Try):
-                reads = _reads(facts, node)
+                reads = _reads(context, node)
                 for handler in node.handlers if reads else []:
-                    if _is_silent(facts, source, node, handler, reads[0]):
-                        yield _finding(facts, node, handler, reads[0])
+                    if _is_silent(context, source, node, handler, reads[0]):
+                        yield _mistake(context, node, handler, reads[0])
                         break
 
 
-def _reads(facts: Facts, node: ast.Try) -> list[ast.Call]:
+RULE = Rule("swallowed-picture", _WHY, _find)
+
+
+def _reads(context: Context, node: ast.Try) -> list[ast.Call]:
     """The calls in a try that read a picture."""
     inside = (one for part in node.body for one in (part, *own_nodes(part)))
-    return [one for one in inside if isinstance(one, ast.Call) and _is_reader(facts, one)]
+    return [one for one in inside if isinstance(one, ast.Call) and _is_reader(context, one)]
 
 
-def _is_reader(facts: Facts, call: ast.Call, deep: bool = True) -> bool:
-    path = facts.script.path_of(call.func)
+def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
+    path = context.script.path_of(call.func)
     if path in _READERS:
         return True
-    if path and facts.script.definition(call.func) is None:
+    if path and context.script.definition(call.func) is None:
         return False
     name = last_name(call.func)
     if not path and isinstance(call.func, ast.Attribute) and name in _OWN_READERS:
         return True
     if name == "__getitem__" and isinstance(call.func, ast.Attribute):
         return last_name(call.func.value) == "super"
-    callee = facts.values.callee(call) if deep else None
+    callee = context.values.callee(call) if deep else None
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
     return any(
-        isinstance(one, ast.Call) and _is_reader(facts, one, deep=False)
+        isinstance(one, ast.Call) and _is_reader(context, one, deep=False)
         for one in own_nodes(callee)
     )
 
 
 def _is_silent(
-    facts: Facts, source: Source, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
+    context: Context, source: Source, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
 ) -> bool:
     if not _catches_reading(handler):
         return False
     inside = [one for part in handler.body for one in (part, *own_nodes(part))]
     if any(isinstance(one, (ast.Raise, ast.Assert, ast.Yield)) for one in inside):
         return False
-    names = _identity(facts, read) | ({handler.name} if handler.name else set())
+    names = _identity(context, read) | ({handler.name} if handler.name else set())
     for one in inside:
         if isinstance(one, ast.Call) and (_tells(one) or _keeps(one, names)):
             return False
-        if isinstance(one, ast.Call) and _is_reader(facts, one) and last_name(one) != "__getitem__":
+        if (
+            isinstance(one, ast.Call)
+            and _is_reader(context, one)
+            and last_name(one) != "__getitem__"
+        ):
             return False  # another way to read the same picture
-        if isinstance(one, (ast.Assign, ast.AugAssign)) and _notes(facts, one, names):
+        if isinstance(one, (ast.Assign, ast.AugAssign)) and _notes(context, one, names):
             return False
         if handler.name and isinstance(one, ast.Name) and one.id == handler.name:
             return False  # whatever is done with the error, it is not lost
         if isinstance(one, ast.Return) and _answers(one.value, names):
             return False
-        if isinstance(one, ast.Call) and _may_tell(facts, one):
+        if isinstance(one, ast.Call) and _may_tell(context, one):
             return False
-    if _is_retried(source, node) or _is_asked_for(facts, node, inside):
+    if _is_retried(source, node) or _is_asked_for(context, node, inside):
         return False
     return not (node.finalbody and _raises(node.finalbody))
 
@@ -118,7 +125,7 @@ def _catches_reading(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def _identity(facts: Facts, read: ast.Call) -> set[str]:
+def _identity(context: Context, read: ast.Call) -> set[str]:
     """The names by which a picture is known: its path, and what the path was made of."""
     found: set[str] = set()
     waiting: list[ast.AST] = [*read.args, *(one.value for one in read.keywords)]
@@ -128,7 +135,7 @@ def _identity(facts: Facts, read: ast.Call) -> set[str]:
         for name in names:
             if name.id not in found and name.id != "self":
                 found.add(name.id)
-                bindings = facts.script.scope(name).reaching(name)
+                bindings = context.script.scope(name).reaching(name)
                 waiting += [one.value for one in bindings if one.value is not None]
     return found
 
@@ -151,10 +158,10 @@ def _keeps(call: ast.Call, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _notes(facts: Facts, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
+def _notes(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
     """Whether an assignment keeps the picture's name or the error, or counts."""
     if isinstance(node, ast.AugAssign):
-        return isinstance(node.value, ast.Constant) and _is_read(facts, node)
+        return isinstance(node.value, ast.Constant) and _is_read(context, node)
     targets = [one for target in node.targets for one in ast.walk(target)]
     used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
     keyed = {one.id for one in targets if isinstance(one, ast.Name)} & names
@@ -163,14 +170,14 @@ def _notes(facts: Facts, node: ast.Assign | ast.AugAssign, names: set[str]) -> b
     return stored or (bool(used & names) and not calls)
 
 
-def _is_read(facts: Facts, node: ast.AugAssign) -> bool:
+def _is_read(context: Context, node: ast.AugAssign) -> bool:
     """Whether a counter is looked at anywhere."""
     key = key_of(node.target)
     return any(
         isinstance(one, (ast.Name, ast.Attribute))
         and isinstance(one.ctx, ast.Load)
         and last_name(one) == last_name(node.target)
-        for one in facts.script.nodes()
+        for one in context.script.nodes()
         if key
     )
 
@@ -192,9 +199,9 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _may_tell(facts: Facts, call: ast.Call) -> bool:
+def _may_tell(context: Context, call: ast.Call) -> bool:
     """Whether a function of these files that is called says something."""
-    callee = facts.values.callee(call)
+    callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
     return any(isinstance(one, ast.Call) and _tells(one) for one in own_nodes(callee)) or any(
@@ -218,19 +225,19 @@ def _is_retried(source: Source, node: ast.Try) -> bool:
     return False
 
 
-def _is_asked_for(facts: Facts, node: ast.Try, inside: list[ast.AST]) -> bool:
+def _is_asked_for(context: Context, node: ast.Try, inside: list[ast.AST]) -> bool:
     """Whether the None that stands for a picture is looked for afterwards, and told."""
-    function = facts.script.function(node)
+    function = context.script.function(node)
     left = [one.targets[0] for one in inside if isinstance(one, ast.Assign)]
     if any(_is_told(function, key_of(one)) for one in left):
         return True
     returned = any(isinstance(one, ast.Return) for one in inside)
     if not isinstance(function, FUNCTIONS) or not returned:
         return False
-    for call in facts.values.call_sites(function):
-        statement = facts.script.source(call).statement(call)
+    for call in context.values.call_sites(function):
+        statement = context.script.source(call).statement(call)
         key = key_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-        if _is_told(facts.script.function(call), key):
+        if _is_told(context.script.function(call), key):
             return True
     return False
 
@@ -254,8 +261,10 @@ def _raises(body: list[ast.stmt]) -> bool:
     return any(isinstance(one, ast.Raise) for part in body for one in (part, *own_nodes(part)))
 
 
-def _finding(facts: Facts, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call) -> Finding:
-    script = facts.script
+def _mistake(
+    context: Context, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
+) -> Mistake:
+    script = context.script
     margin = script.source(node).indentation(node)
     ahead = [part for part in node.body if start_place(part) <= start_place(read)]
     lines = [header(script, part) for part in ahead]
@@ -270,4 +279,4 @@ def _finding(facts: Facts, node: ast.Try, handler: ast.ExceptHandler, read: ast.
         f'{margin}    raise RuntimeError(f"cannot read {shown}") from {name}'
     )
     problem = f"a picture that cannot be read is passed over in silence ({script.words(read.func)})"
-    return found(script, handler, "swallowed-picture", problem, _WHY, text)
+    return Mistake(handler, problem, text)

@@ -2,13 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import fixed, found, replaced
-from onsight.explain.reading.loops import BatchLoop
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import fixed, replaced
+from onsight.explain.reading.rule import Mistake, Rule
 
 _BETTER = re.compile(r"DDP|DistributedDataParallel|FSDP")
 _WHY = (
@@ -17,22 +16,25 @@ _WHY = (
 )
 
 
-def data_parallel(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]:
-    """nn.DataParallel in a script that has nothing better, unless it does nothing but evaluate."""
-    if facts.values.calls("eval") and not any(loop.trains for loop in loops):
+def _find(context: Context) -> Iterator[Mistake]:
+    """nn.DataParallel in a script that trains and does not use anything better."""
+    if context.values.calls("eval") and not any(loop.trains for loop in context.step_loops):
         return
-    names = (one for one in facts.script.nodes() if isinstance(one, (ast.Name, ast.Attribute)))
+    names = (one for one in context.script.nodes() if isinstance(one, (ast.Name, ast.Attribute)))
     if any(_BETTER.search(last_name(one)) for one in names):
         return
-    for call in facts.values.calls("DataParallel"):
-        path = facts.script.path_of(call.func)
+    for call in context.values.calls("DataParallel"):
+        path = context.script.path_of(call.func)
         if path.startswith("torch.nn.") and call.args:
-            name, model = map(facts.script.words, (call.func, call.args[0]))
+            name, model = map(context.script.words, (call.func, call.args[0]))
             rank = 'int(os.environ["LOCAL_RANK"])'
             new = f"{_distributed(name)}({model}, device_ids=[{rank}])"
-            text = fixed(facts.script, call, [replaced(call, new)])
+            text = fixed(context.script, call, [replaced(call, new)])
             problem = "nn.DataParallel is slower than one process a GPU"
-            yield found(facts.script, call, "data-parallel", problem, _WHY, text)
+            yield Mistake(call, problem, text)
+
+
+RULE = Rule("data-parallel", _WHY, _find)
 
 
 def _distributed(words: str) -> str:
