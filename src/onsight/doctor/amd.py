@@ -20,7 +20,6 @@ def check_amd_gpus() -> Line | None:
     figures = {"gpus": found, "torch_rocm": torch.version.hip}
     if not torch.version.hip:
         return Line(
-            "amd gpus",
             "warning",
             f"AMD's driver knows {named}, but this torch is not built for ROCm, so that it "
             "stays unused.",
@@ -30,14 +29,13 @@ def check_amd_gpus() -> Line | None:
         )
     if not torch.cuda.is_available():
         return Line(
-            "amd gpus",
             "problem",
             f"AMD's driver knows {named}, but torch for ROCm {torch.version.hip} sees none.",
             "You may lack the right to use it: join its groups, then log in anew.\n"
             "sudo usermod -aG render,video $USER",
             figures,
         )
-    return Line("amd gpus", "ok", f"torch for ROCm {torch.version.hip} sees {named}.", "", figures)
+    return Line("ok", f"torch for ROCm {torch.version.hip} sees {named}.", "", figures)
 
 
 def _count_amd() -> int:

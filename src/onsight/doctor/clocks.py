@@ -44,7 +44,6 @@ def check_gpu_clocks() -> Line | None:
     figures = {"gpus": rows}
     if slowed:
         return Line(
-            "gpu clocks",
             "warning",
             f"Slowed at this moment: {'; '.join(slowed)}.",
             "See that its air can flow and its fans turn; on a server, tell those who run it.",
@@ -52,12 +51,11 @@ def check_gpu_clocks() -> Line | None:
         )
     if capped:
         return Line(
-            "gpu clocks",
             "note",
             f"{counted(capped, 'GPU')} at the power limit, which is usual under load.",
             figures=figures,
         )
-    return Line("gpu clocks", "ok", "No GPU is slowed for heat or power.", "", figures)
+    return Line("ok", "No GPU is slowed for heat or power.", "", figures)
 
 
 def check_clocks() -> Line | None:
@@ -76,7 +74,6 @@ def check_clocks() -> Line | None:
     }
     if 0 < allowed < _CAPPED_SHARE * fastest:
         return Line(
-            "clocks",
             "warning",
             f"The processor is held at {allowed / 1e6:.1f} GHz of its {fastest / 1e6:.1f} GHz, "
             "as by a power-saving setting or a weak power supply.",
@@ -85,7 +82,6 @@ def check_clocks() -> Line | None:
         )
     if "powersave" in governors and not any("pstate" in name for name in drivers):
         return Line(
-            "clocks",
             "warning",
             "The processor keeps to its lowest clock (governor powersave).",
             "Let it run faster:\nsudo cpupower frequency-set --governor performance",
@@ -93,13 +89,12 @@ def check_clocks() -> Line | None:
         )
     if throttles:
         return Line(
-            "clocks",
             "note",
             f"The processor has slowed itself for heat {counted(throttles, 'time')} since the "
             "machine started; if long runs lose speed, look to its cooling.",
             figures=figures,
         )
-    return Line("clocks", "ok", "The processor is not held below its clock.", "", figures)
+    return Line("ok", "The processor is not held below its clock.", "", figures)
 
 
 def _ask_reasons() -> list[dict[str, str]]:

@@ -31,7 +31,6 @@ def check_cores() -> Line:
     too_few = [name for name in _VARIABLES if 0 < _variable(name) < _FEW_SHARE * cores]
     if too_many:
         return Line(
-            "cores",
             "warning",
             f"{said}, but {_settings(too_many)}: more threads than cores wait for one another, "
             "and speed can fall to a fraction.",
@@ -40,7 +39,6 @@ def check_cores() -> Line:
         )
     if threads > cores:
         return Line(
-            "cores",
             "warning",
             f"{said}, but torch would use {counted(threads, 'thread')} by default, because it "
             "does not know the container's limit.",
@@ -50,14 +48,13 @@ def check_cores() -> Line:
         )
     if too_few:
         return Line(
-            "cores",
             "note",
             f"{said}, but {_settings(too_few)}. Onsight chooses its own threads; other programs "
             "leave cores idle.",
             f"If that is not meant:\nunset {' '.join(too_few)}",
             figures,
         )
-    return Line("cores", "ok", f"{said}; torch uses {counted(threads, 'thread')}.", "", figures)
+    return Line("ok", f"{said}; torch uses {counted(threads, 'thread')}.", "", figures)
 
 
 def check_load() -> Line | None:
@@ -72,14 +69,13 @@ def check_load() -> Line | None:
     )
     if load > _BUSY_SHARE * machine:
         return Line(
-            "load",
             "warning",
             f"{said}: other work takes time from training, and what is measured now is measured "
             "on a busy machine.",
             "Wait until it ends; `top` shows what it is.",
             figures,
         )
-    return Line("load", "ok", f"{said}.", "", figures)
+    return Line("ok", f"{said}.", "", figures)
 
 
 def _describe_cores(cores: int, physical: int | None) -> str:

@@ -19,14 +19,12 @@ def check_decoding(seconds: float = 0.3) -> Line:
     """The rate of one core on a made photograph, decoded to what a large network takes."""
     if importlib.util.find_spec("simplejpeg") is None:
         return Line(
-            "decoding",
             "problem",
             "simplejpeg is not installed: JPEGs cannot be decoded.",
             "Install it:\npip install simplejpeg",
         )
     rate, cores = _images_per_second(_photograph(), seconds), usable_cores()
     return Line(
-        "decoding",
         "ok",
         f"One core decodes {rate:,.0f} JPEGs/s of {_WIDTH}x{_HEIGHT} to {_SIDE}x{_SIDE}; "
         f"{counted(cores, 'core')} could decode a million in {_long_words(1e6 / rate / cores)}.",

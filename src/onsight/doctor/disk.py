@@ -25,32 +25,32 @@ _MOVE_RUNS = "Make room, or name a folder on another disk by --out."
 def check_cache_disk(tried_bytes: int = _TRIED_BYTES, seconds: float = 1.0) -> Line:
     """Room and speed of the disk that keeps decoded pictures, by a nameless temporary file."""
     folder = _cache()
-    line = _room("cache disk", folder, _MOVE_CACHE)
+    line = _room(folder, _MOVE_CACHE)
     if line.state == "problem":
         return line
     try:
         written, read = _speeds(_existing(folder), tried_bytes, seconds)
     except OSError as error:
-        return Line("cache disk", "problem", _refused(folder, error), _MOVE_CACHE, line.figures)
+        return Line("problem", _refused(folder, error), _MOVE_CACHE, line.figures)
     figures = line.figures | {"write_bytes_per_second": written, "read_bytes_per_second": read}
     said = f"{line.said[:-1]}; writes {rate_words(written)}, reads {rate_words(read)}."
     if min(written, read) < _SLOW_BYTES_PER_SECOND:
         said += " That is slow, as a network drive or a card is."
-        return Line("cache disk", "warning", said, _MOVE_CACHE, figures)
-    return Line("cache disk", line.state, said, line.remedy, figures)
+        return Line("warning", said, _MOVE_CACHE, figures)
+    return Line(line.state, said, line.remedy, figures)
 
 
 def check_output_disk() -> Line:
     """Room and the right to write where runs go unless --out names another folder."""
     folder = Path.cwd() / "runs"
-    line = _room("output disk", folder, _MOVE_RUNS)
+    line = _room(folder, _MOVE_RUNS)
     if line.state == "problem":
         return line
     try:
         with tempfile.TemporaryFile(dir=_existing(folder)):
             return line
     except OSError as error:
-        return Line("output disk", "problem", _refused(folder, error), _MOVE_RUNS, line.figures)
+        return Line("problem", _refused(folder, error), _MOVE_RUNS, line.figures)
 
 
 def check_cache(seconds: float = _WALK_SECONDS) -> Line:
@@ -61,9 +61,7 @@ def check_cache(seconds: float = _WALK_SECONDS) -> Line:
     said = f"{folder} holds {least}{data_size(size)} in {files:,} files; it may be deleted."
     if not files:
         said = f"{folder} is empty: the first run on a data set decodes it, the next ones do not."
-    return Line(
-        "cache", "note", said, figures={"folder": str(folder), "bytes": size, "files": files}
-    )
+    return Line("note", said, figures={"folder": str(folder), "bytes": size, "files": files})
 
 
 def _cache() -> Path:
@@ -72,15 +70,15 @@ def _cache() -> Path:
     return folder.absolute()
 
 
-def _room(topic: str, folder: Path, remedy: str) -> Line:
+def _room(folder: Path, remedy: str) -> Line:
     free = shutil.disk_usage(_existing(folder)).free
     figures = {"folder": str(folder), "free_bytes": free}
     said = f"{folder}: {data_size(free)} free."
     if free < _FULL_BYTES:
-        return Line(topic, "problem", f"{said} That is too little for most data.", remedy, figures)
+        return Line("problem", f"{said} That is too little for most data.", remedy, figures)
     if free < _NEARLY_FULL_BYTES:
-        return Line(topic, "warning", f"{said} That is little.", remedy, figures)
-    return Line(topic, "ok", said, "", figures)
+        return Line("warning", f"{said} That is little.", remedy, figures)
+    return Line("ok", said, "", figures)
 
 
 def _refused(folder: Path, error: OSError) -> str:

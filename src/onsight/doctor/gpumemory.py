@@ -38,10 +38,9 @@ def check_gpu_memory() -> Line | None:
     )
     figures = {"gpus": [asdict(one) for one in gpus]}
     if not any(one.is_scarce for one in gpus):
-        return Line("gpu memory", "ok", f"{said}.", "", figures)
+        return Line("ok", f"{said}.", "", figures)
     holders = _holders()
     return Line(
-        "gpu memory",
         "warning",
         f"{said}.{_who(holders)}",
         "Wait for other work to end, or end it, or name another GPU by --device, such as "

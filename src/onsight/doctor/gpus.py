@@ -16,8 +16,6 @@ from onsight.doctor.units import counted
 from onsight.doctor.wheels import install_commands, unsupported, wheel_for
 from onsight.hardware.devices import available_devices
 
-TOPIC = "gpus"
-
 _CONTROL = Path("/dev/nvidiactl")  # what a container without its GPUs lacks
 _HIDES = "CUDA_VISIBLE_DEVICES"
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
@@ -52,7 +50,7 @@ class LastSeen:
 
     def line(self, state: State, said: str, remedy: str = "") -> Line:
         """A line on this sight, with its figures."""
-        return Line(TOPIC, state, said, remedy, self.figures)
+        return Line(state, said, remedy, self.figures)
 
 
 def check_gpus() -> Line:
@@ -69,11 +67,10 @@ def check_gpus() -> Line:
 
 def _without_driver(seen: list[str]) -> Line:
     if seen:
-        return Line(TOPIC, "ok", f"torch can use {', '.join(seen)}.", "", {"seen": seen})
+        return Line("ok", f"torch can use {', '.join(seen)}.", "", {"seen": seen})
     on_bus = count_on_bus()
     if on_bus:
         return Line(
-            TOPIC,
             "warning",
             f"The machine has {counted(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
             f"{_ON_PROCESSOR}.",
@@ -81,7 +78,6 @@ def _without_driver(seen: list[str]) -> Line:
             {"seen": seen, "gpus_on_bus": on_bus},
         )
     return Line(
-        TOPIC,
         "note",
         f"There is no GPU that torch can use: {_ON_PROCESSOR}.",
         figures={"seen": seen},

@@ -33,7 +33,6 @@ def check_instructions() -> Line:
     figures = {"torch_uses": used, "instructions": shown, "cpu_bf16": None, "gpu_bf16": gpu}
     if os.environ.get(_CHOOSES):
         return Line(
-            "instructions",
             "warning",
             f"{_CHOOSES}={os.environ[_CHOOSES]} makes torch keep to {used}.",
             f"Let torch choose:\nunset {_CHOOSES}",
@@ -41,18 +40,16 @@ def check_instructions() -> Line:
         )
     if used in _NO_VECTORS and platform.machine() in ("x86_64", "AMD64"):
         return Line(
-            "instructions",
             "warning",
             "The processor has no AVX2 instructions, which torch needs to be fast.",
             "Use a processor made since 2013; a virtual machine may hide what its own has.",
             figures,
         )
     if not flags:
-        return Line("instructions", "ok", f"torch uses {used}.{_gpu_words(gpu)}", "", figures)
+        return Line("ok", f"torch uses {used}.{_gpu_words(gpu)}", "", figures)
     native = bool(flags & _BF16)
     how = "runs in hardware" if native else "is emulated, and slower than fp32"
     return Line(
-        "instructions",
         "ok" if native else "note",
         f"The processor has {', '.join(shown) or 'no vector instructions'}; torch uses {used}; "
         f"bf16 {how}.{_gpu_words(gpu)}",

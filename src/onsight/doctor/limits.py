@@ -19,9 +19,8 @@ def check_shared_memory() -> Line | None:
     room = shutil.disk_usage(_SHARED)
     figures = {"total_bytes": room.total, "free_bytes": room.free}
     if min(room.total, room.free) >= _ENOUGH_SHARED_BYTES:
-        return Line("shared memory", "ok", f"{gib(room.free)} free in {_SHARED}.", "", figures)
+        return Line("ok", f"{gib(room.free)} free in {_SHARED}.", "", figures)
     return Line(
-        "shared memory",
         "warning",
         f"Only {gib(room.free)} of {gib(room.total)} free in {_SHARED}. Onsight decodes in "
         "threads and does not need it, but a DataLoader with worker processes dies without it.",
@@ -44,10 +43,9 @@ def check_open_files() -> Line | None:
     }
     if soft == unlimited or soft >= _ENOUGH_FILES:
         count = "any number of" if soft == unlimited else f"{soft:,}"
-        return Line("open files", "ok", f"A process may open {count} files.", "", figures)
+        return Line("ok", f"A process may open {count} files.", "", figures)
     more = _MANY_FILES if hard == unlimited else min(hard, _MANY_FILES)
     return Line(
-        "open files",
         "warning",
         f"A process may open only {soft:,} files; several ranks or workers can need more.",
         f"Raise the limit in this shell:\nulimit -n {more}"

@@ -32,11 +32,10 @@ def check_memory() -> Line:
     )
     figures |= {"swap_bytes": swap, "swap_used_bytes": swapped}
     if free >= _LITTLE_BYTES:
-        return Line("memory", "ok", said, "", figures)
+        return Line("ok", said, "", figures)
     largest = _largest_processes()
     names = ", ".join(f"{name} (process {pid}, {gib(size)})" for pid, name, size in largest)
     return Line(
-        "memory",
         "problem" if free < _TOO_LITTLE_BYTES else "warning",
         f"{said} The largest processes: {names or 'not told'}.",
         "End what is not needed, or give the container more memory; a smaller --batch-size and "

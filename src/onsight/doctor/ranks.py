@@ -20,7 +20,6 @@ def check_ranks() -> Line:
     if not has_gloo or not has_loopback:
         lack = "the loopback interface" if has_gloo else "gloo, torch's collectives on processors,"
         return Line(
-            "ranks",
             "warning",
             f"Here {lack} is missing: --ranks 2 and more will not run, one process will.",
             "Bring the interface up:\nsudo ip link set lo up"
@@ -30,7 +29,6 @@ def check_ranks() -> Line:
         )
     if gpus > 1 and not has_nccl:
         return Line(
-            "ranks",
             "warning",
             f"There are {gpus} GPUs, but this torch has no NCCL, by which they train together.",
             "On Linux, install torch from https://pytorch.org/get-started/locally/",
@@ -38,7 +36,6 @@ def check_ranks() -> Line:
         )
     which = "gloo and NCCL are" if has_nccl else "gloo is"
     return Line(
-        "ranks",
         "ok",
         f"Several processes can train together (--ranks): {which} there.",
         "",

@@ -1,6 +1,6 @@
 """The doctor's lines as people and programs read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -20,14 +20,14 @@ _LEFT = 11  # columns that a mark and its word take
 _ARROW = "-> "
 
 
-def print_lines(lines: Sequence[Line], console: Console) -> None:
+def print_lines(lines: Mapping[str, Line], console: Console) -> None:
     """Each line with its mark and word, its remedy below, and the verdict at the end.
 
     Sentences are wrapped, commands are not: they stay whole when they are copied.
     """
-    for line in lines:
+    for topic, line in lines.items():
         mark, style = _MARKS[line.state]
-        body = Text.assemble((line.topic, "bold"), f": {line.said}")
+        body = Text.assemble((topic, "bold"), f": {line.said}")
         _print_beside(Text(f"{mark} {line.state}".ljust(_LEFT), style), body, console)
         sentence, *commands = line.remedy.split("\n")
         if sentence:
@@ -38,7 +38,7 @@ def print_lines(lines: Sequence[Line], console: Console) -> None:
     _print_beside(Text(), Text(verdict(lines), "bold"), console)
 
 
-def verdict(lines: Sequence[Line]) -> str:
+def verdict(lines: Mapping[str, Line]) -> str:
     """All lines in one sentence."""
     problems, warnings = count(lines, "problem"), count(lines, "warning")
     if problems:
@@ -55,13 +55,13 @@ def verdict(lines: Sequence[Line]) -> str:
     return "All is well. To begin: onsight train demo"
 
 
-def facts(lines: Sequence[Line]) -> dict[str, Any]:
+def facts(lines: Mapping[str, Line]) -> dict[str, Any]:
     """The lines as plain values; rates are a second, sizes in bytes."""
     return {
         "verdict": verdict(lines),
         "problems": count(lines, "problem"),
         "warnings": count(lines, "warning"),
-        "lines": [asdict(line) for line in lines],
+        "lines": [{"topic": topic, **asdict(line)} for topic, line in lines.items()],
     }
 
 

@@ -19,14 +19,12 @@ def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> Line:
     seconds = time.perf_counter() - start
     if answer == _ANSWER:
         return Line(
-            "spawn",
             "ok",
             f"A child process starts and answers in {seconds:.2f} s (by spawn; the default here "
             f"is {default}).",
             figures=figures | {"seconds": seconds},
         )
     return Line(
-        "spawn",
         "problem",
         f"A child process {answer}: data workers and ranks would not start either.",
         "See whether Python starts by itself, and whether the machine limits processes "

@@ -20,7 +20,6 @@ def check_cpu_speed(seconds: float = 0.3) -> Line:
     gain = found.speedup("bf16")
     slow = gain is not None and gain < 1
     return Line(
-        "cpu speed",
         "note" if slow else "ok",
         f"{counted(found.threads or 1, 'thread')}: {_describe(found)}."
         + (" Keep to fp32 on this processor, as --precision auto does." if slow else ""),
@@ -39,14 +38,13 @@ def check_gpu_speed(seconds: float = 0.2) -> Line | None:
     slow = [name for name, one in found.items() if _has_slow_link(one)]
     if slow:
         return Line(
-            "gpu speed",
             "warning",
             f"{said}. The way from memory to {', '.join(slow)} is slow.",
             "Onsight keeps pictures in the GPU's own memory where they fit. See that the card "
             "sits in a slot with all its lanes.",
             figures,
         )
-    return Line("gpu speed", "ok", f"{said}.", "", figures)
+    return Line("ok", f"{said}.", "", figures)
 
 
 def _describe(found: Ceilings) -> str:

@@ -19,7 +19,6 @@ def check_versions() -> Line:
     missing = [name for name, version in versions.items() if version is None]
     if missing:
         return Line(
-            "versions",
             "problem",
             f"Not installed: {', '.join(missing)}.",
             f"Install it:\npip install {' '.join(missing)}",
@@ -31,14 +30,13 @@ def check_versions() -> Line:
     misfit = _misfit_of_torchvision()
     if misfit:
         return Line(
-            "versions",
             "problem",
             f"torchvision {versions['torchvision']} does not fit torch {torch.__version__}: "
             f"{misfit}",
             f"Install both together:\n{_reinstall()}",
             figures,
         )
-    return Line("versions", "ok", f"{said}; torchvision fits torch.", "", figures)
+    return Line("ok", f"{said}; torchvision fits torch.", "", figures)
 
 
 def _misfit_of_torchvision() -> str:
