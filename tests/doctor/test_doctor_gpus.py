@@ -52,7 +52,7 @@ def test_a_cpu_only_torch_beside_a_gpu_is_a_problem_with_the_line_to_type(
     assert "2.15.0+cpu" in line.said
     assert "CPU-only" in line.said
     assert line.remedy.splitlines() == [
-        "Install the torch that suits this driver:",
+        "Install a torch built for this driver:",
         "pip uninstall -y torch torchvision",
         f"{INSTALL}cu130",
     ]
@@ -120,7 +120,7 @@ def test_a_driver_that_does_not_know_compute_capabilities(nvidia_smi, add_gpu, t
     torch_sees(0, cuda="13.0")
     line = gpus.check_gpus()
     assert line.state == "problem"
-    assert "460.91.03 serves CUDA up to 11.2" in line.said
+    assert "460.91.03 supports CUDA up to 11.2" in line.said
 
 
 def test_hidden_gpus(nvidia_smi, add_gpu, torch_sees, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_gpu_that_torch_does_not_see(nvidia_smi, add_gpu, torch_sees, monkeypa
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     line = gpus.check_gpus()
     assert line.state == "problem"
-    assert "torch sees none. It says: CUDA initialization: CUDA unknown error" in line.said
+    assert "torch sees none. Torch's warning: CUDA initialization: CUDA unknown error" in line.said
 
 
 def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
@@ -223,7 +223,7 @@ def test_no_gpu_is_a_note(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
     line = gpus.check_gpus()
     assert line.state == "note"
-    assert "processor" in line.said
+    assert "CPU" in line.said
     assert not line.remedy
 
 
@@ -235,7 +235,7 @@ def test_a_gpu_without_a_driver(nvidia_smi, torch_sees, tmp_path):
     line = gpus.check_gpus()
     assert line.state == "warning"
     assert "1 NVIDIA GPU, but no NVIDIA driver" in line.said
-    assert "install its driver" in line.remedy
+    assert "install the driver" in line.remedy
 
 
 def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
@@ -352,7 +352,7 @@ def test_memory_of_gpus_and_who_holds_it(nvidia_smi, add_gpu, torch_sees):
     assert line.state == "warning"
     assert "GPU 0 (NVIDIA A100): 79.0 GiB of 80.0 GiB free" in line.said
     assert "GPU 1 (NVIDIA A100): 1.9 GiB of 80.0 GiB free" in line.said
-    trainer, python = "trainer (process 73) holds 50.0 GiB", "python3 (process 71) holds 20.0 GiB"
+    trainer, python = "trainer (process 73) uses 50.0 GiB", "python3 (process 71) uses 20.0 GiB"
     assert line.said.index(trainer) < line.said.index(python)
     assert line.figures["gpus"][1]["free_bytes"] == 1920 << 20
     assert [one["pid"] for one in line.figures["processes"]] == [73, 71, 72]
@@ -384,7 +384,7 @@ def test_no_gpu_has_no_memory(nvidia_smi, torch_sees):
         ("0x0000000000000001", "ok", "No GPU"),
         ("[N/A]", "ok", "No GPU"),
         ("0x0000000000000004", "note", "power limit"),
-        ("0x0000000000000024", "warning", "GPU 0 (91 °C) for heat"),
+        ("0x0000000000000024", "warning", "GPU 0 (91 °C) by heat"),
         ("0x0000000000000048", "warning", "a hardware slowdown and heat (by the hardware)"),
         ("0x0000000000000080", "warning", "power supply"),
     ],

@@ -75,7 +75,7 @@ def test_hyperthreads_are_told_from_cores(two_cores):
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text("0-1\n")
     line = cores.check_cores()
-    assert "as hyperthreads of 1 physical ones" in line.said
+    assert "hyperthreads of 1 physical ones" in line.said
     assert line.figures["physical_cores"] == 1
 
 
@@ -84,7 +84,7 @@ def test_load(two_cores, monkeypatch, load, state):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     line = cores.check_load()
     assert line.state == state
-    assert f"{load} threads ran or waited for the 2 cores" in line.said
+    assert f"{load} threads on average ran on, or waited for, the 2 cores" in line.said
 
 
 # ---------------------------------------------------------------------- memory

@@ -90,7 +90,7 @@ def test_colour_is_the_marks_alone():
     ("lines", "words"),
     [
         ([FINE, NOTE], "All is well. To begin: onsight train demo"),
-        ([FINE, SLOW], "No problem, but 1 warning:"),
+        ([FINE, SLOW], "No problems, but 1 warning:"),
         ([SLOW, BROKEN, SLOW], "1 problem and 2 warnings."),
         ([BROKEN, BROKEN], "2 problems."),
     ],

@@ -234,7 +234,7 @@ def test_bf16_that_does_not_pay_is_a_note(ceilings):
     line = speed.check_cpu_speed()
     assert line.state == "note"
     assert "(0.2x)" in line.said
-    assert "Keep to fp32" in line.said
+    assert "bf16 is slower here" in line.said
 
 
 def test_ceilings_of_gpus(ceilings, monkeypatch):
@@ -250,4 +250,4 @@ def test_ceilings_of_gpus(ceilings, monkeypatch):
     line = speed.check_gpu_speed()
     assert line.state == "warning"
     assert "uploads 800 MB/s" in line.said
-    assert "to cuda:0, cuda:1 is slow" in line.said
+    assert "to cuda:0, cuda:1 are slow" in line.said

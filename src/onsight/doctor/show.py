@@ -1,4 +1,4 @@
-"""The doctor's lines as people and programs read them."""
+"""The doctor's report, for people and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,14 +16,14 @@ _MARKS: dict[State, tuple[str, str]] = {
     "warning": ("!", "yellow"),
     "problem": ("✗", "bold red"),
 }
-_LEFT = 11  # columns that a mark and its word take
+_LEFT = 11  # columns for a mark and its word
 _ARROW = "-> "
 
 
 def print_lines(lines: Mapping[str, Line], console: Console) -> None:
-    """Each line with its mark and word, its remedy below, and the verdict at the end.
+    """Print each line with its mark and its remedy, and the verdict at the end.
 
-    Sentences are wrapped, commands are not: they stay whole when they are copied.
+    Sentences are wrapped; commands are not, so that they can be copied whole.
     """
     for topic, line in lines.items():
         mark, style = _MARKS[line.state]
@@ -49,14 +49,14 @@ def verdict(lines: Mapping[str, Line]) -> str:
         )
     if warnings:
         return (
-            f"No problem, but {counted(warnings, 'warning')}: runs work here, perhaps slower "
-            "than they could."
+            f"No problems, but {counted(warnings, 'warning')}: training works here, perhaps slower "
+            "than it could."
         )
     return "All is well. To begin: onsight train demo"
 
 
 def facts(lines: Mapping[str, Line]) -> dict[str, Any]:
-    """The lines as plain values; rates are a second, sizes in bytes."""
+    """The lines as plain values for JSON; rates are per second, sizes in bytes."""
     return {
         "verdict": verdict(lines),
         "problems": count(lines, "problem"),
@@ -66,7 +66,7 @@ def facts(lines: Mapping[str, Line]) -> dict[str, Any]:
 
 
 def _print_beside(left: Text, body: Text, console: Console) -> None:
-    """A text wrapped beside another, which stands before its first line alone."""
+    """Print a text, wrapped, to the right of another, which is on its first line only."""
     indent = len(left)
     for part in body.wrap(console, console.width - indent):
         part.rstrip()

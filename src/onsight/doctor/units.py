@@ -1,8 +1,8 @@
-"""Sizes and counts in the doctor's words."""
+"""Sizes and counts in words."""
 
 
 def gib(count: int) -> str:
-    """Bytes of memory as 79.2 GiB."""
+    """Bytes of memory in GiB: 79.2 GiB."""
     return f"{count / 2**30:,.1f} GiB"
 
 
