@@ -44,7 +44,7 @@ def test_a_device_that_is_asked_for_is_obeyed(two_gpus, asked, expected):
 
 @pytest.mark.parametrize("asked", ["cuda:2", "mps", "xpu", "tpu", "cuda:x", ""])
 def test_a_device_that_is_not_there_lists_those_that_are(two_gpus, asked):
-    with pytest.raises(DeviceError, match="there are: cuda:0, cuda:1, cpu"):
+    with pytest.raises(DeviceError, match="available: cuda:0, cuda:1, cpu"):
         devices.choose_device(asked)
 
 
@@ -78,7 +78,7 @@ def test_each_rank_gets_the_device_asked_for(two_gpus, monkeypatch, asked, ranks
     [
         ("cuda:0,cuda:0", 0, "each named once"),
         ("cuda,cuda:0", 0, "each named once"),
-        ("cuda:0,cpu", 0, "devices of one kind"),
+        ("cuda:0,cpu", 0, "must be of one kind"),
         ("cpu,cpu", 0, "each named once"),
         ("cuda:0,cuda:7", 0, "no device 'cuda:7'"),
         ("cuda:0,", 0, "no device ''"),

@@ -18,9 +18,9 @@ from torch.nn.utils import prune
 import onsight
 from onsight.errors import PlacementError, UserError
 from onsight.hardware import devices
-from onsight.hardware.placement import faults
-from onsight.hardware.placement.faults import listed
-from onsight.hardware.placement.proof import placement
+from onsight.hardware.placement import problems
+from onsight.hardware.placement.placement import placement
+from onsight.hardware.placement.problems import listed
 from onsight.hardware.placement.table import Found, Row
 
 META = torch.device("meta")
@@ -29,7 +29,7 @@ META = torch.device("meta")
 @pytest.fixture(autouse=True)
 def no_accelerator(monkeypatch):
     """The verdict on the CPU is the same wherever the tests run."""
-    monkeypatch.setattr(faults, "available_devices", lambda: ["cpu"])
+    monkeypatch.setattr(problems, "available_devices", lambda: ["cpu"])
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
 
@@ -150,7 +150,7 @@ def test_tied_weights_count_once():
 def test_a_placement_needs_something_to_look_at():
     with pytest.raises(TypeError, match="needs a model, loss, optimizer, metrics or batch"):
         placement()
-    with pytest.raises(TypeError, match=r"model is a function, a torch\.nn\.Module is needed"):
+    with pytest.raises(TypeError, match=r"model is a function; it must be a torch\.nn\.Module"):
         placement(model=lambda inputs: inputs)
     with pytest.raises(TypeError, match=r"optimizer is a dict_values|optimizer is a str"):
         placement(optimizer="sgd")
@@ -482,7 +482,7 @@ def test_state_made_before_the_model_moved_is_named_and_moved():
     assert "step of" not in problem.name
     proof = placement(model=net, optimizer=fixed(problem, optimizer=optimizer)["optimizer"])
     assert proof.check().verdict == (
-        "everything is on meta but 6 optimizer tensors on cpu, where torch takes them from: "
+        "everything is on meta but 6 optimizer tensors on cpu, where torch accepts them: "
         "29 parameters, 3 buffers, 12 optimizer tensors"
     )
 
@@ -519,7 +519,7 @@ def test_an_optimizer_of_another_model_is_named():
     problem = only(placement(model=other, optimizer=optimizer))
     assert problem.kind == "parameter"
     assert "body.0.weight" in problem.name
-    assert "holds 6 tensors of something else and none of the model's" in problem.what
+    assert "updates 6 tensors of something else and none of the model's" in problem.what
     assert problem.fix == "optimizer = torch.optim.SGD(model.parameters(), lr=0.25)"
     after = fixed(problem, model=other)["optimizer"]
     placement(model=other, optimizer=after).check()
@@ -549,7 +549,7 @@ def test_parameters_in_no_optimizer_are_a_note():
     proof = placement(model=net, optimizer=torch.optim.SGD(net.head.parameters(), lr=0.1))
     (note,) = proof.notes
     assert note == (
-        "body.0.weight, body.0.bias, body.1.weight and body.1.bias require grad but are in no "
+        "body.0.weight, body.0.bias, body.1.weight and body.1.bias require grad but are not in any "
         "optimizer, so they never change"
     )
     assert proof.check().verdict.endswith(f"; note: {note}")
@@ -704,7 +704,7 @@ def test_metrics_without_tensors_are_no_fault():
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    monkeypatch.setattr(faults, "available_devices", devices.available_devices)
+    monkeypatch.setattr(problems, "available_devices", devices.available_devices)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 

@@ -103,7 +103,7 @@ def test_what_is_no_model_file_is_said(tmp_path):
     with pytest.raises(ModelError, match="No such file"):
         load_model_file(path)
     path.write_bytes(b"PK\x03\x04 a zip of pickles")
-    with pytest.raises(ModelError, match="damaged or no Onsight file"):
+    with pytest.raises(ModelError, match="damaged or not an Onsight file"):
         load_model_file(path)
     write_tensors(path, {"a": torch.zeros(1)}, {"step": 3})
     with pytest.raises(ModelError, match="is no Onsight model file"):

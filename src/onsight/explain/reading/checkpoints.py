@@ -1,4 +1,4 @@
-"""The calls of torch.load, and whether they give a whole network."""
+"""The calls of torch.load, and whether they return a whole network."""
 
 import ast
 
@@ -12,7 +12,7 @@ def load_calls(facts: Facts) -> list[ast.Call]:
 
 
 def is_used_as_network(facts: Facts, call: ast.Call) -> bool:
-    """Whether what torch.load gives is itself used as a network."""
+    """Whether the result of torch.load is itself used as a network."""
     statement = facts.script.source(call).statement(call)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False

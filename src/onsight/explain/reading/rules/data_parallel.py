@@ -11,8 +11,9 @@ from onsight.explain.reading.rule import Mistake, Rule
 
 _BETTER = re.compile(r"DDP|DistributedDataParallel|FSDP")
 _WHY = (
-    "One process drives all GPUs from one thread, copies the weights to each for every batch and "
-    "gathers on the first. With torchrun and DistributedDataParallel each GPU has its own process."
+    "One process drives all GPUs, copies the weights to each of them for every batch and gathers "
+    "the outputs on the first. With torchrun and DistributedDataParallel each GPU has its own "
+    "process."
 )
 
 
@@ -26,11 +27,11 @@ def _find(context: Context) -> Iterator[Mistake]:
     for call in context.values.calls("DataParallel"):
         path = context.script.path_of(call.func)
         if path.startswith("torch.nn.") and call.args:
-            name, model = map(context.script.words, (call.func, call.args[0]))
+            name, model = map(context.script.code, (call.func, call.args[0]))
             rank = 'int(os.environ["LOCAL_RANK"])'
             new = f"{_distributed(name)}({model}, device_ids=[{rank}])"
             text = fixed(context.script, call, [replaced(call, new)])
-            problem = "nn.DataParallel is slower than one process a GPU"
+            problem = "nn.DataParallel is slower than one process per GPU"
             yield Mistake(call, problem, text)
 
 

@@ -1,4 +1,4 @@
-"""Rule on tensors that are moved or converted, and the result thrown away."""
+"""Rule on tensors that are moved or converted, but whose result is discarded."""
 
 import ast
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _WHY = (
     "modules are changed in place. What follows still computes with the old tensor."
 )
 _NAMED = (ast.Name, ast.List, ast.Tuple)
-_FOREIGN = ("transformers", "torch_geometric", "dgl")  # their batches do move in place
+_FOREIGN = ("transformers", "torch_geometric", "dgl")  # their batches are moved in place
 _TENSOR_WORDS = word_set(
     "shape size dtype device ndim dim numel nelement to cuda cpu half float double bfloat16 long "
     "int bool byte type mean sum std max min view reshape permute flatten squeeze unsqueeze T t "
@@ -27,7 +27,7 @@ _TENSOR_WORDS = word_set(
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """`images.to(device)` as a statement of its own."""
+    """`images.to(device)` as a statement of its own, or over a list of tensors."""
     for node in context.script.nodes():
         if isinstance(node, ast.Expr) and (loop := _loop_over_list(context, node)) is not None:
             yield _list_mistake(context, node, loop)
@@ -42,7 +42,7 @@ RULE = Rule("discarded-move", _WHY, _find)
 
 
 def _moved(context: Context, expression: ast.expr) -> ast.expr | None:
-    """The tensor whose move an expression is."""
+    """The tensor that an expression moves or converts."""
     if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
         return None
     owner = expression.func.value
@@ -54,7 +54,7 @@ def _moved(context: Context, expression: ast.expr) -> ast.expr | None:
 
 
 def _loop_over_list(context: Context, statement: ast.Expr) -> ast.For | None:
-    """The loop whose whole body moves each thing of a list, some of them tensors."""
+    """The loop whose whole body moves each element of a list, some of them tensors."""
     loop, call = context.script.parent(statement), statement.value
     if not isinstance(loop, ast.For) or len(loop.body) != 1 or not isinstance(call, ast.Call):
         return None
@@ -76,12 +76,12 @@ def _is_tensor(context: Context, owner: ast.expr) -> bool:
 
 
 def _looks_like_tensor(context: Context, owner: ast.expr) -> bool:
-    """Whether nothing is done with a name that cannot be done with a tensor."""
+    """Whether a name is used only in ways that a tensor allows."""
     if context.kinds.uses(owner) - _TENSOR_WORDS:
         return False
     words = key_of(owner)
     for node in context.script.source(owner).nodes:
-        if isinstance(node, ast.Subscript) and context.script.words(node.value) == words:
+        if isinstance(node, ast.Subscript) and context.script.code(node.value) == words:
             by_word = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
             if by_word and not isinstance(owner, ast.Subscript):
                 return False
@@ -91,7 +91,7 @@ def _looks_like_tensor(context: Context, owner: ast.expr) -> bool:
 
 
 def _has_own_batches(context: Context, owner: ast.expr) -> bool:
-    """Whether batches may be of a class with a `.to()` of its own."""
+    """Whether batches may be of a class with its own `.to()`."""
     paths = {
         binding.path
         for scopes in context.script.scopes.values()
@@ -107,7 +107,7 @@ def _has_own_batches(context: Context, owner: ast.expr) -> bool:
 
 
 def _is_input(context: Context, owner: ast.expr) -> bool:
-    """Whether a name is handed to a network or a loss as it is, with a usual tensor's name."""
+    """Whether a name that looks like a tensor is passed to a network or a loss."""
     if not isinstance(owner, ast.Name) or not _looks_like_tensor(context, owner):
         return False
     function = context.script.function(owner)
@@ -123,7 +123,7 @@ def _is_input(context: Context, owner: ast.expr) -> bool:
 
 
 def _is_used(context: Context, owner: ast.expr, move: ast.expr) -> bool:
-    """Whether the tensor is used again, so that the move was meant."""
+    """Whether the tensor is used again, so that the move mattered."""
     words = key_of(owner)
     for node in context.script.source(owner).nodes:
         if isinstance(node, ast.expr) and key_of(node) == words and node is not owner:
@@ -135,7 +135,7 @@ def _is_used(context: Context, owner: ast.expr, move: ast.expr) -> bool:
 
 
 def _is_same(context: Context, one: ast.expr, other: ast.expr) -> bool:
-    """Whether equal words mean the same thing in two places."""
+    """Whether the same name refers to the same value in two places."""
     if isinstance(one, ast.Name) and isinstance(other, ast.Name):
         scopes = context.script.scope(one)
         return scopes.lookup(one) is scopes.lookup(other)
@@ -143,13 +143,13 @@ def _is_same(context: Context, one: ast.expr, other: ast.expr) -> bool:
 
 
 def _list_mistake(context: Context, statement: ast.Expr, loop: ast.For) -> Mistake:
-    move, target = context.script.words(statement.value), context.script.words(loop.target)
-    things = context.script.words(loop.iter)
+    move, target = context.script.code(statement.value), context.script.code(loop.target)
+    things = context.script.code(loop.iter)
     names = things
     if isinstance(loop.iter, (ast.List, ast.Tuple)):
-        names = ", ".join(map(context.script.words, loop.iter.elts))
+        names = ", ".join(map(context.script.code, loop.iter.elts))
     line = f"{names} = [{move} for {target} in {things}]"
-    problem = f"{move} is thrown away: the tensors of {things} stay where and what they were"
+    problem = f"the result of {move} is discarded: the tensors of {things} stay as they were"
     text = indented(context.script, loop, line)
     return Mistake(statement, problem, text)
 
@@ -157,8 +157,8 @@ def _list_mistake(context: Context, statement: ast.Expr, loop: ast.For) -> Mista
 def _mistake(
     context: Context, statement: ast.Expr, parts: list[ast.expr], owners: list[ast.expr]
 ) -> Mistake:
-    words = [context.script.words(owner) for owner in owners]
-    calls = [context.script.words(part) for part in parts]
+    words = [context.script.code(owner) for owner in owners]
+    calls = [context.script.code(part) for part in parts]
     text = indented(context.script, statement, f"{', '.join(words)} = {', '.join(calls)}")
-    problem = f"{calls[0]} is thrown away: {words[0]} stays where and what it was"
+    problem = f"the result of {calls[0]} is discarded: {words[0]} stays as it was"
     return Mistake(statement, problem, text)

@@ -1,4 +1,4 @@
-"""Rule on losses gathered together with their graphs."""
+"""Rule on losses that are accumulated together with their graphs."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from onsight.explain.reading.wordset import word_set
 _CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")
 _WHY = (
-    "The sum or list holds the graph of every step's loss, so memory grows with each batch. "
-    "The number is wanted, not the graph: take it out with .item()."
+    "The sum or list keeps the graph of every step's loss, so memory grows with each batch. "
+    "Only the number is needed: read it with .item()."
 )
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """`total_loss += loss` where the total is never asked for gradients."""
+    """`total_loss += loss` where no gradient of the total is ever computed."""
     seen: set[ast.AST] = set()
     for loop in context.step_loops:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
@@ -43,9 +43,9 @@ def _find(context: Context) -> Iterator[Mistake]:
             if not _has_graph(context, loop, node, loss):
                 continue
             seen.add(node)
-            words = context.script.words(loss)
+            words = context.script.code(loss)
             text = fixed(context.script, node, [replaced(loss, f"{words}.item()")])
-            problem = f"{context.script.words(target)} gathers {words} with its graph"
+            problem = f"{context.script.code(target)} keeps the graph of each {words}"
             yield Mistake(node, problem, text)
 
 
@@ -53,7 +53,7 @@ RULE = Rule("graph-kept", _WHY, _find)
 
 
 def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    """What is added to what."""
+    """(the sum or list, what is added to it)."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
             return target, value
@@ -94,7 +94,7 @@ def _is_loss_call(context: Context, call: ast.Call) -> bool:
 
 
 def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
-    """Whether what gathers is made anew for each batch."""
+    """Whether the sum or list is created again for each batch."""
     for node in loop_nodes(loop):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and _gathered(node) is None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -105,7 +105,7 @@ def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
 
 
 def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr) -> bool:
-    """Whether a loss surely hangs on a graph where it is gathered."""
+    """Whether a loss certainly has a graph where it is accumulated."""
     if loop.evaluates and context.gradients.off(node):
         return False
     if not loop.trains and not loop.evaluates:
@@ -140,7 +140,7 @@ def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
 
 
 def _asked(context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]) -> bool:
-    """Whether the same loss is itself asked for gradients in the loop."""
+    """Whether gradients of the same loss are computed in the loop."""
     for call in backward_calls(loop.node):
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         for name in (owner, *call.args):
@@ -152,6 +152,6 @@ def _asked(context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence
 
 
 def _is_cut(bindings: Sequence[Binding]) -> bool:
-    """Whether a value was taken out of its graph where it was bound."""
+    """Whether a value was detached from its graph where it was assigned."""
     values = [one.value for one in bindings if one.value is not None]
     return any(last_name(part) in _CUTS for value in values for part in ast.walk(value))

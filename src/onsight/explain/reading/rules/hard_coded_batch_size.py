@@ -1,4 +1,4 @@
-"""Rule on counting rows by a batch size written into the code."""
+"""Rule on code that relies on a batch having its nominal size."""
 
 import ast
 import re
@@ -14,20 +14,20 @@ from onsight.explain.reading.source import own_nodes
 from onsight.explain.reading.vocabulary import Kind
 
 _WHY = (
-    "The last batch may have fewer rows than the batch size, and the size may be changed in one "
-    "place only: the figure is then wrong, or the script stops. Ask the batch itself."
+    "The last batch may have fewer rows than the batch size, and somebody may change the size in "
+    "one place only: then the figure is wrong, or the script fails. Use the batch's own length."
 )
 _COUNTED = re.compile(r"correct|acc|loss|hit|error|right|top\d|match", re.IGNORECASE)
 _SIZE_NAME = re.compile(r"(^|_)batch_?size$|^bs$|^bsz$", re.IGNORECASE)
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Totals, divisors, views and ranges that take the batch size for granted."""
+    """Totals, divisors, views and ranges that assume a fixed batch size."""
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
         short = context.loaders.last_may_be_short(loop.loader)
         for mistake, size in (*_in_loop(context, loop), *_divisors(context, loop)):
-            in_two_places = isinstance(size, ast.Constant)  # wrong once the other one is changed
+            in_two_places = isinstance(size, ast.Constant)  # wrong once the other is changed
             if size not in seen and (short or in_two_places):
                 seen.add(size)
                 yield mistake
@@ -43,13 +43,16 @@ def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.A
         match node:
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
                 if _is_size(context, loop, value) and _is_divisor(context, loop, target):
-                    yield _mistake(context, value, rows, "rows are counted by"), value
+                    yield _mistake(context, value, rows, "rows are counted as"), value
             case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[size, rest, *_]):
                 if _is_minus_one(rest) and _is_literal_size(context, loop, size):
-                    yield _mistake(context, size, rows, "a batch is reshaped by"), size
+                    yield _mistake(context, size, rows, "a batch is reshaped to"), size
             case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[size])):
                 if _is_literal_size(context, loop, size) and _takes_rows(context, node):
-                    yield _mistake(context, size, rows, "a batch is walked by"), size
+                    yield (
+                        _mistake(context, size, rows, "a loop over the rows of a batch counts to"),
+                        size,
+                    )
 
 
 def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.AST]]:
@@ -64,14 +67,14 @@ def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.
         product = _followed(context, node.right)
         size = _size_in_product(context, loop, product) if counted else None
         if size is not None:
-            new = f"len({context.script.words(loop.loader)}.dataset)"
+            new = f"len({context.script.code(loop.loader)}.dataset)"
             text = fixed(context.script, product, [replaced(product, new)])
-            problem = f"{context.script.words(product)} is not the number of rows"
+            problem = f"{context.script.code(product)} is not the number of rows"
             yield Mistake(product, problem, text), size
 
 
 def _followed(context: Context, expression: ast.expr) -> ast.expr:
-    """What a name was given in the same function, or the expression itself."""
+    """What was assigned to a name in the same function, or the expression itself."""
     if isinstance(expression, ast.Name):
         bindings = context.script.scope(expression).reaching(expression)
         if len(bindings) == 1 and bindings[0].value is not None and not bindings[0].steps:
@@ -109,12 +112,12 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
                         value = context.constants.fixed(size)
                         if isinstance(value, int) and value in sizes:
                             text = f"{name}.size(0)"
-                            yield _mistake(context, size, text, "a batch is reshaped by")
+                            yield _mistake(context, size, text, "a batch is reshaped to")
 
 
 def _mistake(context: Context, size: ast.expr, rows: str, what: str) -> Mistake:
     text = fixed(context.script, size, [replaced(size, rows)])
-    problem = f"{what} {context.script.words(size)}, whatever the batch holds"
+    problem = f"{what} {context.script.code(size)}, whatever the size of the batch"
     return Mistake(size, problem, text)
 
 
@@ -126,7 +129,7 @@ def _is_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:
 
 
 def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:
-    """Whether a value is a number of the text equal to the batch size, or what named it there."""
+    """Whether a value is a literal equal to the batch size, or a name given to it."""
     number = context.constants.fixed(value)
     if not isinstance(number, int) or isinstance(number, bool) or number < 2:
         return bool(_SIZE_NAME.search(last_name(value))) and not _is_measured(context, value)
@@ -138,7 +141,7 @@ def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool
 
 
 def _is_measured(context: Context, value: ast.expr) -> bool:
-    """Whether a batch size was asked of the batch: `batch_size = labels.size(0)`."""
+    """Whether a batch size was read from the batch: `batch_size = labels.size(0)`."""
     if isinstance(value, ast.Attribute) and not context.values.members(value):
         return last_name(value.value) not in ("args", "opt", "cfg", "config", "hparams", "self")
     return any(
@@ -148,7 +151,7 @@ def _is_measured(context: Context, value: ast.expr) -> bool:
 
 
 def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
-    """Whether a total is what correct answers or losses are divided by."""
+    """Whether correct answers or losses are divided by a total."""
     key = key_of(target)
     for node in own_nodes(context.script.function(loop.node)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -161,7 +164,7 @@ def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
 def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
     if isinstance(expression, ast.Call) and last_name(expression.func) == "len":
         counted = expression.args[0] if expression.args else expression
-        same = context.script.words(counted) == context.script.words(loop.loader)
+        same = context.script.code(counted) == context.script.code(loop.loader)
         return same or context.kinds.kind(counted) is Kind.LOADER
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
         one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
@@ -186,7 +189,7 @@ def _is_minus_one(expression: ast.expr) -> bool:
 
 
 def _takes_rows(context: Context, loop: ast.For) -> bool:
-    """Whether a loop over numbers takes rows of tensors by them."""
+    """Whether a loop over numbers indexes rows of tensors with them."""
     return any(
         isinstance(node, ast.Subscript)
         and key_of(node.slice) == key_of(loop.target) != ""

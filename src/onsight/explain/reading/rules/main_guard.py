@@ -13,13 +13,13 @@ from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.vocabulary import Kind
 
 _WHY = (
-    "Where worker processes are not forked (Windows, macOS, Python 3.14 on) each one imports the "
-    "script and starts it anew, which fails."
+    "Where worker processes are not forked (Windows, macOS, Python 3.14 and later), each of them "
+    "imports the script and so runs it again, which fails."
 )
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """The first statement of the script itself that starts workers unguarded."""
+    """The first statement of the script itself that starts workers outside the guard."""
     if _forks(context):
         return
     script, loops = context.script.sources[0], context.batch_loops
@@ -46,7 +46,7 @@ def _starts_workers(
     statement: ast.stmt,
     by_function: dict[ast.AST, list[BatchLoop]],
 ) -> str:
-    """The loader whose workers a statement starts; empty if it starts none."""
+    """The code of the loader whose workers a statement starts; empty if it starts none."""
     inside = {statement, *own_nodes(statement)}
     here = [loop for loop in context.batch_loops if loop.node in inside]
     for function in reached(context, statement):
@@ -57,7 +57,7 @@ def _starts_workers(
             loaders.append(peeled(node.args[0]))
     working = [loader for loader in loaders if _has_workers(context, loader)]
     first = min(working, key=start_place, default=None)
-    return "" if first is None else context.script.words(first)
+    return "" if first is None else context.script.code(first)
 
 
 def _has_workers(context: Context, loader: ast.expr) -> bool:
@@ -72,7 +72,7 @@ def _has_workers(context: Context, loader: ast.expr) -> bool:
 
 
 def _forks(context: Context) -> bool:
-    """Whether a script asks for forked workers, so that the guard is not needed."""
+    """Whether a script requests forked workers, which do not need the guard."""
     for name in ("set_start_method", "get_context"):
         for call in context.values.calls(name):
             if any(isinstance(one, ast.Constant) and one.value == "fork" for one in call.args):

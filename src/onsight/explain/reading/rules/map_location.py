@@ -16,13 +16,13 @@ from onsight.explain.reading.vocabulary import Kind
 _ACCELERATORS = re.compile(r"cuda|mps|xpu|accelerator|npu|\bgpu", re.IGNORECASE)
 _HELPERS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have states, no weights
 _WHY = (
-    "The tensors go back to the device that they were saved from: on a machine without it loading "
-    "fails, and several processes all load onto the same GPU."
+    "The tensors are loaded onto the device that they were saved from: loading fails on a machine "
+    "without it, and several processes all load onto the same GPU."
 )
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """torch.load of weights that does not say where to."""
+    """torch.load of weights without map_location."""
     if not _uses_accelerator(context):
         return
     for call in load_calls(context):
@@ -32,13 +32,13 @@ def _find(context: Context) -> Iterator[Mistake]:
             continue
         if _reaches_weights(context, call):
             where = _device(context, call)
-            inner = [*map(context.script.words, call.args)]
-            inner += [context.script.words(one) for one in call.keywords]
+            inner = [*map(context.script.code, call.args)]
+            inner += [context.script.code(one) for one in call.keywords]
             new = (
-                f"{context.script.words(call.func)}({', '.join([*inner, f'map_location={where}'])})"
+                f"{context.script.code(call.func)}({', '.join([*inner, f'map_location={where}'])})"
             )
             text = fixed(context.script, call, [replaced(call, new)])
-            problem = "weights are loaded without saying onto which device"
+            problem = "weights are loaded without map_location"
             yield Mistake(call, problem, text)
 
 
@@ -73,7 +73,7 @@ def _uses_accelerator(context: Context) -> bool:
 
 
 def _reaches_weights(context: Context, call: ast.Call) -> bool:
-    """Whether what is loaded is given to load_state_dict."""
+    """Whether what is loaded is passed to load_state_dict."""
     for name in ("load_state_dict", "load_checkpoint", "load_weights"):
         for use in context.values.calls(name):
             owner = use.func.value if isinstance(use.func, ast.Attribute) else None
@@ -102,7 +102,7 @@ def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6
 
 
 def _parts(origin: Origin) -> list[ast.expr]:
-    """What an expression is made of: of a dict comprehension, what it goes through."""
+    """The parts of an expression; of a dict comprehension, what it iterates over."""
     match origin.node:
         case ast.DictComp(generators=[first, *_]):
             return [first.iter]
@@ -115,7 +115,7 @@ def _parts(origin: Origin) -> list[ast.expr]:
 
 
 def _device(context: Context, call: ast.Call) -> str:
-    """The user's own name for the device where there is one, else the CPU."""
+    """The user's own `device` if there is one, else the CPU."""
     scopes = context.script.scope(call)
     for home in (context.script.function(call), context.script.source(call).tree):
         bindings = scopes.tables[home].get("device", [])

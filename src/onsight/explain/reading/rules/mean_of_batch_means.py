@@ -16,14 +16,14 @@ from onsight.explain.reading.source import FUNCTIONS, own_nodes, start_place
 from onsight.explain.reading.vocabulary import Kind
 
 _WHY = (
-    "The last batch may be smaller than the others and still counts as much as they do, so the "
-    "figure is slightly wrong. Weigh each batch by its rows and divide once by all rows."
+    "The last batch may be smaller than the others but counts as much as they do, so the figure "
+    "is slightly wrong. Weight each batch by its rows and divide once by the number of all rows."
 )
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum, or list, of batch means: its name, the statement in the loop, the value gathered."""
+    """A sum or list of batch means: its name, the statement in the loop, the value added."""
 
     key: str
     node: ast.stmt
@@ -84,14 +84,14 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 one = _Sum(key_of(target), node, left)
                 if _is_batches(context, loop, right, one):
                     rows = _rows(context, loop, one)
-                    all_rows = f"len({context.script.words(loop.loader)}.{_all(context, loop)})"
-                    new = f"{context.script.words(left)} * {rows} / {all_rows}"
+                    all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
+                    new = f"{context.script.code(left)} * {rows} / {all_rows}"
                     text = fixed(context.script, node, [replaced(value, new)])
                     yield _of_means(context, loop, one, node, text)
 
 
 def _of_means(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST, text: str) -> Mistake:
-    problem = f"{one.key} is a mean of batch means over {context.script.words(loop.loader)}"
+    problem = f"{one.key} is a mean of batch means over {context.script.code(loop.loader)}"
     return Mistake(node, problem, text)
 
 
@@ -100,7 +100,7 @@ def _is_share(key: str) -> bool:
 
 
 def _divisions(context: Context, loop: BatchLoop, one: _Sum) -> Iterator[ast.AST]:
-    """Where a sum of means is divided by the number of batches, behind its loop."""
+    """Where a sum of means is divided by the number of batches, after its loop."""
     scope, begin = context.script.function(loop.node), start_place(loop.node)
     inside = set(loop_nodes(loop))
     for node in own_nodes(scope):
@@ -130,7 +130,7 @@ def _divides(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST) -> boo
 
 
 def _is_list(one: _Sum) -> bool:
-    """Whether means are gathered in a list."""
+    """Whether means are collected in a list."""
     return isinstance(one.node, ast.Expr) and last_name(_call(one.node)) == "append"
 
 
@@ -162,7 +162,7 @@ def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: _S
         counted = expression.args[0]
         if key_of(counted) == one.key and _is_list(one):
             return True
-        same = context.script.words(counted) == context.script.words(loop.loader)
+        same = context.script.code(counted) == context.script.code(loop.loader)
         return same or context.kinds.kind(counted) is Kind.LOADER
     if isinstance(expression, ast.Name):
         return _is_counter(context, loop, expression) or any(
@@ -176,7 +176,7 @@ def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: _S
 
 
 def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
-    """Whether a name is raised by one for each batch."""
+    """Whether a name is incremented once per batch."""
     return any(
         isinstance(node, ast.AugAssign)
         and key_of(node.target) == name.id
@@ -188,7 +188,7 @@ def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
 
 
 def _is_meter(context: Context, one: _Sum) -> bool:
-    """Whether means go into a meter that weighs by a second argument, left out here."""
+    """Whether means go into a meter whose second argument, the weight, is left out here."""
     if not isinstance(one.node, ast.Expr) or not isinstance(one.node.value, ast.Call):
         return False
     update = context.values.callee(one.node.value)
@@ -201,7 +201,7 @@ def _is_meter(context: Context, one: _Sum) -> bool:
 def _mistake(context: Context, loop: BatchLoop, one: _Sum, division: ast.AST) -> Mistake:
     rows = _rows(context, loop, one)
     line = _weighed(context, one, rows)
-    all_rows = f"len({context.script.words(loop.loader)}.{_all(context, loop)})"
+    all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
     statement = context.script.source(division).statement(division)
     if _is_list(one):
         new = f"sum({one.key}) / {all_rows}"
@@ -217,7 +217,7 @@ def _mistake(context: Context, loop: BatchLoop, one: _Sum, division: ast.AST) ->
 
 
 def _whole(context: Context, division: ast.AST) -> ast.AST:
-    """The whole of `np.mean(losses)` or `sum(losses) / len(losses)`."""
+    """The whole of `np.mean(losses).item()` or `sum(losses) / len(losses)`."""
     parent = context.script.parent(division)
     if isinstance(parent, ast.Attribute) and parent.attr == "item":
         return context.script.parent(parent)
@@ -226,16 +226,16 @@ def _whole(context: Context, division: ast.AST) -> ast.AST:
 
 def _meter_mistake(context: Context, loop: BatchLoop, one: _Sum) -> Mistake:
     call = one.node.value if isinstance(one.node, ast.Expr) else one.node
-    value = context.script.words(one.value)
+    value = context.script.code(one.value)
     new = f"{one.key}.update({value}, {_rows(context, loop, one)})"
     text = fixed(context.script, call, [replaced(call, new)])
-    problem = f"{one.key} weighs every batch alike, also a smaller last one"
+    problem = f"{one.key} gives every batch the same weight, even a smaller last one"
     return Mistake(call, problem, text)
 
 
 def _weighed(context: Context, one: _Sum, rows: str) -> str:
-    """The line in the loop, each mean weighed by the rows of its batch."""
-    value = context.script.words(one.value)
+    """The line in the loop, each mean weighted by the rows of its batch."""
+    value = context.script.code(one.value)
     if isinstance(one.value, ast.BinOp) and not isinstance(one.value.op, (ast.Mult, ast.Div)):
         value = f"({value})"
     line = fixed(context.script, one.node, [replaced(one.value, f"{value} * {rows}")])
@@ -243,7 +243,7 @@ def _weighed(context: Context, one: _Sum, rows: str) -> str:
 
 
 def _rows(context: Context, loop: BatchLoop, one: _Sum) -> str:
-    """The number of rows of a batch in the user's names."""
+    """The number of rows of a batch, in the script's own names."""
     value: ast.AST = one.value
     for _ in range(8):
         match value:

@@ -8,14 +8,14 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import above
 from onsight.explain.reading.layers import changes_by_mode
-from onsight.explain.reading.loops import BatchLoop, Run, network_words, phase_test
+from onsight.explain.reading.loops import BatchLoop, Run, network_name, phase_test
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, start_place
 
 _NORM = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 _WHY = (
-    "In training mode dropout drops at random and batch norm uses, and learns from, the batch at "
-    "hand: the figures depend on chance and on how the test pictures are batched."
+    "In training mode dropout is random, and batch norm uses and learns from the current batch: "
+    "the figures depend on chance and on how the test pictures are batched."
 )
 
 
@@ -23,13 +23,13 @@ def _find(context: Context) -> Iterator[Mistake]:
     """Evaluation of a network that is still in training mode."""
     for loop in context.step_loops:
         if loop.evaluates and (run := _run_in_training(context, loop)):
-            network = network_words(context, *run)
+            network = network_name(context, *run)
             line = f"{network}.eval()"
             yield _mistake(context, loop, network, line, "without")
         elif loop.runs and not _any_mode(context) and (test := phase_test(loop)) is not None:
-            network = network_words(context, *loop.runs[0])
-            line = f"{network}.train({context.script.words(test)})"
-            yield _mistake(context, loop, network, line, "in turns with training, without")
+            network = network_name(context, *loop.runs[0])
+            line = f"{network}.train({context.script.code(test)})"
+            yield _mistake(context, loop, network, line, "in the same loop as training, without")
 
 
 RULE = Rule("missing-eval", _WHY, _find)
@@ -56,7 +56,7 @@ def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:
 
 
 def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
-    """Whether `.train()` was called just for this loop, as to measure batch norm anew."""
+    """Whether `.train()` was called for this very loop, as to measure batch norm statistics."""
     scope, place = context.script.function(call), start_place(loop.node)
     if _NORM.search(getattr(scope, "name", "")):
         return True

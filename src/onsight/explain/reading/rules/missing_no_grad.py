@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import within
-from onsight.explain.reading.loops import Run, network_words
+from onsight.explain.reading.loops import Run, network_name
 from onsight.explain.reading.rule import Mistake, Rule
 
 _WHY = (
-    "Each forward keeps all activations for a backward that never comes: evaluation needs several "
-    "times the memory, and more time."
+    "Each forward pass keeps all activations for a backward pass that never comes: evaluation "
+    "needs several times the memory, and more time."
 )
 
 
@@ -33,7 +33,7 @@ RULE = Rule("missing-no-grad", _WHY, _find)
 
 
 def _mistake(context: Context, run: Run) -> Mistake:
-    call, network = run.helper or run.call, network_words(context, *run)
+    call, network = run.helper or run.call, network_name(context, *run)
     statement = context.script.source(call).statement(call)
     text = within(context.script, statement, "with torch.no_grad():")
     problem = f"{network} is evaluated with gradients switched on"
@@ -54,7 +54,7 @@ def _needs_no_graph(context: Context, run: Run) -> bool:
 
 
 def _freezes(context: Context) -> bool:
-    """Whether weights are told to need no gradient."""
+    """Whether the script sets requires_grad to False."""
     for node in context.script.nodes():
         match node:
             case ast.Assign(

@@ -1,4 +1,4 @@
-"""Rule on training that goes on in evaluation mode after the first evaluation."""
+"""Rule on training that continues in evaluation mode after the first evaluation."""
 
 import ast
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, start_place
 
 _WHY = (
-    "The evaluation leaves the network in evaluation mode: from the second epoch on dropout is off "
-    "and batch norm no longer learns its statistics."
+    "The evaluation leaves the network in evaluation mode: from the second epoch on, dropout is "
+    "off and batch norm no longer updates its statistics."
 )
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Training that goes on in evaluation mode after the first evaluation."""
+    """Training loops in a loop over epochs that calls `.eval()` and never `.train()`."""
     modes = context.modes
     for loop in context.step_loops:
         runs = [call for call, helper in loop.runs if helper is None]
@@ -44,11 +44,11 @@ RULE = Rule("missing-train", _WHY, _find)
 
 
 def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event) -> Mistake:
-    words = context.script.words(network)
+    words = context.script.code(network)
     statement = context.script.source(loop.node).statement(loop.node)
     text = above(context.script, statement, f"{words}.train()")
     line = start_place(event.call)[0]
-    problem = f"{words} is never put back into training mode after the evaluation at line {line}"
+    problem = f"{words} is never set back to training mode after the evaluation at line {line}"
     return Mistake(statement, problem, text)
 
 

@@ -1,4 +1,4 @@
-"""Rule on two lists that fall out of step when a picture is skipped."""
+"""Rule on two lists that get out of step when a picture is skipped."""
 
 import ast
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
 
 _WHY = (
-    "After the first picture that is skipped every row of one list stands beside the wrong row of "
-    "the other. Append to both at the same place."
+    "After the first skipped picture, every row of one list is paired with the wrong row of the "
+    "other. Append to both in the same place."
 )
 _PAIRS = word_set(
     "zip TensorDataset train_test_split accuracy_score confusion_matrix classification_report "
@@ -31,7 +31,7 @@ class _Append:
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """A label appended for every picture, its picture only if it can be read."""
+    """A label that is always appended, and its picture only if it can be read."""
     for source in context.script.sources:
         for loop in source.nodes:
             if isinstance(loop, (ast.For, ast.AsyncFor)):
@@ -64,7 +64,7 @@ def _append(statement: ast.stmt) -> _Append | None:
 def _later(
     context: Context, loop: ast.For | ast.AsyncFor, place: int
 ) -> Iterator[tuple[_Append, str]]:
-    """The appends behind a statement of a loop, with what may skip each: "" if nothing."""
+    """The appends after a statement of a loop, with what may skip each: "" if nothing."""
     skip = ""
     for statement in loop.body[place + 1 :]:
         if (one := _append(statement)) is not None:
@@ -86,7 +86,7 @@ def _later(
 
 
 def _asks_for_row(context: Context, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
-    """Whether a test asks if a row of the loop can be used: a file is there, a picture was read."""
+    """Whether a test asks if a row can be used: whether a file exists, a picture was read."""
     if not any(_asks_for_file(one) for one in ast.walk(test)):
         return False
     inside = {loop, *own_nodes(loop)}
@@ -121,7 +121,7 @@ def _continues(body: list[ast.stmt]) -> bool:
 
 
 def _belong_together(context: Context, loop: ast.AST, one: str, other: str, strictly: bool) -> bool:
-    """Whether two lists are used row by row: zipped, made a dataset, returned, or indexed alike."""
+    """Whether two lists are paired: zipped, put in a dataset, returned, or indexed alike."""
     scope = context.script.function(loop)
     home = context.script.enclosing_class(loop) if one.startswith("self.") else None
     inside = set(own_nodes(loop))
@@ -130,7 +130,7 @@ def _belong_together(context: Context, loop: ast.AST, one: str, other: str, stri
         if node in inside:
             continue
         if isinstance(node, ast.Subscript) and key_of(node.value) in places:
-            places[key_of(node.value)].add(context.script.words(node.slice))
+            places[key_of(node.value)].add(context.script.code(node.slice))
         if start_place(node) < start_place(loop):
             continue
         if {one, other} <= _met(node, strictly):
@@ -139,7 +139,7 @@ def _belong_together(context: Context, loop: ast.AST, one: str, other: str, stri
 
 
 def _met(node: ast.AST, strictly: bool) -> set[str]:
-    """The lists that a node sets side by side."""
+    """The lists that a node pairs."""
     if isinstance(node, ast.Call):
         name = last_name(node.func)
         if name in _PAIRS or (name[:1].isupper() and not strictly):
@@ -159,7 +159,7 @@ def _parts(value: ast.AST) -> Iterator[ast.expr]:
 
 
 def _mistake(context: Context, sure: _Append, late: _Append) -> Mistake:
-    lines = [context.script.words(late.node), context.script.words(sure.node)]
+    lines = [context.script.code(late.node), context.script.code(sure.node)]
     text = "\n".join(indented(context.script, late.node, line) for line in lines)
-    problem = f"{sure.key} grows for every row, {late.key} only for those not skipped"
+    problem = f"{sure.key} grows for every row, {late.key} only for rows that are not skipped"
     return Mistake(sure.node, problem, text)

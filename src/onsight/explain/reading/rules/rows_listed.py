@@ -1,4 +1,4 @@
-"""Rule on rows paired by the order in which the disk lists their files."""
+"""Rule on rows paired by the order in which a folder happens to be listed."""
 
 import ast
 import re
@@ -13,19 +13,19 @@ from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, own_nodes
 
 _WHY = (
-    "A folder is listed in no fixed order: it differs between machines, and between two folders "
-    "with equal names."
+    "Folders are listed in arbitrary order: it differs between machines, and between two folders "
+    "with the same file names."
 )
 _WHY_CLASSES = (
-    "A folder is listed in no fixed order, so a class may get another number on another machine "
-    "than the one that the network learned."
+    "Folders are listed in arbitrary order, so on another machine a class may get a different "
+    "number from the one that the network learned."
 )
 _READ_FILES = re.compile(r"^(read_csv|load|loadtxt|genfromtxt|read_json|readlines|read_table)$")
 _CLASS_WORDS = re.compile(r"label|class|target|cls")
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Listings of folders, unsorted, that are paired with something by their order."""
+    """Unsorted listings of folders that are paired with something by their order."""
     for source in context.script.sources:
         for node in source.nodes:
             if isinstance(node, ast.Call):
@@ -56,11 +56,9 @@ def _zipped(context: Context, call: ast.Call) -> Iterator[Mistake]:
     others = [one for one in call.args if not any(one is listing for listing in listings)]
     if len(listings) < 2 and not (listings and any(_is_labels(context, one) for one in others)):
         return
-    edits = [replaced(one, f"sorted({context.script.words(one)})") for one in listings]
+    edits = [replaced(one, f"sorted({context.script.code(one)})") for one in listings]
     text = fixed(context.script, call, edits)
-    problem = (
-        f"{context.script.words(listings[0])} is paired by the order in which the disk lists it"
-    )
+    problem = f"{context.script.code(listings[0])} is paired by the order in which it is listed"
     yield Mistake(call, problem, text)
 
 
@@ -75,14 +73,14 @@ def _numbered(
     first = target.elts[0] if isinstance(target, ast.Tuple) else target
     if named or _CLASS_WORDS.search(last_name(first)):
         listing = iterated.args[0]
-        new = f"sorted({context.script.words(listing)})"
+        new = f"sorted({context.script.code(listing)})"
         text = fixed(context.script, listing, [replaced(listing, new)])
-        problem = "classes are numbered in the order in which the disk lists their folders"
+        problem = "classes are numbered in the arbitrary order in which their folders are listed"
         yield Mistake(listing, problem, text, _WHY_CLASSES)
 
 
 def _indexed_alike(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
-    """`self.images[i]` beside `self.masks[i]`, both as the disk lists them."""
+    """`self.images[i]` used with `self.masks[i]`, both in the order of a listing."""
     members = [
         member
         for member in context.script.scope(owner).members
@@ -100,7 +98,7 @@ def _indexed_alike(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
         places: dict[str, set[str]] = {}
         for node in own_nodes(method):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-                words = context.script.words(node.slice)
+                words = context.script.code(node.slice)
                 places.setdefault(node.value.attr, set()).add(words)
         for key, one in listed.items():
             for other in members:
@@ -110,17 +108,15 @@ def _indexed_alike(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
                 if _roots(context, one.value) & _roots(context, other.value):
                     continue
                 if other.key in listed or _is_labels(context, other.value):
-                    new = f"sorted({context.script.words(one.value)})"
+                    new = f"sorted({context.script.code(one.value)})"
                     text = fixed(context.script, one.value, [replaced(one.value, new)])
-                    problem = (
-                        f"self.{key} and self.{other.key} are paired by an order left to the disk"
-                    )
+                    problem = f"self.{key} and self.{other.key} are paired by an arbitrary order"
                     yield Mistake(one.node, problem, text)
                     return
 
 
 def _roots(context: Context, value: ast.expr, depth: int = 3) -> set[ast.AST]:
-    """The listings of the disk that a list was made from."""
+    """The folder listings that a list was made from."""
     found: set[ast.AST] = set()
     for origin in context.values.origins(value) if depth else []:
         if isinstance(origin.node, (ast.ListComp, ast.GeneratorExp)):
@@ -141,7 +137,7 @@ def _is_sorted_later(owner: ast.ClassDef, key: str) -> bool:
 
 
 def _is_labels(context: Context, expression: ast.expr) -> bool:
-    """Whether a value is a list of labels, read from a file or so named."""
+    """Whether a value is a list of labels, by its name or because it is read from a file."""
     if re.search(r"label|target|(^|_)y$|classes$", last_name(expression)):
         origins = context.values.origins(expression)
         return not any(_is_made_of_names(one.node) for one in origins)
@@ -153,5 +149,5 @@ def _is_labels(context: Context, expression: ast.expr) -> bool:
 
 
 def _is_made_of_names(node: ast.AST) -> bool:
-    """Whether labels were made out of the listed names themselves."""
+    """Whether labels were derived from the listed names themselves."""
     return isinstance(node, (ast.ListComp, ast.GeneratorExp))

@@ -15,7 +15,7 @@ from onsight.explain.reading.source import own_nodes, start_place
 from onsight.explain.reading.wordset import word_set
 
 _WHY = (
-    "A shuffled loader gives its rows in another order each time, so predictions do not stand in "
+    "A shuffled loader yields its rows in a different order each time, so predictions are not in "
     "the order of the dataset's own lists."
 )
 _LISTS = word_set(
@@ -24,7 +24,7 @@ _LISTS = word_set(
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Predictions from a shuffled loader beside the dataset's lists in their own order."""
+    """Predictions from a shuffled loader paired with the dataset's lists, which are not."""
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
         if not loop.evaluates:
@@ -36,8 +36,8 @@ def _find(context: Context) -> Iterator[Mistake]:
             if _is_paired(context, loop, call) or _is_indexed(context, loop):
                 seen.add(call)
                 text = fixed(context.script, flag, [replaced(flag, "False")])
-                words = context.script.words(loop.loader)
-                problem = f"predictions from the shuffled {words} are matched by their order"
+                words = context.script.code(loop.loader)
+                problem = f"predictions from the shuffled {words} are matched by position"
                 yield Mistake(call, problem, text)
 
 
@@ -45,7 +45,7 @@ RULE = Rule("rows-out-of-step", _WHY, _find)
 
 
 def _is_paired(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
-    """Whether gathered predictions meet a list of the dataset behind the loop."""
+    """Whether collected predictions are paired with a list of the dataset after the loop."""
     gathered = set(_gathered(loop))
     scope = context.script.function(loop.node)
     inside = set(loop_nodes(loop))
@@ -63,7 +63,7 @@ def _is_paired(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
 
 
 def _pairs(node: ast.AST) -> bool:
-    """Whether a node sets rows side by side."""
+    """Whether a node pairs rows."""
     if isinstance(node, ast.Call):
         return bool(
             re.search(
@@ -75,7 +75,7 @@ def _pairs(node: ast.AST) -> bool:
 
 
 def _derived(context: Context, parts: Sequence[ast.expr]) -> set[str]:
-    """The names in an expression, and those that they were made of."""
+    """The names in some expressions, and those that they were computed from."""
     names = {key_of(one) for one in parts}
     for one in parts:
         if isinstance(one, ast.Name):
@@ -87,7 +87,7 @@ def _derived(context: Context, parts: Sequence[ast.expr]) -> set[str]:
 
 
 def _is_list(context: Context, expression: ast.expr) -> bool:
-    """Whether an expression is a list that the dataset or a folder gives in its own order."""
+    """Whether an expression is a list in the order of the dataset or of a folder."""
     if isinstance(expression, ast.Attribute) and expression.attr in _LISTS:
         return _is_dataset(context, expression.value)
     if not isinstance(expression, ast.Name):
@@ -119,7 +119,7 @@ def _gathered(loop: BatchLoop) -> Iterator[str]:
 
 
 def _is_indexed(context: Context, loop: BatchLoop) -> bool:
-    """Whether the dataset's lists are indexed by the number of the batch."""
+    """Whether the dataset's lists are indexed with the batch number."""
     node = loop.node
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
         return False

@@ -1,4 +1,4 @@
-"""Rule on a softmax before cross-entropy, which takes one itself."""
+"""Rule on a softmax before cross-entropy, which already includes one."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -23,19 +23,19 @@ _SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Soft
 _SHAPES = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
 _HEADS = frozenset({"fc", "classifier", "head", "heads"})
 _WHY = (
-    "Cross-entropy takes the log-softmax itself. A second softmax squeezes all scores into 0 to 1: "
-    "gradients become small and the loss cannot come near 0."
+    "Cross-entropy already includes a log-softmax. Another softmax squeezes all scores into 0 to "
+    "1: gradients become small and the loss cannot come near 0."
 )
 _WHY_LOG = (
-    "Cross-entropy takes the log-softmax itself; a second one changes no figure and costs time. "
-    "Give it the raw scores, or use nll_loss."
+    "Cross-entropy already includes a log-softmax; another one changes no figure and costs time. "
+    "Pass it the raw scores, or use nll_loss."
 )
 _DEEPEST = 12
 
 
 @dataclass(frozen=True)
 class _Softmax:
-    """A softmax: its node, and what stays when it is taken away (nothing of a layer in a list)."""
+    """A softmax: its node, and what remains without it (None for a layer in a list)."""
 
     node: ast.AST
     inner: ast.AST | None
@@ -47,7 +47,7 @@ class _Softmax:
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Cross-entropy that is fed with the output of a softmax."""
+    """Cross-entropy of the output of a softmax."""
     search, seen = _Search(context), set()
     for node in context.script.nodes():
         if isinstance(node, ast.Call) and (scores := _scores(context, node)) is not None:
@@ -64,14 +64,14 @@ def _mistake(context: Context, softmax: _Softmax) -> Mistake:
     script, name = context.script, last_name(softmax.node)
     edits = [_edit(context, softmax)]
     text = fixed(script, softmax.node, edits)
-    problem = f"{name} is taken before cross-entropy, which takes its own"
+    problem = f"{name} is applied before cross-entropy, which already includes one"
     why = _WHY_LOG if softmax.is_log else ""
     return Mistake(softmax.node, problem, text, why)
 
 
 def _edit(context: Context, softmax: _Softmax) -> Edit:
     if softmax.inner is not None:
-        return replaced(softmax.node, context.script.words(softmax.inner))
+        return replaced(softmax.node, context.script.code(softmax.inner))
     node, holder = softmax.node, context.script.parent(softmax.node)
     outer = context.script.parent(holder)
     if isinstance(holder, ast.Tuple) and isinstance(outer, ast.List):
@@ -82,7 +82,7 @@ def _edit(context: Context, softmax: _Softmax) -> Edit:
 
 
 def _scores(context: Context, call: ast.Call) -> ast.expr | None:
-    """The scores that a call of cross-entropy is given."""
+    """The scores that are passed to a call of cross-entropy."""
     if context.script.path_of(call.func) != "torch.nn.functional.cross_entropy":
         origins = context.values.origins(call.func)
         names = {
@@ -95,13 +95,13 @@ def _scores(context: Context, call: ast.Call) -> ast.expr | None:
 
 
 class _Search:
-    """Looks for the softmax that a value ends with."""
+    """Finds the softmaxes that are applied last to a value."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.script = context, context.script
 
     def ends(self, value: ast.AST, depth: int = _DEEPEST) -> list[_Softmax]:
-        """The softmaxes that a value is surely the result of."""
+        """The softmaxes that a value certainly results from."""
         if not depth:
             return []
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -127,7 +127,7 @@ class _Search:
         return found
 
     def _part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
-        """The softmaxes at the end of a part of a tuple that is unpacked."""
+        """The same for one element of an unpacked tuple."""
         if not steps:
             return self.ends(value, depth)
         if isinstance(value, ast.Call) and len(steps) == 1 and isinstance(steps[0], int):
@@ -151,7 +151,7 @@ class _Search:
         return found
 
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
-        """A call of softmax in any of its three forms."""
+        """A call of softmax as a function, a module or a method."""
         path = self.script.path_of(call.func)
         if path.startswith("torch.") and last_name(call.func) in ("softmax", "log_softmax"):
             return _Softmax(call, call.args[0]) if call.args else None
@@ -163,7 +163,7 @@ class _Search:
         return None
 
     def _is_module(self, function: ast.expr) -> bool:
-        """Whether a function is an nn.Softmax or nn.LogSoftmax that was made before."""
+        """Whether a function is an nn.Softmax or nn.LogSoftmax."""
         origins = self.context.values.origins(function)
         return bool(origins) and all(
             isinstance(one.node, ast.Call)
@@ -173,7 +173,7 @@ class _Search:
         )
 
     def _of_function(self, function: Function, depth: int, part: int | None) -> list[_Softmax]:
-        """The softmaxes at the ends of a function, if all its returns have one."""
+        """The softmaxes that a function ends with, if all its returns have one."""
         found: list[_Softmax] = []
         for node in own_nodes(function):
             if isinstance(node, (ast.Yield, ast.YieldFrom)):
@@ -209,7 +209,7 @@ class _Search:
         return False
 
     def _of_network(self, node: ast.AST, depth: int, part: int | None) -> list[_Softmax]:
-        """The softmax that a network ends with, by the call that makes it."""
+        """The softmax that a network ends with, by the call that creates it."""
         if not isinstance(node, ast.Call) or not depth:
             return []
         owner = self.script.definition(node.func)
@@ -235,7 +235,7 @@ class _Search:
         return self._of_network(last, depth - 1, None) if last is not None else []
 
     def _last_of_list(self, name: ast.expr) -> ast.expr | None:
-        """The last layer of a list that is spread out: of its text, or appended for certain."""
+        """The last layer of an unpacked list: written in it, or certainly appended to it."""
         if not isinstance(name, ast.Name):
             return None
         scopes = self.script.scope(name)

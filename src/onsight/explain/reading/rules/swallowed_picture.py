@@ -1,4 +1,4 @@
-"""Rule on pictures that cannot be read and are passed over in silence."""
+"""Rule on pictures that cannot be read and are silently skipped."""
 
 import ast
 import re
@@ -20,20 +20,20 @@ _READERS = word_set(
     "torchvision.datasets.folder.pil_loader cv2.imdecode"
 )
 _OWN_READERS = frozenset({"loader", "read_image", "load_image", "pil_loader"})
-_SAYS = re.compile(
+_REPORTING = re.compile(
     r"^(print|log\w*|warn\w*|error|exception|info|debug|critical|write\w*|echo|secho|cprint|exit"
     r"|_exit|abort|fail|put|report\w*|note\w*|record\w*|send|emit)$"
 )
-_REPORTS = frozenset({"error", "message", "detail", "reason", "status"})
+_REPORT_KEYS = frozenset({"error", "message", "detail", "reason", "status"})
 _KEEPS = frozenset({"append", "add", "extend", "update", "insert", "setdefault"})
 _WHY = (
-    "A broken or missing picture vanishes without a word, or another stands in its place: nobody "
-    "learns how many pictures were used, or which were not."
+    "A broken or missing picture is dropped, or replaced by another, and nothing reports it: "
+    "nobody learns how many pictures were used, or which were not."
 )
 
 
 def _find(context: Context) -> Iterator[Mistake]:
-    """Handlers around the reading of a picture that say nothing."""
+    """Handlers around the reading of a picture that do not report the error."""
     for source in context.script.sources:
         for node in source.nodes:
             if isinstance(node, ast.Try):
@@ -83,7 +83,7 @@ def _is_silent(
         return False
     names = _identity(context, read) | ({handler.name} if handler.name else set())
     for one in inside:
-        if isinstance(one, ast.Call) and (_tells(one) or _keeps(one, names)):
+        if isinstance(one, ast.Call) and (_reports(one) or _keeps(one, names)):
             return False
         if (
             isinstance(one, ast.Call)
@@ -91,15 +91,15 @@ def _is_silent(
             and last_name(one) != "__getitem__"
         ):
             return False  # another way to read the same picture
-        if isinstance(one, (ast.Assign, ast.AugAssign)) and _notes(context, one, names):
+        if isinstance(one, (ast.Assign, ast.AugAssign)) and _records(context, one, names):
             return False
         if handler.name and isinstance(one, ast.Name) and one.id == handler.name:
-            return False  # whatever is done with the error, it is not lost
+            return False  # the error is used somehow, so it is not lost
         if isinstance(one, ast.Return) and _answers(one.value, names):
             return False
-        if isinstance(one, ast.Call) and _may_tell(context, one):
+        if isinstance(one, ast.Call) and _may_report(context, one):
             return False
-    if _is_retried(source, node) or _is_asked_for(context, node, inside):
+    if _is_retried(source, node) or _is_checked_later(context, node, inside):
         return False
     return not (node.finalbody and _raises(node.finalbody))
 
@@ -126,7 +126,7 @@ def _catches_reading(handler: ast.ExceptHandler) -> bool:
 
 
 def _identity(context: Context, read: ast.Call) -> set[str]:
-    """The names by which a picture is known: its path, and what the path was made of."""
+    """The names that identify a picture: its path, and what the path was made of."""
     found: set[str] = set()
     waiting: list[ast.AST] = [*read.args, *(one.value for one in read.keywords)]
     for _ in range(3):
@@ -140,9 +140,9 @@ def _identity(context: Context, read: ast.Call) -> set[str]:
     return found
 
 
-def _tells(call: ast.Call) -> bool:
-    """Whether a call says something that is not the same for every picture."""
-    if not _SAYS.match(last_name(call.func)):
+def _reports(call: ast.Call) -> bool:
+    """Whether a call reports something that differs from picture to picture."""
+    if not _REPORTING.match(last_name(call.func)):
         return False
     if last_name(call.func) in ("exception", "exit", "_exit", "abort"):
         return True
@@ -158,8 +158,8 @@ def _keeps(call: ast.Call, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _notes(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
-    """Whether an assignment keeps the picture's name or the error, or counts."""
+def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
+    """Whether an assignment keeps the picture's name or the error, or counts errors."""
     if isinstance(node, ast.AugAssign):
         return isinstance(node.value, ast.Constant) and _is_read(context, node)
     targets = [one for target in node.targets for one in ast.walk(target)]
@@ -171,7 +171,7 @@ def _notes(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) 
 
 
 def _is_read(context: Context, node: ast.AugAssign) -> bool:
-    """Whether a counter is looked at anywhere."""
+    """Whether a counter is read anywhere."""
     key = key_of(node.target)
     return any(
         isinstance(one, (ast.Name, ast.Attribute))
@@ -183,12 +183,12 @@ def _is_read(context: Context, node: ast.AugAssign) -> bool:
 
 
 def _answers(value: ast.expr | None, names: set[str]) -> bool:
-    """Whether what is returned tells the caller which picture failed, or that one did."""
+    """Whether the return value shows the caller which picture failed, or that one did."""
     parts = list(ast.walk(value)) if value is not None else []
     if any(isinstance(one, ast.Constant) and " " in str(one.value) for one in parts):
         return True  # a message
     if any(isinstance(one, ast.Dict) for one in parts):
-        return any(isinstance(one, ast.Constant) and one.value in _REPORTS for one in parts)
+        return any(isinstance(one, ast.Constant) and one.value in _REPORT_KEYS for one in parts)
     if isinstance(value, ast.Constant) and isinstance(value.value, (bool, str)):
         return True
     if value is None or any(isinstance(one, ast.Call) for one in ast.walk(value)):
@@ -199,12 +199,12 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _may_tell(context: Context, call: ast.Call) -> bool:
-    """Whether a function of these files that is called says something."""
+def _may_report(context: Context, call: ast.Call) -> bool:
+    """Whether a call is of a function in these files that reports something."""
     callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
-    return any(isinstance(one, ast.Call) and _tells(one) for one in own_nodes(callee)) or any(
+    return any(isinstance(one, ast.Call) and _reports(one) for one in own_nodes(callee)) or any(
         isinstance(one, ast.Raise) for one in own_nodes(callee)
     )
 
@@ -225,11 +225,11 @@ def _is_retried(source: Source, node: ast.Try) -> bool:
     return False
 
 
-def _is_asked_for(context: Context, node: ast.Try, inside: list[ast.AST]) -> bool:
-    """Whether the None that stands for a picture is looked for afterwards, and told."""
+def _is_checked_later(context: Context, node: ast.Try, inside: list[ast.AST]) -> bool:
+    """Whether the None in place of a picture is checked for later, and reported."""
     function = context.script.function(node)
     left = [one.targets[0] for one in inside if isinstance(one, ast.Assign)]
-    if any(_is_told(function, key_of(one)) for one in left):
+    if any(_is_tested(function, key_of(one)) for one in left):
         return True
     returned = any(isinstance(one, ast.Return) for one in inside)
     if not isinstance(function, FUNCTIONS) or not returned:
@@ -237,13 +237,13 @@ def _is_asked_for(context: Context, node: ast.Try, inside: list[ast.AST]) -> boo
     for call in context.values.call_sites(function):
         statement = context.script.source(call).statement(call)
         key = key_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-        if _is_told(context.script.function(call), key):
+        if _is_tested(context.script.function(call), key):
             return True
     return False
 
 
-def _is_told(function: ast.AST, key: str) -> bool:
-    """Whether a function asks for a value, and says or keeps something in one case."""
+def _is_tested(function: ast.AST, key: str) -> bool:
+    """Whether a function tests a value, and reports or records something in one case."""
     for one in own_nodes(function):
         if isinstance(one, ast.If) and key:
             parts = (part for part in ast.walk(one.test) if isinstance(part, ast.expr))
@@ -251,7 +251,7 @@ def _is_told(function: ast.AST, key: str) -> bool:
                 said = [part for step in one.body for part in (step, *own_nodes(step))]
                 calls = [part for part in said if isinstance(part, ast.Call)]
                 if _raises(one.body) or any(
-                    _tells(call) or last_name(call.func) in _KEEPS for call in calls
+                    _reports(call) or last_name(call.func) in _KEEPS for call in calls
                 ):
                     return True
     return False
@@ -270,13 +270,13 @@ def _mistake(
     lines = [header(script, part) for part in ahead]
     rest = ["..."] if len(ahead) < len(node.body) else []
     inner = f"\n{margin}    ".join([*lines, *rest])
-    kind = script.words(handler.type) if handler.type is not None else "Exception"
+    kind = script.code(handler.type) if handler.type is not None else "Exception"
     name = handler.name or "error"
-    picture = script.words(read.args[0]) if read.args else "the picture"
+    picture = script.code(read.args[0]) if read.args else "the picture"
     shown = "{" + picture.replace('"', "'") + "}" if read.args else picture
     text = (
         f"{margin}try:\n{margin}    {inner}\n{margin}except {kind} as {name}:\n"
         f'{margin}    raise RuntimeError(f"cannot read {shown}") from {name}'
     )
-    problem = f"a picture that cannot be read is passed over in silence ({script.words(read.func)})"
+    problem = f"a picture that cannot be read is silently skipped ({script.code(read.func)})"
     return Mistake(handler, problem, text)

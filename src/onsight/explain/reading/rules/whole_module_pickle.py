@@ -1,4 +1,4 @@
-"""Rule on networks that are pickled whole."""
+"""Rule on whole networks that are pickled instead of their weights."""
 
 import ast
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.vocabulary import Kind
 
 _WHY = (
-    "Pickling the whole module stores the import path of its class: the file breaks when the code "
-    "moves or changes, and loading it may run any code."
+    "Pickling a whole module stores the import path of its class: the file breaks when the code "
+    "is moved or changed, and loading it can run arbitrary code."
 )
 
 
@@ -26,9 +26,11 @@ def _find(context: Context) -> Iterator[Mistake]:
         ):
             for value in _saved(context, call.args[0]):
                 if context.kinds.kind(value) is Kind.NETWORK and _is_plain(value):
-                    new = f"{context.script.words(value)}.state_dict()"
+                    new = f"{context.script.code(value)}.state_dict()"
                     text = fixed(context.script, value, [replaced(value, new)])
-                    problem = f"{context.script.words(value)} is pickled whole, not its weights"
+                    problem = (
+                        f"all of {context.script.code(value)} is pickled, not just its weights"
+                    )
                     yield Mistake(value, problem, text)
     for call in load_calls(context):
         if is_used_as_network(context, call) and (name := _target(context, call)):
@@ -49,27 +51,27 @@ def _saved(context: Context, value: ast.expr) -> list[ast.expr]:
 
 
 def _to_file(context: Context, call: ast.Call) -> bool:
-    """Whether a file is written, not a copy made in memory."""
+    """Whether a file is written, rather than a copy in memory."""
     target = call.args[1] if len(call.args) > 1 else call.args[0]
     return all(last_name(one.node) != "BytesIO" for one in context.values.origins(target))
 
 
 def _is_plain(value: ast.expr) -> bool:
-    """Whether a value is a name as it stands, not a call on it."""
+    """Whether a value is a plain name or attribute, not a call."""
     return isinstance(value, (ast.Name, ast.Attribute)) and last_name(value) != "state_dict"
 
 
 def _target(context: Context, call: ast.Call) -> str:
     statement = context.script.source(call).statement(call)
-    return context.script.words(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    return context.script.code(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
 
 
 def _load_mistake(context: Context, call: ast.Call, name: str) -> Mistake:
     statement = context.script.source(call).statement(call)
     where = keyword(call, "map_location")
-    place = context.script.words(where) if where is not None else '"cpu"'
-    path = context.script.words(call.args[0])
+    place = context.script.code(where) if where is not None else '"cpu"'
+    path = context.script.code(call.args[0])
     load = f"torch.load({path}, map_location={place}, weights_only=True)"
     text = indented(context.script, statement, f"{name}.load_state_dict({load})")
-    problem = f"{name} is unpickled whole; make the network first, then load its weights"
+    problem = f"all of {name} is unpickled; create the network first, then load its weights"
     return Mistake(call, problem, text)
