@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from onsight.doctor import amd, clocks, gpumemory, gpus, smi
+from onsight.doctor import amd, clocks, gpu_memory, gpus, smi
 from onsight.doctor.wheels import install_commands, runs_on, unsupported, wheel_for
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -340,7 +340,7 @@ def test_nothing_but_torch_is_replaced():
 
 def test_memory_of_gpus_and_who_holds_it(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
-    assert gpumemory.check_gpu_memory().state == "ok"
+    assert gpu_memory.check_gpu_memory().state == "ok"
     add_gpu(**{"memory.used": "80000"})
     nvidia_smi.apps = [
         {"pid": "71", "process_name": "/usr/bin/python3", "used_memory": "20480"},
@@ -348,7 +348,7 @@ def test_memory_of_gpus_and_who_holds_it(nvidia_smi, add_gpu, torch_sees):
         {"pid": "73", "process_name": "trainer", "used_memory": "51200"},
         {"pid": str(os.getpid()), "process_name": "onsight", "used_memory": "999"},
     ]
-    line = gpumemory.check_gpu_memory()
+    line = gpu_memory.check_gpu_memory()
     assert line.state == "warning"
     assert "GPU 0 (NVIDIA A100): 79.0 GiB of 80.0 GiB free" in line.said
     assert "GPU 1 (NVIDIA A100): 1.9 GiB of 80.0 GiB free" in line.said
@@ -362,17 +362,17 @@ def test_memory_that_nvidia_smi_does_not_tell_is_asked_of_torch(
     nvidia_smi, add_gpu, torch_sees, monkeypatch
 ):
     add_gpu(**{"memory.total": "[N/A]", "memory.used": "[N/A]"})
-    assert gpumemory.check_gpu_memory() is None
+    assert gpu_memory.check_gpu_memory() is None
     torch_sees(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
-    line = gpumemory.check_gpu_memory()
+    line = gpu_memory.check_gpu_memory()
     assert line.state == "ok"
     assert "cuda:0: 3.0 GiB of 4.0 GiB free" in line.said
 
 
 def test_no_gpu_has_no_memory(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
-    assert gpumemory.check_gpu_memory() is None
+    assert gpu_memory.check_gpu_memory() is None
 
 
 # ---------------------------------------------------------------------- clocks

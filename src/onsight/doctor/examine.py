@@ -7,7 +7,7 @@ from onsight.doctor.clocks import check_clocks, check_gpu_clocks
 from onsight.doctor.cores import check_cores, check_load
 from onsight.doctor.decoding import check_decoding
 from onsight.doctor.disk import check_cache, check_cache_disk, check_output_disk
-from onsight.doctor.gpumemory import check_gpu_memory
+from onsight.doctor.gpu_memory import check_gpu_memory
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.instructions import check_instructions
 from onsight.doctor.limits import check_open_files, check_shared_memory

@@ -6,7 +6,7 @@ from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.gradients import Gradients
 from onsight.explain.reading.loops import BatchLoop, batch_loops
 from onsight.explain.reading.modes import Modes
-from onsight.explain.reading.steploops import step_loops
+from onsight.explain.reading.step_loops import step_loops
 
 
 class Context(Facts):

@@ -7,7 +7,7 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.modes import Modes
 from onsight.explain.reading.source import FUNCTIONS, Function, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _OFF = word_set("no_grad inference_mode set_grad_enabled set_grad_mode")
 _HARMLESS = re.compile(  # contexts that do not affect gradients

@@ -7,8 +7,7 @@ from onsight.explain.reading.constants import UNKNOWN, Constant, Constants
 from onsight.explain.reading.kinds import Kinds
 from onsight.explain.reading.script import Script
 from onsight.explain.reading.values import Values
-from onsight.explain.reading.vocabulary import Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import Kind, word_set
 
 _PLACES = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
 _SIZES = {  # numbers of training and test pictures

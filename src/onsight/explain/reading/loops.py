@@ -16,8 +16,7 @@ from onsight.explain.reading.source import (
     body_nodes,
     own_nodes,
 )
-from onsight.explain.reading.vocabulary import Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import Kind, word_set
 
 _WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"

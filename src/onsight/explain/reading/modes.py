@@ -9,7 +9,7 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.scopes import apart
 from onsight.explain.reading.source import FUNCTIONS, Function, own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 Mode = Literal["train", "eval", "either"]
 

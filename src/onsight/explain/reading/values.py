@@ -8,7 +8,7 @@ from onsight.explain.reading.calls import default, last_name
 from onsight.explain.reading.scopes import ANY, EACH, Binding, Step
 from onsight.explain.reading.script import Definition, Script
 from onsight.explain.reading.source import FUNCTIONS, Function, own_nodes
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 Steps = tuple[Step, ...]
 

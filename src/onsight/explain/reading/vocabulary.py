@@ -3,7 +3,10 @@
 import re
 from enum import Enum
 
-from onsight.explain.reading.wordset import word_set
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a string as a set."""
+    return frozenset(text.split())
 
 
 class Kind(Enum):

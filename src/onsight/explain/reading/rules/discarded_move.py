@@ -7,8 +7,7 @@ from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import indented
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.rule import Mistake, Rule
-from onsight.explain.reading.vocabulary import Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import Kind, word_set
 
 _MOVES = word_set("to cuda cpu half float double bfloat16 long int contiguous")
 _WHY = (

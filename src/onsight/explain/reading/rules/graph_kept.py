@@ -12,8 +12,7 @@ from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.scopes import Binding
 from onsight.explain.reading.source import start_place
 from onsight.explain.reading.values import Origin
-from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind, word_set
 
 _CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")

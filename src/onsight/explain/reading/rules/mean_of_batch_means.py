@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onsight.explain.reading.batchmean import READS, is_mean
+from onsight.explain.reading.batch_mean import READS, is_mean
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import fixed, indented, replaced

@@ -10,7 +10,7 @@ from onsight.explain.reading.fix import indented
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _WHY = (
     "After the first skipped picture, every row of one list is paired with the wrong row of the "

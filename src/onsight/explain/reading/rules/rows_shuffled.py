@@ -12,7 +12,7 @@ from onsight.explain.reading.listing import is_listing, is_sorted_listing
 from onsight.explain.reading.loops import BatchLoop, loop_nodes
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _WHY = (
     "A shuffled loader yields its rows in a different order each time, so predictions are not in "

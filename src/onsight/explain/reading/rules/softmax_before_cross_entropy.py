@@ -16,7 +16,7 @@ from onsight.explain.reading.source import (
     own_nodes,
     start_place,
 )
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _CROSS_ENTROPIES = word_set("CrossEntropyLoss LabelSmoothingCrossEntropy SoftTargetCrossEntropy")
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Softmax2d"})

@@ -10,7 +10,7 @@ from onsight.explain.reading.fix import header
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, Source, own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _READERS = word_set(
     "PIL.Image.open cv2.imread torchvision.io.read_image torchvision.io.decode_image "

@@ -8,7 +8,7 @@ from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.flow import key_of
 from onsight.explain.reading.loops import BatchLoop, Run, network_calls, peeled, trains
 from onsight.explain.reading.source import body_nodes
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _EVALUATES = word_set("argmax item tolist numpy topk eq")  # methods that pass on no gradient
 

@@ -5,8 +5,7 @@ import ast
 from onsight.explain.reading.calls import keyword, last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.values import Origin
-from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind, word_set
 
 READS = word_set("item detach cpu float numpy double to")  # methods that keep the value
 _SHARES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
