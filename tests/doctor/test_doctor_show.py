@@ -1,4 +1,4 @@
-"""What people and programs read, how the command ends, and that no check can break it."""
+"""The printed and the JSON report, the exit code, and that no failing check can break them."""
 
 import io
 import json
@@ -75,11 +75,11 @@ def test_sentences_are_wrapped_and_commands_stay_whole():
     assert all(line.startswith(" " * 11) for line in others[1:-2])
 
 
-def test_brackets_in_what_is_said_are_no_markup():
+def test_brackets_in_a_message_are_not_markup():
     assert "[red]x[/red] [N/A]" in printed(gpus=Line("ok", "[red]x[/red] [N/A]."))
 
 
-def test_colour_is_the_marks_alone():
+def test_only_the_marks_are_coloured():
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
     print_lines({"gpus": BROKEN}, console)
     text = console.file.getvalue()
@@ -130,7 +130,7 @@ def test_a_check_that_fails_is_a_warning_that_names_its_error(checks):
     assert told == ["memory", "gpu_memory", "disk", "gpus"]
 
 
-def test_an_interrupt_is_no_failed_check(checks):
+def test_an_interrupt_is_not_a_failed_check(checks):
     def interrupt():
         raise KeyboardInterrupt
 
@@ -142,7 +142,7 @@ def test_an_interrupt_is_no_failed_check(checks):
 @pytest.mark.parametrize(
     ("lines", "code"), [((FINE, NOTE), 0), ((FINE, SLOW), 0), ((FINE, BROKEN, SLOW), 1)]
 )
-def test_the_command_ends_with_1_on_a_problem_alone(checks, capsys, lines, code):
+def test_the_command_exits_with_1_only_on_a_problem(checks, capsys, lines, code):
     lines = by_number(*lines)
     checks(**lines)
     ended, out, err = run_doctor(capsys)
@@ -155,7 +155,7 @@ def test_the_command_ends_with_1_on_a_problem_alone(checks, capsys, lines, code)
 
 
 @pytest.mark.usefixtures("published")
-def test_a_cpu_only_torch_beside_a_gpu_ends_with_1_and_the_line_to_type(
+def test_a_cpu_only_torch_on_a_gpu_machine_exits_with_1_and_shows_the_command(
     checks, capsys, add_gpu, torch_sees
 ):
     add_gpu()
