@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from onsight.explain.script.items import examine_items
 from onsight.explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explain.tracing.recorder import Recorder
-from onsight.hardware.placement.proof import placement
+from onsight.hardware.placement.placement import placement
 
 _LEAST_READS = 0.5  # a step, to be worth a word
 
