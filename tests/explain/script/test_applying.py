@@ -5,9 +5,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsight.explain.script.applying import Applied
-from onsight.explain.script.trace import Changes
+from onsight.explain.script.hooks import Hooks
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.patches import Patches
+
+
+def install(changes, patches):
+    hooks = Hooks(patches, lambda: False, lambda network: not network.training)
+    for what_if in what_ifs_from(changes):
+        what_if.install(hooks)
+    hooks.install()
 
 
 @pytest.fixture
@@ -16,9 +23,7 @@ def apply():
     patches = Patches()
 
     def put(**changes):
-        applied = Applied(Changes(**changes), lambda: False)
-        applied.install(patches)
-        return applied
+        install(changes, patches)
 
     yield put
     patches.undo()
@@ -189,8 +194,7 @@ def test_everything_is_put_back():
     before = DataLoader.__init__, torch.set_num_threads, torch.optim.SGD.__init__
     threads = torch.get_num_threads()
     patches = Patches()
-    changes = Changes(threads=1, fused=True, workers=1, bf16=True)
-    Applied(changes, lambda: False).install(patches)
+    install({"threads": 1, "fused": True, "workers": 1, "bf16": True}, patches)
     patches.undo()
     assert before == (DataLoader.__init__, torch.set_num_threads, torch.optim.SGD.__init__)
     torch.set_num_threads(threads)

@@ -3,9 +3,9 @@
 import pytest
 
 from onsight.explain.script.causes import find_cause, verdict
-from onsight.explain.script.trace import Changes, ItemFacts, LoaderFacts, Reads, Trace
+from onsight.explain.script.trace import ItemFacts, LoaderFacts, Reads, Trace
 from onsight.explain.script.trials import Tried
-from onsight.explain.script.whatifs import WhatIf
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PHASES
 from onsight.explain.tracing.sites import Site
 
@@ -53,7 +53,7 @@ def item(**facts):
 
 
 def tried(ratio, **changes):
-    return Tried(WhatIf("it", Changes(**changes)), 320 * ratio, ratio, "same")
+    return Tried(tuple(what_ifs_from(changes)), 320 * ratio, ratio, "same")
 
 
 WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
@@ -128,7 +128,8 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     cause = find_cause(seen, [best], cores=2)
     assert verdict(seen, cause, best, 320.0, 1) == (
         "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
-        "in the training process itself; with it it is 2.5x as fast (320 to 800 images/s)."
+        "in the training process itself; with items kept in memory it is 2.5x as fast "
+        "(320 to 800 images/s)."
     )
     assert verdict(seen, cause, None, 320.0, 3).endswith("; none of 3 changes made it 5% faster.")
     assert verdict(seen, cause, None, 320.0, 0).endswith("in the training process itself.")

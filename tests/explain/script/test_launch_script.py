@@ -12,7 +12,7 @@ import pytest
 
 from onsight.errors import ScriptFailed
 from onsight.explain.script.launch import Launcher
-from onsight.explain.script.trace import Changes
+from onsight.explain.script.what_ifs.table import what_ifs_from
 
 SCRIPT = """
 import sys
@@ -69,7 +69,7 @@ def test_a_script_is_seen_and_ended_before_it_can_save(script, monkeypatch):
 
 def test_the_same_seed_gives_the_same_losses_and_a_change_is_made(script):
     runs = launcher(script, "1000000")
-    plain, changed = runs.run(), runs.run(Changes(threads=1, fused=True))
+    plain, changed = runs.run(), runs.run(what_ifs_from({"threads": 1, "fused": True}))
     assert plain.losses == pytest.approx(changed.losses, rel=1e-4)
     assert changed.threads == 1
     assert changed.optimizer.is_fused
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_losses_and_a_change_is_made(script):
 
 def test_a_script_that_ends_early_is_told_from_its_steps(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trace = launcher(script, "300", seconds=100.0).run()
+    trace = launcher(script, "100", seconds=100.0).run()
     assert trace.ended == "script"
     assert trace.steps > 100
 

@@ -14,7 +14,7 @@ from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate
 from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
-from onsight.explain.gain import BETTER, GAIN
+from onsight.explain.gain import combine
 from onsight.explain.own.changes import FlagChange, flag_changes
 from onsight.explain.own.record import StepRecord, record_step
 from onsight.hardware.allocator import keep_freed_memory
@@ -40,6 +40,11 @@ class FlagTried:
     images_per_second: float
     ratio: float
     problem: str = ""
+
+    @property
+    def groups(self) -> set[str]:
+        """The fields that it changes."""
+        return set(self.change.fields)
 
 
 @dataclass(frozen=True)
@@ -150,16 +155,11 @@ class _Bench:
         """Each change alone, then the best together; the best of all if it is faster."""
         changes = flag_changes(self.config, self.prepared, self.prepared.draft(self.config))
         tried = self._time(changes)
-        faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
-        if not faster:
-            return tried, None
-        best = faster[0]
-        for other in faster[1:]:
-            if best.change.fields.keys() & other.change.fields.keys():
-                continue
-            (both,) = self._time([best.change.with_(other.change)])
-            best = both if both.ratio >= BETTER * best.ratio else best
-        return tried, best
+        return tried, combine(tried, self._time_both, len(tried))
+
+    def _time_both(self, best: FlagTried, other: FlagTried) -> FlagTried:
+        (both,) = self._time([best.change.with_(other.change)])
+        return both
 
     def _time(self, changes: list[FlagChange]) -> list[FlagTried]:
         """In turns with the run as it is."""

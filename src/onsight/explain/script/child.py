@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Literal, NoReturn
 
-from onsight.explain.script.applying import Applied
+from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.observed import facts_of
-from onsight.explain.script.rewriting import gate_reads
 from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import Request, Trace
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
 from onsight.explain.tracing.devicetime import DeviceTime
@@ -42,8 +42,7 @@ class ScriptRun:
             _WARM_UP_STEPS,
             self._after_step,
         )
-        self.applied = Applied(request.changes, self._is_in_data)
-        self.applied.is_evaluation = self.recorder.is_evaluation
+        self.hooks = Hooks(self.recorder.patches, self._is_in_data, self.recorder.is_evaluation)
         self.counter: StepCounter | None = None
         self.counted = (0, 0)
         self.attempts = 0
@@ -52,7 +51,9 @@ class ScriptRun:
 
     def run(self) -> NoReturn:
         """Run the script to the end of the window, or its own."""
-        self.applied.install(self.recorder.patches)
+        for what_if in what_ifs_from(self.request.changes):
+            what_if.install(self.hooks)
+        self.hooks.install()
         self.recorder.install()
         limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
         limit.daemon = True
@@ -73,7 +74,7 @@ class ScriptRun:
         if self.recorder.window.stretch():
             trace = facts_of(self.recorder, trace, self.request.is_full and ended != "limit")
             trace.flops, trace.bytes = self.counted
-            trace.notes += self.applied.notes
+            trace.notes += self.hooks.notes
             if trace.device != "cpu":
                 trace.device_phases = self.device_time.seconds()
         write_atomically(self.request.out, trace.model_dump_json().encode())
@@ -82,7 +83,7 @@ class ScriptRun:
     def _execute(self) -> None:
         script = self.request.script
         tree = ast.parse(script.read_bytes(), str(script))
-        names = gate_reads(tree, self.request.changes.rare_reads)
+        names = self.hooks.rewrite(tree)
         main = ModuleType("__main__")
         vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main

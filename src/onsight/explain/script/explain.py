@@ -8,12 +8,13 @@ from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.reading.finding import Finding
 from onsight.explain.reading.read import read_script
-from onsight.explain.script.advice import Advice, Line
-from onsight.explain.script.causes import Cause, find_cause, verdict
+from onsight.explain.script.advice import Line, merged
+from onsight.explain.script.causes import find_cause, verdict
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Trials, Tried
-from onsight.explain.script.whatifs import what_ifs
+from onsight.explain.script.what_ifs.table import in_order, what_ifs_for
+from onsight.explain.script.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.report.console import Reporter
@@ -68,8 +69,8 @@ def explain_script(
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
-    tree = ast.parse(script.read_bytes())
-    wanted = what_ifs(trace, tree, usable_cores()) if try_changes else []
+    seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
+    wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []
     best, rate = None, trace.images_per_second
     if wanted:
@@ -83,7 +84,7 @@ def explain_script(
                 f"the script's own runs differed by {percent(trials.spread)}: ratios nearer to 1 "
                 "than that say little; measure again when the machine is idle"
             )
-    cause = find_cause(trace, tried, usable_cores())
+    cause = find_cause(trace, tried, seen.cores)
     return Explanation(
         script,
         trace,
@@ -91,11 +92,15 @@ def explain_script(
         rate,
         tried,
         best,
-        Advice(trace).lines(best.what_if.changes) if best else [],
+        _lines(trace, best) if best else [],
         cause,
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
+
+
+def _lines(trace: Trace, best: Tried) -> list[Line]:
+    return merged([part for one in in_order(best.what_ifs) for part in one.advice(trace)])
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:

@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
-from onsight.explain.script.trace import Changes, Request, Trace
+from onsight.explain.script.trace import Request, Trace
+from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 _GRACE_SECONDS = 15.0  # after the process should have ended by itself
@@ -28,7 +30,7 @@ class Launcher:
         self.script, self.args = script.resolve(), args
         self.seconds, self.steps, self.limit_seconds = seconds, steps, limit_seconds
 
-    def run(self, changes: Changes | None = None, is_full: bool = False) -> Trace:
+    def run(self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False) -> Trace:
         """What was seen of a run with these changes. Raises ScriptFailed."""
         with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
             request = Request(
@@ -38,12 +40,12 @@ class Launcher:
                 steps=self.steps,
                 limit_seconds=self.limit_seconds,
                 out=Path(folder) / "trace.json",
-                changes=changes or Changes(),
+                changes={one.name: one.value for one in what_ifs},
                 is_full=is_full,
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            code = self._wait(asked, said, _environment(request.changes.short_spin))
+            code = self._wait(asked, said, _environment(what_ifs))
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
             words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
@@ -69,13 +71,13 @@ class Launcher:
                 _end_all(process)
 
 
-def _environment(short_spin: bool) -> dict[str, str]:
+def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
     """The user's own, without what Onsight's command line set for itself."""
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
-    if short_spin:
-        environment[SPIN_VARIABLE] = SHORT_SPIN
+    for what_if in what_ifs:
+        environment |= what_if.environment
     return environment
 
 

@@ -102,11 +102,11 @@ def _table(found: Explanation) -> Table:
 
 def _cells(one: Tried) -> list[str | Text]:
     if one.problem:
-        return [one.what_if.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
+        return [one.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
     style = "green" if one.ratio >= GAIN else ""
     ratio = Text(ratio_words(one.ratio), style=style)
     notes = Text(" ".join([_LOSSES[one.losses], *(f"({note})" for note in one.notes)]))
-    return [one.what_if.name, f"{one.images_per_second:,.0f}", ratio, notes]
+    return [one.name, f"{one.images_per_second:,.0f}", ratio, notes]
 
 
 def _line(line: Line) -> Text:
@@ -128,9 +128,9 @@ def _print_findings(found: Explanation, console: Console) -> None:
 
 def _tried_facts(one: Tried) -> dict[str, Any]:
     return {
-        "name": one.what_if.name,
-        "names": one.what_if.name.split(" + "),
-        "changes": one.what_if.changes.changed(),
+        "name": one.name,
+        "names": [change.label for change in one.what_ifs],
+        "changes": {change.name: change.value for change in one.what_ifs},
         "images_per_second": one.images_per_second or None,
         "ratio": one.ratio or None,
         "losses": one.losses,

@@ -7,43 +7,15 @@ from pydantic import BaseModel
 
 from onsight.explain.tracing.sites import Site
 
-
-class Changes(BaseModel, frozen=True):
-    """What is changed from outside; None or False leaves it as the script has it.
-
-    batch_factor: times the batch size; cache: items (finished), fixed (what comes before
-    their random transforms) or files (decoded); rare_reads:
-    lines of the script whose statement in the training loop runs every 50th step only.
-    """
-
-    workers: int | None = None
-    persistent_workers: bool = False
-    pin_memory: bool = False
-    threads: int | None = None
-    short_spin: bool = False
-    channels_last: bool = False
-    bf16: bool = False
-    fused: bool = False
-    batch_factor: int | None = None
-    cache: Literal["items", "fixed", "files"] | None = None
-    augment_batches: bool = False
-    no_grad: bool = False
-    rare_reads: tuple[int, ...] = ()
-
-    def with_(self, other: "Changes") -> "Changes":
-        """These and another's."""
-        return Changes.model_validate(self.changed() | other.changed())
-
-    def changed(self) -> dict[str, object]:
-        """Only what is changed."""
-        return self.model_dump(exclude_defaults=True)
+Plain = bool | int | str | tuple[int, ...]  # what JSON carries unharmed
 
 
 class Request(BaseModel):
     """One run of a script: what to run, for how long, with what changed, and where to tell it.
 
-    seconds, steps: the most that is measured; limit_seconds: for all, start included; is_full:
-    look at the data set and count the step's work too.
+    seconds, steps: the most that is measured; limit_seconds: for all, start included; changes:
+    what-ifs by name, with their values; is_full: look at the data set and count the step's work
+    too.
     """
 
     script: Path
@@ -52,7 +24,7 @@ class Request(BaseModel):
     steps: int
     limit_seconds: float
     out: Path
-    changes: Changes = Changes()
+    changes: dict[str, Plain] = {}
     is_full: bool = True
 
 
