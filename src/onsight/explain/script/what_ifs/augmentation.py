@@ -1,7 +1,6 @@
 """What if random transforms were applied to whole batches instead of single pictures?"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -15,7 +14,6 @@ from onsight.explain.script.what_ifs.loading import loading_cause, loading_matte
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
-@dataclass(frozen=True)
 class AugmentBatches(WhatIf):
     """One call a batch, in the training process."""
 

@@ -1,7 +1,6 @@
 """What if the network computed in bf16 where autocast allows it?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.report.words import percent
 
 
-@dataclass(frozen=True)
 class Bf16(WhatIf):
     """Autocast around the network; what comes out is fp32 again, as the script expects."""
 

@@ -1,7 +1,6 @@
 """What if work that gives the same result every epoch were done once?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from PIL import Image
@@ -21,7 +20,6 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True)
 class Cache(WhatIf):
     """value: what is kept: finished items, what their random transforms start from, or files."""
 

@@ -1,7 +1,6 @@
 """What if pictures and weights lay in memory with the channels last?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.report.words import percent
 
 
-@dataclass(frozen=True)
 class ChannelsLast(WhatIf):
     """Convolutions are often faster so: NHWC, not NCHW."""
 

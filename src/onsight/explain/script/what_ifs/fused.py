@@ -1,7 +1,6 @@
 """What if the optimizer updated all tensors in one kernel?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from onsight.report.words import percent
 _FUSABLE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
-@dataclass(frozen=True)
 class FusedOptimizer(WhatIf):
     """The same update, with fewer operations to start."""
 

@@ -1,7 +1,6 @@
 """What if evaluation built no graphs for gradients?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.report.words import percent
 
 
-@dataclass(frozen=True)
 class NoGrad(WhatIf):
     """For forwards that no update follows."""
 

@@ -1,7 +1,5 @@
 """What if the loaders kept their workers from one epoch to the next?"""
 
-from dataclasses import dataclass
-
 from onsight.explain.script.advice import Edit, Line, loader_edit
 from onsight.explain.script.hooks import Hooks, LoaderArguments
 from onsight.explain.script.trace import Trace
@@ -9,7 +7,6 @@ from onsight.explain.script.what_ifs.loading import loading_cause
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
-@dataclass(frozen=True)
 class PersistentWorkers(WhatIf):
     """Saves starting them again each epoch, so whole epochs must have been seen."""
 

@@ -1,7 +1,6 @@
 """What if batches were copied to the GPU from pinned memory, without waiting for the copy?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +12,6 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.report.words import percent
 
 
-@dataclass(frozen=True)
 class PinnedMemory(WhatIf):
     """Copies out of pageable memory make the GPU wait."""
 

@@ -1,7 +1,6 @@
 """What if values were read into Python only every so many steps?"""
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.explain.script.advice import Edit, Line
@@ -14,7 +13,6 @@ from onsight.explain.tracing.sites import Site
 _READS = 4  # of values in a step, at least
 
 
-@dataclass(frozen=True)
 class RareReads(WhatIf):
     """value: lines of the script, each in a statement of the training loop that reads values."""
 

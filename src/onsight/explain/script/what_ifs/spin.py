@@ -1,7 +1,6 @@
 """What if OpenMP's threads gave up their core soon while they wait for one another?"""
 
 import os
-from dataclasses import dataclass
 
 from onsight.explain.script.advice import Edit, Line
 from onsight.explain.script.trace import Trace
@@ -10,7 +9,6 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 
-@dataclass(frozen=True)
 class ShortSpin(WhatIf):
     """An environment variable, which torch reads when it is loaded."""
 

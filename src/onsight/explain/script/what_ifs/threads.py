@@ -1,7 +1,5 @@
 """What if the CPU computed with another number of threads?"""
 
-from dataclasses import dataclass
-
 import torch
 
 from onsight.explain.compare.candidates import thread_words
@@ -12,7 +10,6 @@ from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
-@dataclass(frozen=True)
 class Threads(WhatIf):
     """value: how many."""
 

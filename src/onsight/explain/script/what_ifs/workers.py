@@ -1,7 +1,5 @@
 """What if the loaders had another number of worker processes?"""
 
-from dataclasses import dataclass
-
 from onsight.explain.script.advice import Edit, Line, loader_edit
 from onsight.explain.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight.explain.script.trace import Trace
@@ -9,7 +7,6 @@ from onsight.explain.script.what_ifs.loading import loading_cause, loading_matte
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
-@dataclass(frozen=True)
 class Workers(WhatIf):
     """value: how many; with 0 the training process loads the items itself."""
 
