@@ -71,7 +71,7 @@ def test_batch_sizes_by_default_fit_the_pictures():
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
-    [([0], "0 is no batch size"), ([4, 4], "4 twice"), ([4, 98], "more than the 97 training")],
+    [([0], "0 is not a batch size"), ([4, 4], "4 twice"), ([4, 98], "more than the 97 training")],
 )
 def test_batch_sizes_that_are_wrong(sizes, expected):
     with pytest.raises(ConfigError, match=expected):
@@ -81,7 +81,7 @@ def test_batch_sizes_that_are_wrong(sizes, expected):
 def test_batch_sizes_are_read():
     assert read_batch_sizes("4,32, 128") == [4, 32, 128]
     for text in ("4,", "4;32", "4.5", "four"):
-        with pytest.raises(ConfigError, match="whole numbers with commas"):
+        with pytest.raises(ConfigError, match="whole numbers separated by commas"):
             read_batch_sizes(text)
 
 

@@ -112,8 +112,8 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
     plant({"cpu": (0.12e-3, 14e-6, 512), "cuda:0": (0.61e-3, 1.2e-6, 512)})
     comparison = compare(str(bars), make_config({}), (), (4, 64), SilentReporter())
     found = facts(comparison)
-    assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost a step)" in found["verdict"]
-    assert "at batch 64: cuda:0 (1.48x over cpu, by less time a picture)" in found["verdict"]
+    assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost per step)" in found["verdict"]
+    assert "at batch 64: cuda:0 (1.48x over cpu, by less time per picture)" in found["verdict"]
     assert (found["device"], found["best_ratio"]) == ("cuda:0", pytest.approx(1.48, abs=0.01))
     fit = found["fits"]["cuda:0"]
     assert fit["fixed_seconds"] == pytest.approx(0.61e-3)
@@ -188,7 +188,7 @@ def test_a_busy_machine_is_said(bars, plant, capsys, monkeypatch, load, warned):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = make_config({"precision": "fp32", "threads": 1})
     compare(str(bars), config, ["cpu"], (4, 8), Reporter())
-    assert ("machine busy (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
+    assert ("busy with other work (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -197,7 +197,7 @@ def test_any_number_of_devices_fits_80_columns(planted, gpus):
     text = printed(planted(costs, (4, 32, 128, 1024)))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(f" {name}" in text for name in costs)
-    assert text.count("\n       batch") == -(-gpus // 3)
+    assert text.count("\n         batch") == -(-gpus // 3)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,8 @@ def test_any_number_of_devices_fits_80_columns(planted, gpus):
         (["--compare", "cpu,cuda:7"], "no device 'cuda:7' here; there are: cpu"),
         (["--compare", "cpu,cpu"], "--compare names cpu twice"),
         (["--compare", "cpu,"], "no device ''"),
-        (["--batch-sizes", "4,many"], "give whole numbers with commas between"),
-        (["--batch-sizes", "0"], "0 is no batch size"),
+        (["--batch-sizes", "4,many"], "give whole numbers separated by commas"),
+        (["--batch-sizes", "0"], "0 is not a batch size"),
         (["--batch-sizes", "4,500"], "500 is more than the"),
         (["--model", "compcat"], "Did you mean compact"),
         (["--recipe", "fastest"], "no recipe 'fastest'"),

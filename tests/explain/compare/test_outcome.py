@@ -22,13 +22,13 @@ def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(p
     assert found[512].ratio == pytest.approx((0.12e-3 + 512 * 14e-6) / (0.61e-3 + 512 * 1.2e-6))
     said = sentences(comparison)
     assert said[4] == (
-        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is fixed cost, "
-        "0.61 ms whatever the batch, against 0.12 ms"
+        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is a fixed cost, "
+        "0.61 ms for any batch size, against 0.12 ms"
     )
-    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs a picture against 14.0 µs"
+    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs per picture against 14.0 µs"
     assert verdict(comparison) == (
-        "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost a step); "
-        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time a picture)."
+        "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost per step); "
+        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time per picture)."
     )
 
 
@@ -64,7 +64,7 @@ def test_no_winner_within_the_noise(planted):
     slow.rounds, fast.rounds = [1.0, 1.1, 1.2], [1.3, 1.4, 1.1]  # b is faster in the last round
     found = outcomes(comparison)[0]
     assert (set(found.winners), found.rival) == ({"a", "b"}, "")
-    assert sentences(comparison)[4] == "no winner: a and b are level (within the noise, or 2%)"
+    assert sentences(comparison)[4] == "no winner: a and b are level (within the noise or 2%)"
     assert verdict(comparison).startswith("Fastest at batch 4: no clear winner; at batch 32: a (")
 
 
@@ -97,7 +97,7 @@ def test_no_reason_is_given_that_the_fits_contradict(planted):
     comparison = planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES)
     comparison.cells[0].rounds, comparison.cells[1].rounds = [4e-3] * 3, [1e-3] * 3
     comparison.fits.update(planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES).fits)
-    assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not say why"
+    assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not explain it"
     assert verdict(comparison).startswith("Fastest at batch 4: b (4.0x over a); at")
 
 
@@ -106,7 +106,7 @@ def test_a_cell_without_a_figure_loses_only_itself(planted):
     comparison = planted(CPU_AND_GPU, SIZES, problems=problems)
     said = sentences(comparison)
     assert list(said) == [4, 32, 512]
-    assert said[512] == "only cuda:0 was timed; 50% of its step is fixed cost (0.61 ms)"
+    assert said[512] == "only cuda:0 was timed; 50% of its step is a fixed cost (0.61 ms)"
     assert verdict(comparison).endswith("at batch 512: cuda:0, the only one timed.")
 
 

@@ -96,7 +96,7 @@ def test_a_step_that_would_take_too_long_is_not_begun(make_cell, calls):
     cells = [make_cell(A, 4, 1.0), make_cell(B, 4, 0.1), make_cell(A, 32, 8.0)]
     cells.append(make_cell(B, 32, 0.8))
     measure(cells)
-    assert cells[2].problem == "not timed: about 8 s a step"
+    assert cells[2].problem == "not timed: about 8 s per step"
     assert ("a", 32) not in calls
     assert [bool(cell.rounds) for cell in cells] == [True, True, False, True]
 

@@ -122,7 +122,7 @@ def test_waiting_for_data_is_named(bars, plant):
     waits = found.before.phases | {"data": found.before.seconds}
     found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
     assert cause(found) == "loader"
-    assert verdict(found).startswith("Data bound: 100% of the time waits for pictures")
+    assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for pictures")
 
 
 def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hasty, monkeypatch):
@@ -202,7 +202,7 @@ def test_threads_are_as_before(bars):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["demo", "--", "x"], "no Python file"),
+        (["demo", "--", "x"], "not a Python file"),
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),

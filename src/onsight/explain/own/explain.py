@@ -1,4 +1,4 @@
-"""What holds a run of Onsight back, which flag would help, and the proof: applied and timed."""
+"""What holds a run of Onsight back, and which flags would help: each applied and timed."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from onsight.training.prepare import PreparedRun, place
 
 @dataclass(frozen=True)
 class FlagTried:
-    """What other flags gave: ratio to the run as it is, both timed in turns."""
+    """What other flags gave. ratio: to the run as it is, both timed in turns."""
 
     change: FlagChange
     images_per_second: float
@@ -49,7 +49,7 @@ class FlagTried:
 
 @dataclass(frozen=True)
 class OwnExplanation:
-    """All that was found out about a run's step; after: recorded with the best flags applied."""
+    """Everything found out about a run's step. after: recorded with the best flags applied."""
 
     config: Config
     shape: tuple[int, int, int]
@@ -68,9 +68,9 @@ def explain_data(
     try_changes: bool = True,
     reporter: Reporter | None = None,
 ) -> OwnExplanation:
-    """Record the ordinary step of `onsight train DATA` with this config, then try other flags.
+    """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of recorded training. Raises UserError for what the user can fix.
+    seconds: of training to record. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
@@ -96,8 +96,8 @@ def data_of_run(run: Path) -> str:
     model = run / "model.safetensors"
     if not model.is_file():
         raise OutputError(
-            f"{run} holds no finished run: it has no model.safetensors that says what it was "
-            "trained on. Name the DATA instead, with --config for the run's settings"
+            f"{run} is not a finished run: it has no model.safetensors to say what it was trained "
+            "on. Name the DATA instead, with --config for the run's settings"
         )
     return str(load_model_file(model).provenance["data"])
 
@@ -126,7 +126,7 @@ def _prepare(
 
 
 class _Bench:
-    """Times the run's step as it is and with other flags."""
+    """Times the run's step, as it is and with other flags."""
 
     def __init__(
         self, config: Config, prepared: PreparedRun, seconds: float, reporter: Reporter
@@ -162,7 +162,7 @@ class _Bench:
         return both
 
     def _time(self, changes: list[FlagChange]) -> list[FlagTried]:
-        """In turns with the run as it is."""
+        """Time each in turns with the run as it is."""
         cells = [self._cell(FlagChange({})), *map(self._cell, changes)]
         able = [cell for cell in cells if not cell.problem]
         with self.reporter.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:

@@ -10,7 +10,7 @@ from onsight.explain.tracing.sites import Site
 
 @dataclass(frozen=True)
 class Line:
-    """A place in a user's file and what to write there; site: None where it was not found."""
+    """What to write, and at which line of a user's file; site: None if that is unknown."""
 
     site: Site | None
     text: str

@@ -1,4 +1,4 @@
-"""What holds a script back: the cause whose removal gained most, with what was seen of it."""
+"""What holds a script back: the cause whose removal gained most, with the evidence."""
 
 from onsight.explain.compare.words import ratio_words
 from onsight.explain.gain import GAIN
@@ -41,7 +41,7 @@ def _oversubscribed(trace: Trace, cores: int) -> Cause:
 
 
 def _by_phases(trace: Trace) -> Cause:
-    """Where the time goes, when nothing that was tried helps, or nothing was."""
+    """Where the time goes, if nothing was tried or nothing helped."""
     share = {name: seconds / trace.seconds for name, seconds in trace.phases.items()}
     waiting = share["data"]
     compute = sum(share[name] for name in ("forward", "backward", "optimizer", "evaluation"))
@@ -50,7 +50,7 @@ def _by_phases(trace: Trace) -> Cause:
     if trace.pageable_bytes_per_step and share["copy"] > compute:
         return PinnedMemory(True).cause(trace)
     if compute >= share["other"]:
-        return Cause("compute", f"{percent(compute)} of the time the network computes")
+        return Cause("compute", f"{percent(compute)} of the time is the network computing")
     return Cause(
         "other",
         f"{percent(share['other'])} of the time is Python between torch's calls: metrics, "
@@ -59,7 +59,7 @@ def _by_phases(trace: Trace) -> Cause:
 
 
 def verdict(trace: Trace, cause: Cause, best: Tried | None, rate: float, tried: int) -> str:
-    """One sentence: the cause, and what its removal was measured to give."""
+    """One sentence: the cause, and the measured gain of removing it."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
     besides = _besides(trace, cause)
     if best is None:
@@ -72,11 +72,11 @@ def verdict(trace: Trace, cause: Cause, best: Tried | None, rate: float, tried: 
 
 
 def _besides(trace: Trace, cause: Cause) -> str:
-    """A slip that costs memory even where it costs little time."""
+    """A mistake that costs memory even if it costs little time."""
     if not trace.graphs_kept or cause.name == "no-grad":
         return ""
     share = percent(trace.share("evaluation"))
     return (
-        f" Besides, its evaluation ({share} of the time) builds graphs for gradients that nobody "
-        f"asks for, at {trace.graphs_site}."
+        f" Besides, its evaluation ({share} of the time) builds graphs for gradients that are "
+        f"never used, at {trace.graphs_site}."
     )

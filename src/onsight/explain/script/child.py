@@ -1,4 +1,4 @@
-"""The process that runs somebody's script, unchanged on disk, and tells what it saw."""
+"""The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
 
 import ast
 import os
@@ -10,7 +10,7 @@ from types import ModuleType, TracebackType
 from typing import Literal, NoReturn
 
 from onsight.explain.script.hooks import Hooks
-from onsight.explain.script.observed import facts_of
+from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import Request, Trace
 from onsight.explain.script.what_ifs.table import what_ifs_from
@@ -22,9 +22,9 @@ from onsight.explain.tracing.sites import Sites
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
 
-FAILED = 3  # the exit code after the script itself failed
+FAILED = 3  # the exit code if the script itself fails
 _WARM_UP_STEPS = 3
-_COUNTS = 3  # attempts to count a step with no evaluation in it
+_COUNTS = 3  # attempts to count a step without an evaluation in it
 
 
 class ScriptRun:
@@ -50,7 +50,7 @@ class ScriptRun:
         self.first_step_seconds = 0.0
 
     def run(self) -> NoReturn:
-        """Run the script to the end of the window, or its own."""
+        """Run the script until the window closes or the script ends."""
         for what_if in what_ifs_from(self.request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
@@ -68,11 +68,11 @@ class ScriptRun:
         self.finish("script")
 
     def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
-        """Tell what was seen and end the process at once, before the script can save anything."""
+        """Report what was seen and end the process at once, before the script can save anything."""
         self.recorder.undo()
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
         if self.recorder.window.stretch():
-            trace = facts_of(self.recorder, trace, self.request.is_full and ended != "limit")
+            complete(trace, self.recorder, self.request.is_full and ended != "limit")
             trace.flops, trace.bytes = self.counted
             trace.notes += self.hooks.notes
             if trace.device != "cpu":
@@ -108,7 +108,7 @@ class ScriptRun:
         self.counter.open()
 
     def _count(self, recorder: Recorder) -> None:
-        """Take what was counted, unless an evaluation fell between the two steps."""
+        """Keep the counts, unless an evaluation took place between the two steps."""
         assert self.counter
         counted, self.counter = self.counter.close(), None
         if recorder.evaluated == self.evaluated:
@@ -119,16 +119,16 @@ class ScriptRun:
 
 
 def main() -> NoReturn:
-    """Run what the file named on the command line asks for."""
+    """Run the request in the file named on the command line."""
     request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    sys.dont_write_bytecode = True  # nothing of ours goes into the script's folder
+    sys.dont_write_bytecode = True  # writes nothing into the script's folder
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
     ScriptRun(request).run()
 
 
 def _tell_failure(error: BaseException, script: Path) -> None:
-    """The script's own traceback, from its first line on."""
+    """Print the traceback from the script's own first line on."""
     where: TracebackType | None = error.__traceback__
     while where and where.tb_frame.f_code.co_filename != str(script):
         where = where.tb_next

@@ -34,10 +34,11 @@ OnSource = Callable[[ast.Module], dict[str, object]]
 
 
 class Hooks:
-    """What-ifs add their changes here; `install` makes them.
+    """What-ifs register their changes here; `install` makes them.
 
-    is_skipped: says that a call of a module is none of the training loop's; is_evaluation: that
-    no update follows a forward of the network; notes: what could not be changed completely.
+    is_skipped: whether a call of a module now is not one of the training loop; is_evaluation:
+    whether no update follows a forward of the network now; notes: changes that were not possible,
+    or not completely.
     """
 
     def __init__(
@@ -53,26 +54,26 @@ class Hooks:
         self._sources: list[OnSource] = []
 
     def on_loader(self, change: OnLoader) -> None:
-        """Change the arguments of every DataLoader."""
+        """Change the arguments of every DataLoader before it is made."""
         self._loaders.append(change)
 
     def around_network(self, around: Around) -> None:
-        """Call the network through this; the first one added is the outermost."""
+        """Route calls of the network through this; the first one registered is the outermost."""
         self._networks.append(around)
 
     def on_source(self, rewrite: OnSource) -> None:
-        """Rewrite the script's syntax tree; what it returns are names for the script."""
+        """Rewrite the script's syntax tree; returns names that the script then needs."""
         self._sources.append(rewrite)
 
     def install(self) -> None:
-        """From now on."""
+        """Make the changes."""
         if self._loaders:
             self.patches.put(DataLoader, "__init__", self._make_loader(DataLoader.__init__))
         if self._networks:
             RootCalls(self._around, self.is_skipped).install(self.patches)
 
     def rewrite(self, tree: ast.Module) -> dict[str, object]:
-        """Rewrite a script's syntax tree in place; the names that it then needs."""
+        """Rewrite the script's syntax tree in place; returns the names that it then needs."""
         names: dict[str, object] = {}
         for rewrite in self._sources:
             names |= rewrite(tree)
@@ -104,7 +105,7 @@ def _through(around: Around, module: nn.Module, proceed: Callable[..., Any], *ar
 
 
 def set_workers(arguments: LoaderArguments, workers: int) -> None:
-    """Change num_workers; without workers, also what DataLoader would refuse."""
+    """Change num_workers; for 0, also the arguments that DataLoader would then refuse."""
     arguments["num_workers"] = workers
     if workers == 0:
         arguments |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
@@ -112,5 +113,5 @@ def set_workers(arguments: LoaderArguments, workers: int) -> None:
 
 
 def is_drawn(arguments: LoaderArguments) -> bool:
-    """Whether the loader draws its items at random, as loaders for training do."""
+    """Whether the loader draws its items in random order, as loaders for training do."""
     return bool(arguments["shuffle"]) or arguments["sampler"] is not None

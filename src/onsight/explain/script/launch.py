@@ -1,4 +1,4 @@
-"""Starts the process that runs a script, bounds it, and ends all that it began."""
+"""Starts the process that runs a script, limits its time, and ends everything it started."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ from onsight.explain.script.trace import Request, Trace
 from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
-_GRACE_SECONDS = 15.0  # after the process should have ended by itself
-_SHOWN = 4000  # characters of a failed script's last words
+_GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
+_SHOWN = 4000  # last characters of a failed script's output
 
 
 class Launcher:
-    """Runs one script again and again, each time in a fresh process.
+    """Runs one script several times, each time in a fresh process.
 
-    seconds: measured each time; limit_seconds: for each, start included.
+    seconds, steps: to measure in each run, at most; limit_seconds: for each run, from its start.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Launcher:
         self.seconds, self.steps, self.limit_seconds = seconds, steps, limit_seconds
 
     def run(self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False) -> Trace:
-        """What was seen of a run with these changes. Raises ScriptFailed."""
+        """The trace of a run with these changes. Raises ScriptFailed."""
         with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
             request = Request(
                 script=self.script,
@@ -52,7 +52,7 @@ class Launcher:
         raise ScriptFailed(words or f"the script's process ended with {_ending(code)}")
 
     def _wait(self, asked: Path, said: Path, environment: dict[str, str]) -> int | None:
-        """Its exit code, or None where it had to be ended."""
+        """Its exit code, or None if it had to be killed."""
         command = [sys.executable, "-m", "onsight.explain.script.child", str(asked)]
         with said.open("wb") as out:
             process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all its children can be ended with it
+                start_new_session=True,  # so that all its children can be killed with it
             )
             try:
                 return process.wait(self.limit_seconds + _GRACE_SECONDS)
@@ -72,7 +72,7 @@ class Launcher:
 
 
 def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
-    """The user's own, without what Onsight's command line set for itself."""
+    """The user's own, without what Onsight's command line sets for itself."""
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
@@ -82,7 +82,7 @@ def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it started, such as a loader's workers."""
+    """Kill the process and everything that it started, such as a loader's workers."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

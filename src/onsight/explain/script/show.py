@@ -1,4 +1,4 @@
-"""An explained script as people and programs read it."""
+"""Shows an explained script: tables and sentences for people, plain values for programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -26,7 +26,7 @@ _LOSSES = {
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Phases, the verdict, what each change gave, the lines to change, and what reading found."""
+    """Phases, the verdict, what each change gave, the lines to change, and the mistakes found."""
     trace = found.trace
     shape = "x".join(str(side) for side in trace.shape)
     console.print(
@@ -49,14 +49,14 @@ def print_explanation(found: Explanation, console: Console) -> None:
     if found.tried:
         console.print(_table(found))
     if found.best and found.lines:
-        console.print(f"\nTo have {ratio_words(found.best.ratio)} the speed, write")
+        console.print(f"\nFor {ratio_words(found.best.ratio)} the speed, change")
         for line in found.lines:
             console.print(Padding(_line(line), (0, 0, 0, 2)))
     _print_findings(found, console)
 
 
 def facts(found: Explanation) -> dict[str, Any]:
-    """The explanation as plain values: times in seconds, ratios to the script as it is."""
+    """The explanation as plain values: times in seconds, ratios relative to the script as it is."""
     trace, best = found.trace, found.best
     return {
         "verdict": found.verdict,
@@ -89,7 +89,7 @@ def _epochs(count: int) -> str:
 
 def _table(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if, each really run")
+    table.add_column("what if (each one was run)")
     for name in ("images/s", "ratio", "first losses"):
         table.add_column(name, justify="right")
     table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "")

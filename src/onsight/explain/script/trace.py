@@ -1,4 +1,4 @@
-"""What is asked of a script's run, and what was seen of it, as two processes tell each other."""
+"""The messages between two processes: how to run a script, and what was seen of its training."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,15 +7,15 @@ from pydantic import BaseModel
 
 from onsight.explain.tracing.sites import Site
 
-Plain = bool | int | str | tuple[int, ...]  # what JSON carries unharmed
+Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
 class Request(BaseModel):
-    """One run of a script: what to run, for how long, with what changed, and where to tell it.
+    """One run of a script: what to run, for how long, with which changes.
 
-    seconds, steps: the most that is measured; limit_seconds: for all, start included; changes:
-    what-ifs by name, with their values; is_full: look at the data set and count the step's work
-    too.
+    seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
+    where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
+    the data set and count the work of a step.
     """
 
     script: Path
@@ -29,7 +29,7 @@ class Request(BaseModel):
 
 
 class LoaderFacts(BaseModel):
-    """A DataLoader as the script made it."""
+    """A DataLoader as the script creates it."""
 
     site: Site | None
     batch_size: int | None
@@ -41,10 +41,10 @@ class LoaderFacts(BaseModel):
 
 
 class ItemFacts(BaseModel):
-    """What the data set does for one item, measured in one process.
+    """What making one item of the data set costs, measured in one process.
 
-    waiting_share: of the time, without using the processor; transform_share: of the time, in the
-    data set's `transform`.
+    waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
+    the data set's `transform`.
     """
 
     seconds: float
@@ -55,7 +55,7 @@ class ItemFacts(BaseModel):
 
 
 class OptimizerFacts(BaseModel):
-    """The optimizer as the script made it."""
+    """The optimizer as the script creates it."""
 
     name: str
     site: Site | None
@@ -63,7 +63,7 @@ class OptimizerFacts(BaseModel):
 
 
 class Reads(BaseModel):
-    """Values that Python waited for, from one place: the user's lines, innermost first."""
+    """Values that Python waited for at one place. sites: the user's lines, innermost first."""
 
     sites: list[Site]
     per_step: float
@@ -72,9 +72,9 @@ class Reads(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training.
 
-    seconds: of the measured stretch, to which the phases add up; images: trained on in it;
-    evaluated: judged in it; epochs: whole ones, 0 where it is a part of one; ended: by the
-    window, the script or the limit.
+    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
+    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
+    is a part of one.
     """
 
     ended: Literal["window", "script", "limit"]
@@ -110,7 +110,7 @@ class Trace(BaseModel):
 
     @property
     def images_per_second(self) -> float:
-        """Images trained on, evaluation between the epochs included in the time."""
+        """Images trained on per second; the time includes evaluation between the epochs."""
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:

@@ -1,4 +1,4 @@
-"""What-ifs really run, each in a fresh process, and the best of them together."""
+"""Runs the what-ifs, each in a fresh process, and then the best of them together."""
 
 import statistics
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.report.console import Reporter
 
-_TOGETHER = 4  # what-ifs tried beside the best one, at most
+_TOGETHER = 4  # what-ifs combined with the best one, at most
 _TURN = 3  # what-ifs between two runs of the script as it is
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
 
@@ -21,9 +21,9 @@ WhatIfs = tuple[WhatIf, ...]
 
 @dataclass(frozen=True)
 class Tried:
-    """What one or several what-ifs gave: ratio to the script as it is, run before and after.
+    """What one or several what-ifs gave.
 
-    problem: why it could not run, or "".
+    ratio: to the script as it is, run before and after; problem: why there is none, or "".
     """
 
     what_ifs: WhatIfs
@@ -45,7 +45,7 @@ class Tried:
 
 
 class Trials:
-    """Runs what-ifs in turns with the script as it is, and tells how each went."""
+    """Runs what-ifs in turns with the script as it is, and reports each result."""
 
     def __init__(self, launcher: Launcher, plain: Trace, reporter: Reporter) -> None:
         self.launcher, self.reporter = launcher, reporter
@@ -54,7 +54,7 @@ class Trials:
 
     @property
     def rate(self) -> float:
-        """images/s of the script as it is, the median of its runs."""
+        """images/s of the script as it is: the median of its runs."""
         return statistics.median(self.rates)
 
     @property
@@ -63,7 +63,7 @@ class Trials:
         return (max(self.rates) - min(self.rates)) / self.rate
 
     def run(self, what_ifs: list[WhatIf]) -> tuple[list[Tried], Tried | None]:
-        """Each alone, then the best together; the best of all, run twice, if it is faster."""
+        """Try each alone, then the best together. Returns all, and the best if it proves faster."""
         tried: list[Tried] = []
         for start in range(0, len(what_ifs), _TURN):
             tried += self._turn([(one,) for one in what_ifs[start : start + _TURN]])
@@ -71,14 +71,14 @@ class Trials:
         return tried, self._confirm(best) if best else None
 
     def _turn(self, changes: list[WhatIfs]) -> list[Tried]:
-        """Some of them between two runs of the script as it is."""
+        """Run some of them between two runs of the script as it is."""
         tried = [self._try(one) for one in changes]
         level = statistics.mean([self.rates[-1], self._plain_again()])
         return [replace(one, ratio=one.images_per_second / level) for one in tried]
 
     def _plain_again(self) -> float:
         self.rates.append(self.launcher.run().images_per_second)
-        self.reporter.say(f"as it is, again: {self.rates[-1]:,.0f} images/s")
+        self.reporter.say(f"unchanged, again: {self.rates[-1]:,.0f} images/s")
         return self.rates[-1]
 
     def _try(self, what_ifs: WhatIfs) -> Tried:
@@ -102,7 +102,7 @@ class Trials:
         return replace(both, ratio=both.images_per_second / self.rates[-1])
 
     def _confirm(self, best: Tried) -> Tried | None:
-        """Once more beside the script as it is: the luckiest of many runs is too good."""
+        """Run it again beside the script as it is: the best of many runs was also the luckiest."""
         (again,) = self._turn([best.what_ifs])
         if again.problem:
             return best
@@ -114,7 +114,7 @@ class Trials:
 def compare_losses(
     plain: list[float], changed: list[float], what_ifs: WhatIfs, notes: list[str]
 ) -> Losses:
-    """Whether the first losses are the same numbers, or tell of the same training."""
+    """Whether the first losses are the same numbers, or at least show the same training."""
     if notes or not all(one.keeps_batches for one in what_ifs):
         return "not comparable"
     pairs = list(zip(plain, changed, strict=False))

@@ -15,7 +15,7 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
 class AugmentBatches(WhatIf):
-    """One call a batch, in the training process."""
+    """One call for each batch, in the training process."""
 
     name = "augment_batches"
     group = "augmentation"
@@ -34,7 +34,7 @@ class AugmentBatches(WhatIf):
             if augment:
                 moved[id(loader)] = augment
             elif is_drawn(arguments):
-                raise ValueError("the data set has no random transforms that could be moved")
+                raise ValueError("the data set has no random transforms that can be moved")
 
         original = DataLoader.__iter__
 
@@ -52,7 +52,7 @@ class AugmentBatches(WhatIf):
             Line(
                 trace.loader.site,
                 "leave the random transforms out of the data set and call them on the batch: "
-                "images = augment(images) in the training loop, once it is on the device",
+                "images = augment(images) in the training loop, after the copy to the device",
             )
         ]
 

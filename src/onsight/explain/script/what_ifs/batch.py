@@ -9,12 +9,12 @@ from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 _SIZES = (64, 256)  # to try above the script's own
-_LEAST_BATCHES = 8  # in an epoch, that a larger batch must leave
+_LEAST_BATCHES = 8  # per epoch, or a batch is too large
 
 
 @dataclass(frozen=True)
 class LargerBatch(WhatIf):
-    """value: times the script's own batch size; size: what that gives, for the label."""
+    """value: times the script's batch size; size: the result, for the label."""
 
     value: int
     size: int = 0

@@ -15,7 +15,7 @@ from onsight.report.words import percent
 
 
 class Bf16(WhatIf):
-    """Autocast around the network; what comes out is fp32 again, as the script expects."""
+    """Autocast around the network, whose outputs are fp32 again, as the script expects."""
 
     name = "bf16"
     group = "precision"
@@ -42,7 +42,7 @@ class Bf16(WhatIf):
         share = percent(trace.share("forward", "backward"))
         return Cause(
             "precision",
-            f"{share} of the time is arithmetic of forward and backward in {trace.precision}",
+            f"{share} of the time is arithmetic in forward and backward, in {trace.precision}",
         )
 
 

@@ -21,7 +21,7 @@ _LABELS = {
 
 
 class Cache(WhatIf):
-    """value: what is kept: finished items, what their random transforms start from, or files."""
+    """value: what is kept: finished items, items before their random transforms, or files."""
 
     value: Literal["items", "fixed", "files"]
     name = "cache"
@@ -40,14 +40,14 @@ class Cache(WhatIf):
 
     def install(self, hooks: Hooks) -> None:
         files = KeptFiles()
-        kept: dict[int, KeptItems] = {}  # by data set, which two loaders may share
+        kept: dict[int, KeptItems] = {}  # by data set, which loaders can share
         if self.value == "files":
             hooks.patches.put(Image, "open", files.open)
 
         def change(loader: object, arguments: LoaderArguments) -> None:
             dataset = arguments["dataset"]
             if not hasattr(dataset, "__getitem__"):
-                hooks.notes.append("a data set without numbered items cannot be kept")
+                hooks.notes.append("a data set without numbered items cannot be kept in memory")
             elif self.value == "files":
                 files.fill(dataset)
             else:
@@ -75,7 +75,7 @@ class Cache(WhatIf):
             loader_edit(trace, num_workers=0),
             Line(
                 site,
-                "do what is not random once: keep a list of (picture, label) after the fixed "
+                "do only once what is not random: keep a list of (picture, label) after the fixed "
                 "transforms, and let the data set apply the random ones to it",
             ),
         ]
@@ -87,15 +87,15 @@ class Cache(WhatIf):
 def _random_part(dataset: Any) -> Callable[[Any], Any]:
     finish = leave_fixed(base_dataset(dataset))
     if finish is None:
-        raise ValueError("the data set has no list of transforms that could be divided")
+        raise ValueError("the data set has no list of transforms that can be split")
     return finish
 
 
 def _replace_dataset(arguments: LoaderArguments, kept: KeptItems, hooks: Hooks) -> None:
-    set_workers(arguments, 0)  # what one process keeps, others cannot find
+    set_workers(arguments, 0)  # worker processes do not share what one of them keeps
     whole = len(arguments["dataset"])
     arguments["dataset"] = kept
     if not kept.is_whole:
-        hooks.notes.append(f"kept {len(kept):,} of {whole:,} items, drawn by chance")
+        hooks.notes.append(f"kept {len(kept):,} of {whole:,} items, drawn at random")
         if arguments["sampler"] is not None or arguments["batch_sampler"] is not None:
             arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}

@@ -1,4 +1,4 @@
-"""What if pictures and weights lay in memory with the channels last?"""
+"""What if pictures and weights were stored with the channels last?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from onsight.report.words import percent
 
 
 class ChannelsLast(WhatIf):
-    """Convolutions are often faster so: NHWC, not NCHW."""
+    """Convolutions are often faster in NHWC than in NCHW."""
 
     name = "channels_last"
     group = "memory_format"
@@ -49,7 +49,8 @@ class ChannelsLast(WhatIf):
     def cause(self, trace: Trace) -> Cause:
         share = trace.share("forward", "backward")
         return Cause(
-            "memory_format", f"{percent(share)} of the time is forward and backward, channels first"
+            "memory_format",
+            f"{percent(share)} of the time is forward and backward with channels first",
         )
 
 

@@ -15,7 +15,7 @@ _FUSABLE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 class FusedOptimizer(WhatIf):
-    """The same update, with fewer operations to start."""
+    """The same update in fewer operations."""
 
     name = "fused"
     group = "optimizer"

@@ -1,4 +1,4 @@
-"""What the what-ifs about loading share: when they are worth trying, and what they reveal."""
+"""What the what-ifs about loading share: when they are worth trying, and the causes they show."""
 
 from onsight.explain.compare.words import step_times
 from onsight.explain.script.trace import Trace
@@ -6,20 +6,20 @@ from onsight.explain.script.what_ifs.what_if import Cause
 from onsight.report.words import percent
 
 _LEAST_WAIT = 0.05  # of the time, for the loader to be worth a change
-_HALF, _MOST = 0.5, 2 / 3  # of an item's time: what it is then named after
+_HALF, _MOST = 0.5, 2 / 3  # of an item's time, for waiting or transforms to be the cause
 
-LOADING = ("loader", "augmentation")  # their groups
+LOADING = ("loader", "augmentation")  # the groups of these what-ifs
 
 
 def loading_matters(trace: Trace) -> bool:
-    """Whether the script waits for its loader, or keeps workers busy for it."""
+    """Whether the script waits for its loader, or has workers."""
     if trace.loader is None:
         return False
     return trace.share("data") >= _LEAST_WAIT or trace.loader.workers > 0
 
 
 def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
-    """What makes loading slow. is_repeated: it helped not to repeat the same work each epoch."""
+    """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
     waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"
     item, loader = trace.item, trace.loader
     if item is None or loader is None:
@@ -35,7 +35,7 @@ def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
         return Cause(
             "augmentation",
             f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
-            "random transforms, one picture after the other",
+            "random transforms, one picture at a time",
         )
     if item.transform_share > _MOST:
         return Cause(

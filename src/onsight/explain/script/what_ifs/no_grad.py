@@ -14,7 +14,7 @@ from onsight.report.words import percent
 
 
 class NoGrad(WhatIf):
-    """For forwards that no update follows."""
+    """For every forward that no update follows."""
 
     name = "no_grad"
     group = "evaluation"
@@ -40,5 +40,5 @@ class NoGrad(WhatIf):
         return Cause(
             "no-grad",
             f"{percent(trace.share('evaluation'))} of the time is evaluation, which builds graphs "
-            f"for gradients that nobody asks for, at {trace.graphs_site}",
+            f"for gradients that are never used, at {trace.graphs_site}",
         )

@@ -8,7 +8,7 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 
 
 class PersistentWorkers(WhatIf):
-    """Saves starting them again each epoch, so whole epochs must have been seen."""
+    """Avoids starting them again in every epoch; shows only if whole epochs are measured."""
 
     name = "persistent_workers"
     group = "loader"

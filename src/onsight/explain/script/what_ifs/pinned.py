@@ -13,7 +13,7 @@ from onsight.report.words import percent
 
 
 class PinnedMemory(WhatIf):
-    """Copies out of pageable memory make the GPU wait."""
+    """The GPU has to wait for copies from pageable memory."""
 
     name = "pin_memory"
     group = "pinning"
@@ -42,7 +42,7 @@ class PinnedMemory(WhatIf):
         return Cause(
             "pageable-copy",
             f"{percent(trace.share('copy'))} of the time is copying to the device, about "
-            f"{each:,.1f} MB a step from pageable memory, which the device must wait for",
+            f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
         )
 
 

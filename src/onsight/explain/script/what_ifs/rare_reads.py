@@ -10,11 +10,11 @@ from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.explain.tracing.sites import Site
 
-_READS = 4  # of values in a step, at least
+_READS = 4  # per step, at least
 
 
 class RareReads(WhatIf):
-    """value: lines of the script, each in a statement of the training loop that reads values."""
+    """value: lines of the script, each in a statement of its training loop that reads values."""
 
     value: tuple[int, ...]
     name = "rare_reads"
@@ -43,14 +43,12 @@ class RareReads(WhatIf):
         return [
             Line(
                 Site(file=file, line=first),
-                f"if step % {EVERY_STEPS} == 0:  # around this statement{until}; or add up on the "
-                "device and read once an epoch",
+                f"if step % {EVERY_STEPS} == 0:  # around this statement{until}; or sum up on the "
+                "device and read once per epoch",
             )
         ]
 
     def cause(self, trace: Trace) -> Cause:
         reads = max(trace.reads, key=lambda one: one.per_step)
-        return Cause(
-            "sync",
-            f"{reads.per_step:,.0f} times a step a value is read into Python, at {reads.sites[0]}",
-        )
+        often = f"{reads.per_step:,.0f} times per step"
+        return Cause("sync", f"a value is read into Python {often}, at {reads.sites[0]}")

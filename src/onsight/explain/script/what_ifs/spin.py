@@ -1,4 +1,4 @@
-"""What if OpenMP's threads gave up their core soon while they wait for one another?"""
+"""What if waiting OpenMP threads gave up their cores sooner?"""
 
 import os
 
@@ -10,7 +10,7 @@ from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 
 class ShortSpin(WhatIf):
-    """An environment variable, which torch reads when it is loaded."""
+    """Set by an environment variable that is read when torch is loaded."""
 
     name = "short_spin"
     group = "threads"
@@ -19,7 +19,7 @@ class ShortSpin(WhatIf):
     @classmethod
     def worth_trying(cls, seen: Seen) -> list[WhatIf]:
         is_several = seen.trace.device == "cpu" and seen.trace.threads > 1
-        is_free = os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN  # not the user's choice
+        is_free = os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN  # not chosen by the user
         return [cls(True)] if is_several and is_free else []
 
     @property

@@ -1,4 +1,4 @@
-"""Every what-if, in the order in which they are tried, applied and advised."""
+"""All what-ifs, in the order in which they are tried, applied and advised."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ from onsight.explain.script.what_ifs.workers import Workers
 TABLE: tuple[type[WhatIf], ...] = (
     Workers,
     PersistentWorkers,
-    AugmentBatches,  # before the cache, which then keeps items without their augmentation
+    AugmentBatches,  # before Cache, which then finds items without augmentation
     Cache,
     PinnedMemory,
     LargerBatch,

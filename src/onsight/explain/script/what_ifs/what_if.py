@@ -1,4 +1,4 @@
-"""A what-if: one thing changed in a script from outside, and everything that belongs to it."""
+"""A what-if: one thing changed in a script from outside, and everything about that change."""
 
 import ast
 from abc import ABC, abstractmethod
@@ -32,8 +32,8 @@ class WhatIf(ABC):
     """One change. A subclass is a kind of change, an object one value of it.
 
     value: plain, because it is sent to the process that runs the script; name: of the kind, in
-    --json and between the processes; group: only one what-if of a group is applied at a time;
-    keeps_batches: whether a step still trains on the same pictures, so that losses compare.
+    that message and in --json; group: only one what-if of a group is applied at a time;
+    keeps_batches: whether each step still trains on the same pictures, so that losses compare.
     """
 
     value: Any
@@ -56,12 +56,12 @@ class WhatIf(ABC):
         """Environment variables for the process that runs the script."""
         return {}
 
-    def install(self, hooks: Hooks) -> None:  # noqa: B027  (environment may be all it changes)
+    def install(self, hooks: Hooks) -> None:  # noqa: B027 (a what-if can change the environment only)
         """Make the change, in the process that runs the script, before it starts."""
 
     @abstractmethod
     def advice(self, trace: Trace) -> list[Edit | Line]:
-        """How to make the change in the script itself."""
+        """The same change as lines of the script."""
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
