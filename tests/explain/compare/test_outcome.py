@@ -1,4 +1,4 @@
-"""Oracle: the costs that were planted are the reasons that are given."""
+"""Oracle: the reasons given are the costs that were planted."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def sentences(comparison):
     return {one.batch_size: sentence(comparison, one) for one in outcomes(comparison)}
 
 
-def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(planted):
+def test_fixed_cost_decides_small_batches_and_cost_per_picture_large_ones(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     found = {one.batch_size: one for one in outcomes(comparison)}
     assert (found[4].winners, found[4].rival, found[4].cause) == (("cpu",), "cuda:0", "fixed")
@@ -32,7 +32,7 @@ def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(p
     )
 
 
-def test_where_they_cross(planted):
+def test_the_crossover_is_reported(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     assert crossovers(comparison) == [Crossover(39, "cpu", "cuda:0")]
     assert "cuda:0 overtakes cpu at about batch 39" in crossing(crossovers(comparison)[0])
@@ -40,17 +40,17 @@ def test_where_they_cross(planted):
     assert crossovers(reversed_order) == [Crossover(39, "cpu", "cuda:0")]
 
 
-def test_no_crossing_that_the_measured_steps_do_not_bear_out(planted):
+def test_no_crossover_that_the_measured_steps_contradict(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     middle = [cell for cell in comparison.cells if cell.batch_size == 128]
-    middle[0].rounds, middle[1].rounds = [0.6e-3] * 3, [0.7e-3] * 3  # the cpu is quicker here
-    comparison.fits.update(planted(CPU_AND_GPU, SIZES).fits)  # the lines stay as they were
+    middle[0].rounds, middle[1].rounds = [0.6e-3] * 3, [0.7e-3] * 3  # the cpu is faster here
+    comparison.fits.update(planted(CPU_AND_GPU, SIZES).fits)  # the lines stay the same
     assert crossovers(comparison) == []
 
 
-def test_no_crossing_of_lines_that_fit_badly(planted, monkeypatch):
+def test_no_crossover_of_lines_that_fit_badly(planted, monkeypatch):
     comparison = planted(CPU_AND_GPU, SIZES)
-    comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, still the faster one there
+    comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, where it is still faster
     assert comparison.fits["cuda:0"].miss > 0.25
     assert crossovers(comparison) == []
     assert ": about 9" in sentences(comparison)[4]
@@ -68,13 +68,13 @@ def test_no_winner_within_the_noise(planted):
     assert verdict(comparison).startswith("Fastest at batch 4: no clear winner; at batch 32: a (")
 
 
-def test_a_lead_of_one_percent_is_none_however_sure(planted):
+def test_a_lead_of_one_percent_does_not_count_however_certain(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.01e-3, 0)}, (4, 32))
     assert [one.rival for one in outcomes(comparison)] == ["", ""]
     assert crossovers(comparison) == []
 
 
-def test_noise_that_hits_all_alike_hides_no_winner(planted):
+def test_noise_common_to_all_hides_no_winner(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.1e-3, 0)}, (4, 32), noise=(1, 3, 2, 5, 1.5))
     assert [one.winners for one in outcomes(comparison)] == [("a",), ("a",)]
 
@@ -101,7 +101,7 @@ def test_no_reason_is_given_that_the_fits_contradict(planted):
     assert verdict(comparison).startswith("Fastest at batch 4: b (4.0x over a); at")
 
 
-def test_a_cell_without_a_figure_loses_only_itself(planted):
+def test_a_cell_without_a_measurement_affects_no_other(planted):
     problems = {("cpu", 512): "out of memory", ("cuda:0", 128): "x", ("cpu", 128): "x"}
     comparison = planted(CPU_AND_GPU, SIZES, problems=problems)
     said = sentences(comparison)
@@ -110,7 +110,7 @@ def test_a_cell_without_a_figure_loses_only_itself(planted):
     assert verdict(comparison).endswith("at batch 512: cuda:0, the only one timed.")
 
 
-def test_one_figure_alone_has_no_fit(planted):
+def test_a_single_measurement_has_no_fit(planted):
     comparison = planted({"cpu": (1e-3, 0)}, (4,))
     assert sentences(comparison) == {4: "only cpu was timed"}
     nothing = planted({"cpu": (1e-3, 0)}, (4,), problems={("cpu", 4): "out of memory"})

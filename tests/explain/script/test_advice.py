@@ -85,7 +85,7 @@ def test_a_change_becomes_a_line_of_the_script(lines, changes, line, text):
     assert (found.site.line, found.text) == (line, text)
 
 
-def test_a_statement_that_reads_is_named_from_its_first_line_to_its_last(lines):
+def test_a_statement_that_reads_is_given_with_its_first_and_last_line(lines):
     (found,) = lines(rare_reads=(14,))
     assert found.site.line == 13
     assert "if step % 50 == 0:" in found.text
@@ -98,8 +98,8 @@ def test_several_changes_give_several_lines(lines):
     assert found[0].site is None
 
 
-def test_a_list_of_items_is_a_data_set_that_loads():
-    """What the advice writes is what torch takes."""
+def test_a_loader_takes_a_list_of_items():
+    """The advised line works in torch."""
     from torch.utils.data import DataLoader
 
     train_set = [(1.0, 0), (2.0, 1)]

@@ -1,4 +1,4 @@
-"""The cause that is named for planted traces and what-ifs."""
+"""The cause found for planted traces and what-ifs."""
 
 import pytest
 
@@ -103,16 +103,16 @@ def test_the_change_that_gained_most_names_the_cause(facts, what_if, cause):
         ({"copy": 0.8, "forward": 0.2}, "pageable-copy"),
     ],
 )
-def test_where_nothing_helped_the_largest_phase_is_named(facts, cause):
+def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
     assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
 
 
-def test_many_workers_are_no_fault_where_fewer_do_not_help():
+def test_many_workers_are_not_the_cause_if_fewer_do_not_help():
     found = find_cause(trace(workers=8, item=item(), **WAITS), [tried(3.0, cache="items")], 2)
     assert found.name == "loader"
 
 
-def test_an_evaluation_that_builds_graphs_is_told_beside_a_larger_cause():
+def test_an_evaluation_that_builds_graphs_is_mentioned_beside_a_larger_cause():
     seen = trace(evaluation=0.5, forward=0.5)
     best = tried(2.0, channels_last=True)
     cause = find_cause(seen, [best], cores=2)

@@ -1,4 +1,4 @@
-"""Which what-ifs are kept together, with a launcher whose speeds are planted."""
+"""Which what-ifs are combined, with a launcher whose speeds are planted."""
 
 import pytest
 
@@ -39,20 +39,20 @@ def run(factors, fails=()):
     return launcher, tried, best
 
 
-def test_the_best_changes_are_kept_together():
+def test_the_best_changes_are_combined():
     _, tried, best = run({"threads": 1.5, "bf16": 2.0, "fused": 1.01})
     assert [round(one.ratio, 2) for one in tried] == [1.5, 2.0, 1.01]
     assert best.name == "bf16 autocast + 1 thread"
     assert best.ratio == pytest.approx(3.0)
 
 
-def test_of_one_kind_only_the_best_is_taken():
+def test_only_the_best_of_a_group_is_taken():
     launcher, _, best = run({"workers": 1.5, "cache": 3.0})
     assert best.name == "items kept in memory"
     assert {"workers", "cache"} not in launcher.asked
 
 
-def test_what_adds_nothing_stays_out():
+def test_a_change_that_adds_nothing_is_left_out():
     class Saturated(Planted):
         def run(self, what_ifs=(), is_full=False):
             trace = super().run(what_ifs)
@@ -65,7 +65,7 @@ def test_what_adds_nothing_stays_out():
     assert best.name == "bf16 autocast"
 
 
-def test_a_change_that_fails_is_told_with_the_script_s_last_word_and_the_others_go_on():
+def test_a_failing_change_is_reported_with_the_last_line_and_the_others_continue():
     _, tried, best = run({"bf16": 1.0, "threads": 1.5}, fails=["bf16"])
     assert tried[0].problem == "ValueError: planted"
     assert best.name == "1 thread"
@@ -83,7 +83,7 @@ def test_losses_are_compared(factor, expected):
     assert compare_losses(LOSSES, changed, what_ifs_from({"threads": 1}), []) == expected
 
 
-def test_losses_of_other_batches_are_not_compared():
+def test_losses_of_different_batches_are_not_compared():
     assert (
         compare_losses(LOSSES, LOSSES, what_ifs_from({"batch_factor": 4}), []) == "not comparable"
     )

@@ -1,4 +1,4 @@
-"""A script as it was seen, and what-ifs in force until a test ends."""
+"""A script as it was traced, and what-ifs in force until a test ends."""
 
 import ast
 
@@ -19,7 +19,7 @@ SITE = Site(file="/home/user/train.py", line=7)
 
 @pytest.fixture
 def seen():
-    """A function that gives a script on the CPU, with other facts on request."""
+    """A function that returns a script traced on the CPU; any of its facts can be changed."""
 
     def make(source="", loader=None, item=None, waits=0.5, **facts):
         plain = {
@@ -56,7 +56,7 @@ def seen():
 
 @pytest.fixture
 def apply():
-    """A function that puts what-ifs in force, by name and value, and gives their hooks."""
+    """A function that puts what-ifs in force, by name and value, and returns the hooks."""
     patches, threads = Patches(), torch.get_num_threads()
 
     def put(**changes):
@@ -73,7 +73,7 @@ def apply():
 
 @pytest.fixture
 def numbers():
-    """A function that gives a data set of so many numbers."""
+    """A function that returns a data set of so many numbers."""
 
     def make(count=64):
         return TensorDataset(torch.arange(float(count)).view(-1, 1), torch.zeros(count))

@@ -10,7 +10,7 @@ from onsight.explain.script.what_ifs.augmentation import AugmentBatches
 
 
 @pytest.mark.parametrize(("is_random", "count"), [(True, 1), (False, 0)])
-def test_tried_where_items_are_random(seen, is_random, count):
+def test_tried_if_items_are_random(seen, is_random, count):
     assert len(AugmentBatches.worth_trying(seen(item={"is_random": is_random}))) == count
 
 
@@ -35,10 +35,10 @@ def test_random_transforms_move_to_the_batch(apply, others):
     dataset = Pictures()
     (images,) = [x for x, _ in DataLoader(dataset, 4)]
     assert torch.equal(images, expected)
-    assert not torch.equal(dataset[0][0], expected[0])  # the item itself is not flipped any more
+    assert not torch.equal(dataset[0][0], expected[0])  # the item itself is no longer flipped
 
 
-def test_a_set_without_transforms_says_that_nothing_could_be_moved(apply, numbers):
+def test_a_data_set_without_random_transforms_is_refused(apply, numbers):
     apply(augment_batches=True)
     with pytest.raises(ValueError, match="the data set has no random transforms"):
         DataLoader(numbers(), 4, shuffle=True)

@@ -15,12 +15,12 @@ from onsight.explain.script.what_ifs.batch import LargerBatch
         ({"batch_size": None}, []),
     ],
 )
-def test_tried_where_enough_batches_remain(seen, loader, labels):
+def test_tried_if_enough_batches_remain(seen, loader, labels):
     found = LargerBatch.worth_trying(seen(loader=loader))
     assert [one.label for one in found] == labels
 
 
-def test_for_training_alone(apply, numbers):
+def test_only_training_loaders_get_it(apply, numbers):
     apply(batch_factor=4)
     assert DataLoader(numbers(), 4, shuffle=True).batch_size == 16
     assert DataLoader(numbers(), 4).batch_size == 4

@@ -13,7 +13,7 @@ def test_tried_on_fp32(seen, precision, count):
 
 
 @pytest.mark.parametrize("others", [{}, {"channels_last": True, "no_grad": True}])
-def test_it_computes_in_bf16_and_hands_back_fp32(apply, others):
+def test_it_computes_in_bf16_and_returns_fp32(apply, others):
     computed = []
 
     class Net(nn.Module):

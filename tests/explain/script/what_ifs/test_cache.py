@@ -1,4 +1,4 @@
-"""Work done once and kept."""
+"""Work that is done once and kept."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from onsight.explain.script.what_ifs.cache import Cache
     ("is_random", "waits", "values"),
     [(False, 0.5, ["items"]), (True, 0.5, ["files", "fixed"]), (False, 0.0, [])],
 )
-def test_what_is_tried_depends_on_chance(seen, is_random, waits, values):
+def test_random_items_are_not_kept_whole(seen, is_random, waits, values):
     found = Cache.worth_trying(seen(item={"is_random": is_random}, waits=waits))
     assert [one.value for one in found] == values
 
@@ -28,7 +28,7 @@ def test_kept_items_come_in_the_same_order(apply, numbers):
     assert order() == expected
 
 
-def test_fixed_transforms_are_done_once_and_the_random_ones_draw_as_before(apply):
+def test_fixed_transforms_run_once_and_random_ones_draw_the_same_numbers(apply):
     made = []
 
     class Fixed:
@@ -62,7 +62,7 @@ def test_fixed_transforms_are_done_once_and_the_random_ones_draw_as_before(apply
     assert len(made) == 6
 
 
-def test_a_set_without_transforms_says_that_nothing_could_be_divided(apply, numbers):
+def test_a_data_set_without_transforms_is_refused(apply, numbers):
     apply(cache="fixed")
     with pytest.raises(ValueError, match="the data set has no list of transforms"):
         DataLoader(numbers(), 4, shuffle=True)

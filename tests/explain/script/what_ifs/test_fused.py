@@ -11,7 +11,7 @@ from onsight.explain.script.what_ifs.fused import FusedOptimizer
 @pytest.mark.parametrize(
     ("name", "is_fused", "count"), [("SGD", False, 1), ("SGD", True, 0), ("LBFGS", False, 0)]
 )
-def test_tried_where_torch_has_a_fused_one(seen, name, is_fused, count):
+def test_tried_if_torch_has_a_fused_one(seen, name, is_fused, count):
     optimizer = OptimizerFacts(name=name, site=None, is_fused=is_fused)
     assert len(FusedOptimizer.worth_trying(seen(optimizer=optimizer))) == count
 

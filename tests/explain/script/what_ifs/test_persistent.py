@@ -1,4 +1,4 @@
-"""Workers that stay."""
+"""Workers that are kept between epochs."""
 
 import pytest
 from torch.utils.data import DataLoader
@@ -15,7 +15,7 @@ from onsight.explain.script.what_ifs.persistent import PersistentWorkers
         ({"workers": 2, "is_persistent": True}, 3, 0),
     ],
 )
-def test_tried_where_they_were_started_again(seen, loader, epochs, count):
+def test_tried_if_workers_are_started_in_every_epoch(seen, loader, epochs, count):
     assert len(PersistentWorkers.worth_trying(seen(loader=loader, epochs=epochs))) == count
 
 

@@ -1,4 +1,4 @@
-"""Pinned memory; that it is faster only a GPU can show."""
+"""Pinned memory (only a GPU can show that it is faster)."""
 
 import pytest
 import torch

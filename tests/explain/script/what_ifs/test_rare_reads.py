@@ -18,13 +18,13 @@ for x, y in loader:
 
 
 @pytest.mark.parametrize(("per_step", "line", "lines"), [(8, 6, [(6,)]), (1, 6, []), (8, 3, [])])
-def test_tried_where_a_statement_reads_often_and_can_wait(seen, per_step, line, lines):
+def test_tried_if_a_statement_reads_often_and_can_wait(seen, per_step, line, lines):
     reads = [Reads(sites=[Site(file="train.py", line=line)], per_step=per_step)]
     found = RareReads.worth_trying(seen(LOOP, reads=reads))
     assert [one.value for one in found] == lines
 
 
-def test_the_statement_runs_at_every_fiftieth_step_alone(apply):
+def test_the_statement_runs_in_every_fiftieth_step_only(apply):
     read = []
 
     class Loss(list):

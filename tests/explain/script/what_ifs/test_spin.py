@@ -10,7 +10,7 @@ from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
     ("threads", "variable", "count"),
     [(2, None, 1), (2, SHORT_SPIN, 1), (2, "77", 0), (1, None, 0)],
 )
-def test_tried_where_several_threads_compute_and_the_user_chose_nothing(
+def test_tried_if_several_threads_compute_and_the_user_chose_nothing(
     seen, monkeypatch, threads, variable, count
 ):
     if variable:

@@ -1,4 +1,4 @@
-"""All what-ifs together: their names, their order, and torch as it was when they are undone."""
+"""All what-ifs together: names, order, and torch restored afterwards."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ from onsight.explain.script.trace import Request
 from onsight.explain.script.what_ifs.table import TABLE, what_ifs_for, what_ifs_from
 
 
-def test_every_name_is_of_one_what_if_alone():
+def test_names_are_unique():
     names = [kind.name for kind in TABLE]
     assert len(set(names)) == len(names)
 
 
-def test_names_and_values_survive_the_way_to_another_process():
+def test_names_and_values_survive_json():
     changes = {"rare_reads": (3, 9), "cache": "items", "bf16": True, "workers": 1}
     request = Request(
         script="train.py", args=[], seconds=1, steps=1, limit_seconds=1, out="out", changes=changes
@@ -23,14 +23,14 @@ def test_names_and_values_survive_the_way_to_another_process():
     assert type(read.changes["workers"]) is int
 
 
-def test_they_are_made_in_the_order_of_the_table():
+def test_what_ifs_are_made_in_the_order_of_the_table():
     made = what_ifs_from({"bf16": True, "cache": "fixed", "augment_batches": True})
     assert [one.name for one in made] == ["augment_batches", "cache", "bf16"]
     with pytest.raises(KeyError):
         what_ifs_from({"magic": True})
 
 
-def test_what_is_tried_on_a_plain_script(seen):
+def test_what_is_tried_for_a_plain_script(seen):
     labels = [one.label for one in what_ifs_for(seen(shape=[3, 32, 32]))]
     assert labels == [
         "1 worker",
@@ -46,7 +46,7 @@ def test_what_is_tried_on_a_plain_script(seen):
     ]
 
 
-def test_everything_is_put_back(apply):
+def test_everything_is_restored(apply):
     before = DataLoader.__init__, torch.set_num_threads, torch.optim.SGD.__init__
     hooks = apply(threads=1, fused=True, workers=1, bf16=True)
     assert before[0] is not DataLoader.__init__

@@ -10,7 +10,7 @@ from onsight.explain.script.what_ifs.workers import Workers
     ("loader", "waits", "counts"),
     [({"workers": 0}, 0.5, [1, 2, 4]), ({"workers": 2}, 0.0, [0, 1, 4]), ({"workers": 0}, 0.0, [])],
 )
-def test_tried_where_the_script_waits_or_has_workers(seen, loader, waits, counts):
+def test_tried_if_the_script_waits_or_has_workers(seen, loader, waits, counts):
     found = Workers.worth_trying(seen(loader=loader, waits=waits))
     assert [one.value for one in found] == counts
 
