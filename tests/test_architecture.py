@@ -2,7 +2,10 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "onsight"
@@ -29,3 +32,25 @@ def test_no_pickle_and_no_unsafe_loading_in_the_package():
             path.name != "restricted_unpickler.py"
         ):  # reads the pickles of CIFAR without running anything
             assert not re.search(r"^\s*(import|from) pickle", text, re.MULTILINE)
+
+
+def test_the_layers_drawn_are_the_layers_enforced():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = [re.split(r"  +", line)[0] for line in page.split("```")[1].strip().splitlines()]
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    enforced = contract["tool"]["importlinter"]["contracts"][0]["layers"]
+    words = [re.findall(r"\w+", line.replace("onsight.", "")) for line in enforced]
+    assert re.findall(r"\w+", " ".join(drawn)) == [word for line in words for word in line]
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/decisions.md", "CONTRIBUTING.md"])
+def test_the_places_that_are_named_exist(page):
+    named = re.findall(r"`([\w./<>-]+)`", (ROOT / page).read_text(encoding="utf-8"))
+    places = [one for one in named if "/" in one and "<" not in one and "NAME" not in one]
+    missing = []
+    for place in places:
+        inner = [PACKAGE / name for name in ("training", "explain", "explain/script")]
+        roots = (ROOT, PACKAGE, *inner, ROOT / "tests/explain/reading")
+        exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
+        missing += [] if exists else [place]
+    assert not missing
