@@ -14,7 +14,7 @@ from torch import nn
 
 import onsight
 from onsight.cli import main
-from onsight.errors import ConfigError, DataError, ModelError, PictureError
+from onsight.errors import ConfigError, DataError, ModelError, OutputError, PictureError
 from onsight.report.console import SilentReporter
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -176,6 +176,11 @@ def test_evaluation_refuses_pictures_it_was_trained_on(run, bars, tmp_path):
             target.write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="used to train this model"):
         onsight.evaluate(run.path, trained_on)
+
+
+def test_evaluation_checks_where_it_will_write_before_it_works(run, tmp_path):
+    with pytest.raises(OutputError, match="is a folder"):
+        onsight.evaluate(run.path, tmp_path / "missing", csv=tmp_path)
 
 
 def test_evaluation_goes_by_class_names_not_numbers(run, bars, tmp_path):

@@ -344,7 +344,7 @@ def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_no_held_out_picture_claims_nothing(tmp_path: Path) -> None:
     text = said(read(make_run(tmp_path, images=0))[1])
-    assert "There are no held-out pictures, so nobody knows" in text
+    assert "There are no held-out pictures, so the accuracy of this" in text
     assert "accuracy unknown, n = 0" in text
     assert "There are no held-out pictures, so no mistakes are known." in text
     assert "expect an accuracy" not in text

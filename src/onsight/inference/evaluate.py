@@ -21,6 +21,7 @@ from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.evaluation.results import Results
+from onsight.files import check_writable
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
@@ -45,9 +46,11 @@ def evaluate(
 
     Pictures identical to one that the model was trained or selected with are left out and counted
     in `seen`. module: as for `load`; csv: a file to write a row per evaluated picture to; tta:
-    test-time augmentation, as in the config. Raises UserError.
+    test-time augmentation, as in the config. Raises UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
+    if csv:
+        check_writable(csv)
     predictor = load(model, device=device, module=module)
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)

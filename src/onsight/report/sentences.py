@@ -11,7 +11,7 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
     accuracy, low, n = results["accuracy"], results["accuracy_low"], results["images"]
     if accuracy is None or low is None or not n:
         return [
-            "There are no held-out pictures, so nobody knows how good this classifier is.",
+            "There are no held-out pictures, so the accuracy of this classifier is unknown.",
             "Hold some out with --test-fraction, or give the data a test split.",
         ]
     sentences = [

@@ -13,7 +13,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
-from onsight.evaluation.results import Results
+from onsight.evaluation.results import EpochRow, Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment
 from onsight.hardware.usage import seconds_since_start
@@ -31,6 +31,7 @@ from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.trainer import Trainer
+from onsight.words import listed
 
 
 class RunSession:
@@ -123,7 +124,7 @@ class RunSession:
         judged = update.average.model if update.average else net
         classifier = Classifier(judged, data.normalization, config.precision, device)
 
-        def keep_epoch(epoch: int, row: dict[str, Any]) -> None:
+        def keep_epoch(epoch: int, row: EpochRow) -> None:
             if config.keep_epochs:
                 file = make_model_file(config, dataset, classifier, {"epoch": row}, provenance)
                 save_model(self.folder.epoch_file(epoch), file)
@@ -167,7 +168,5 @@ class _SwitchKeeper:
         self.plan.save(self.folder.path / "plan.json")
 
 
-def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:
-    ids = batch.ids.tolist()
-    names = [dataset.pack.index.locators[number] for number in ids[:most]]
-    return ", ".join(names) + (f" and {len(ids) - most} more" if len(ids) > most else "")
+def _name_pictures(batch: Batch, dataset: Dataset) -> str:
+    return listed([dataset.pack.index.locators[number] for number in batch.ids.tolist()])

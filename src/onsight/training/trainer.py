@@ -4,9 +4,9 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,6 +15,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.errors import DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
 from onsight.report.console import Reporter
@@ -46,7 +47,7 @@ class Trainer:
         watched: dict[str, Loader],
         *,
         name_pictures: Callable[[Batch], str],
-        keep_epoch: Callable[[int, dict[str, Any]], None],
+        keep_epoch: Callable[[int, EpochRow], None],
         keep_switch: Callable[[Switch, str], None],
         folder: RunFolder,
         data_key: str,
@@ -237,7 +238,7 @@ class Trainer:
         now.validation_seconds += seconds
         if self.budget:
             self.budget.judged(sum(len(loader.ids) for loader in self.watched.values()), seconds)
-        row: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "epoch": now.epoch + 1,
             "train_loss": now.mean_loss,
             "learning_rate": self.step.optimizer.param_groups[0]["lr"],
@@ -247,7 +248,8 @@ class Trainer:
             "lines": now.epoch_lines,
         }
         for name, per_image in judged.items():
-            row |= _results(name, per_image)
+            facts |= _results(name, per_image)
+        row = cast(EpochRow, facts)
         if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
             raise NonFiniteLoss(
                 f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
@@ -269,11 +271,11 @@ class Trainer:
             evaluate_batches(self.classifier, loader.in_order()), loader.ids, self.world
         )
 
-    def _keep_best(self, row: dict[str, Any]) -> None:
+    def _keep_best(self, row: EpochRow) -> None:
         """Save the weights unless an earlier epoch validated better; always without validation."""
         now = self.progress
         accuracy, loss = row["validation_accuracy"], row["validation_loss"]
-        if accuracy is not None:
+        if accuracy is not None and loss is not None:
             if (accuracy, -loss) <= (now.best_accuracy, -now.best_loss):
                 return
             now.best_accuracy, now.best_loss = accuracy, loss
@@ -348,7 +350,7 @@ def _results(name: str, per_image: PerImageResults) -> dict[str, Any]:
     }
 
 
-def _epoch_line(row: dict[str, Any], epochs: int) -> str:
+def _epoch_line(row: Mapping[str, Any], epochs: int) -> str:
     of = f"/{epochs}" if epochs else ""
     line = f"epoch {row['epoch']}{of}: loss {row['train_loss']:.4f}"
     for name in ("validation", "test"):

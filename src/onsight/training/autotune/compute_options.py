@@ -12,6 +12,7 @@ from onsight.config import Config
 from onsight.hardware.cores import usable_cores
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
+from onsight.words import plural
 
 _COMPILE_WORTH_SECONDS = 3600  # to try it takes up to a minute, and often wins nothing
 
@@ -36,7 +37,7 @@ class ComputeOptions:
 
     def __str__(self) -> str:
         """In words: memory format, parts and compiling only where they are not the default."""
-        words = [self.precision, f"{self.threads} thread{'' if self.threads == 1 else 's'}"]
+        words = [self.precision, plural(self.threads, "thread")]
         words += [self.memory_format] if self.memory_format != "auto" else []
         words += [f"{self.accumulate} parts"] if self.accumulate > 1 else []
         return ", ".join([*words, *(["compiled"] if self.compile == "on" else [])])

@@ -1,7 +1,8 @@
 """Where a run stands: all that a checkpoint keeps beside tensors."""
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from onsight.evaluation.results import EpochRow, LossLine
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Progress:
     read_images: int = 0
     epoch_seconds: float = 0.0
     epoch_wait_seconds: float = 0.0
-    epoch_lines: list[dict[str, float]] = field(default_factory=list)
+    epoch_lines: list[LossLine] = field(default_factory=list)
     line_loss: float = 0.0
 
     images: int = 0
@@ -30,7 +31,7 @@ class Progress:
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_loss: float = 0.0
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[EpochRow] = field(default_factory=list)
 
     def count(self, images: int) -> None:
         """Add a step."""
@@ -48,10 +49,10 @@ class Progress:
         """The mean loss of the epoch's pictures so far, as far as it is known."""
         return self.epoch_loss / max(1, self.read_images)
 
-    def close_line(self, steps: int) -> dict[str, float]:
+    def close_line(self, steps: int) -> LossLine:
         """Keep the mean loss of the last steps as a line."""
         seconds = self.training_seconds + self.epoch_seconds
-        line = {"step": self.step, "loss": self.line_loss / steps, "seconds": seconds}
+        line: LossLine = {"step": self.step, "loss": self.line_loss / steps, "seconds": seconds}
         self.epoch_lines.append(line)
         self.line_loss = 0.0
         return line

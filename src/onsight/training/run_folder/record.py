@@ -1,11 +1,13 @@
 """The course of a run: a row an epoch in metrics.jsonl and in TensorBoard."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from onsight.evaluation.results import EpochRow, LossLine
 from onsight.files import disk_errors, write_atomically
 
 _TAGS = {
@@ -25,7 +27,7 @@ class Record:
     rows: those of the epochs before; steps: how many steps were made before.
     """
 
-    def __init__(self, folder: Path, rows: list[dict[str, Any]], steps: int) -> None:
+    def __init__(self, folder: Path, rows: list[EpochRow], steps: int) -> None:
         self.path = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"
         self.rows = rows
@@ -34,17 +36,18 @@ class Record:
         self.epochs_writer = self._writer(self.tensorboard, len(rows))
         self.steps_writer: SummaryWriter | None = None
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: EpochRow) -> None:
         """Keep an epoch's row."""
         self.rows.append(row)
         self._save()
+        values: Mapping[str, Any] = row
         for name, tag in _TAGS.items():
-            if row.get(name) is not None:
-                self.epochs_writer.add_scalar(tag, row[name], row["epoch"])
+            if values.get(name) is not None:
+                self.epochs_writer.add_scalar(tag, values[name], row["epoch"])
         with disk_errors(self.path):
             self.epochs_writer.flush()
 
-    def add_line(self, line: dict[str, float], step: int) -> None:
+    def add_line(self, line: LossLine, step: int) -> None:
         """Show a line's mean loss and elapsed seconds at a step of the whole run."""
         if self.steps_writer is None:
             # Steps and epochs are counted apart: a resumed run purges by one count a folder.
