@@ -17,21 +17,21 @@ def prefetch(
 ) -> Iterator[tuple[Tensor, ...]]:
     """The batches in order on the device; each is sent before its predecessor is handed out."""
     backend: Any = getattr(torch, device.type)
-    queue = backend.Stream(device)
-    on_its_way = None
+    stream = backend.Stream(device)
+    in_flight = None
     for batch in batches:
-        with backend.stream(queue):
+        with backend.stream(stream):
             sent = tuple(_send(tensor, device) for tensor in batch)
-            arrived = queue.record_event()
-        if on_its_way:
-            yield _receive(*on_its_way, backend.current_stream(device))
-        on_its_way = sent, arrived
-    if on_its_way:
-        yield _receive(*on_its_way, backend.current_stream(device))
+            arrived = stream.record_event()
+        if in_flight:
+            yield _receive(*in_flight, backend.current_stream(device))
+        in_flight = sent, arrived
+    if in_flight:
+        yield _receive(*in_flight, backend.current_stream(device))
 
 
 def _send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Begin a copy to the device; only from page-locked memory it does not block the host."""
+    """Begin a copy to the device; it blocks the host unless the memory is page-locked."""
     locked = tensor if tensor.is_pinned() else tensor.pin_memory()
     return locked.to(device, non_blocking=True)
 

@@ -1,5 +1,6 @@
 """How a picture becomes a network's input, as one value that the model file holds."""
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,6 +18,7 @@ from onsight.data.decode import Fit, PictureFormat
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 
+_FORMAT_FIELDS = {field.name for field in fields(PictureFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 
@@ -55,7 +57,7 @@ class Preprocessing(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
-            found = "" if first["type"] == "missing" else f" (found {first['input']!r})"
+            found = f" (found {first['input']!r})" if name and first["type"] != "missing" else ""
             reason = f"{name}: {first['msg']}{found}".lstrip(": ")
             raise ModelError(f"the preprocessing is incomplete or damaged: {reason}") from error
 
@@ -66,15 +68,7 @@ class Preprocessing(BaseModel):
     @property
     def format(self) -> PictureFormat:
         """What every picture is decoded and fitted to."""
-        return PictureFormat(
-            self.height,
-            self.width,
-            self.channels,
-            self.fit,
-            self.background,
-            self.pixel_limit,
-            self.input_size,
-        )
+        return PictureFormat(**self.model_dump(include=_FORMAT_FIELDS))
 
     @property
     def normalization(self) -> Normalization:

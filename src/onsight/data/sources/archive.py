@@ -57,11 +57,11 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     with ExitStack() as cleanup:
         kind, file, members, read_member = _open(path, cache_folder, cleanup)
         _refuse_batches(path, members.paths)
-        rows, places, homeless = arrange(members.paths, str(path), strip_top=True)
+        rows, places, unclassified = arrange(members.paths, str(path), strip_top=True)
         reader = _RowReader(file, read_member, places)
         cleanup.pop_all()
     index = Index.of(rows)
-    problems = members.problems + homeless
+    problems = members.problems + unclassified
     size = plural(len(rows) + len(problems), "file")
     what = f"{kind} archive of class folders"
     return Source(

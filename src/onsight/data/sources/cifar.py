@@ -21,7 +21,7 @@ _PIXELS = 3 * 32 * 32
 
 
 class _Version(NamedTuple):
-    """A layout of files. label_bytes: per binary record, 0 for pickles; sign: a file it needs."""
+    """A layout of files. label_bytes: per binary record, 0 for pickles; marker: a file it needs."""
 
     title: str
     folder: str
@@ -29,7 +29,7 @@ class _Version(NamedTuple):
     test: str
     names: str
     label_bytes: int = 0
-    sign: str = ""
+    marker: str = ""
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -37,7 +37,7 @@ _BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 _VERSIONS = (
     _Version("CIFAR-10", "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta"),
     # "train" alone could be any file, so its companion must be there too.
-    _Version("CIFAR-100", "cifar-100-python", ("train",), "test", "meta", sign="meta"),
+    _Version("CIFAR-100", "cifar-100-python", ("train",), "test", "meta", marker="meta"),
     _Version(
         "CIFAR-10 (binary)", "cifar-10-batches-bin", _BINARY_BATCHES, "test_batch.bin",
         "batches.meta.txt", label_bytes=1,
@@ -80,7 +80,7 @@ def _find(folder: Path) -> tuple[Path, _Version] | None:
     for version in _VERSIONS:
         for place in (folder, folder / version.folder):
             has_batch = any((place / name).is_file() for name in version.train)
-            if has_batch and (place / version.sign).exists():
+            if has_batch and (place / version.marker).exists():
                 return place, version
     return None
 

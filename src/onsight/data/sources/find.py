@@ -46,9 +46,9 @@ def _formats(cache_folder: Path | None) -> dict[str, _Format]:
 def find_source(data: str, data_format: str = "auto", cache_folder: Path | None = None) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
-    data_format: auto, torchvision (a name) or one of the formats above, which is then not
-    questioned. cache_folder: where a compressed tar may be decompressed to, unlinked.
-    Raises DataError for what cannot be found or used; DiskError.
+    data_format: auto, torchvision (for a name) or one of the formats above, which forces its
+    reader. cache_folder: where a compressed tar is decompressed to, in an unlinked file. Raises
+    DataError for what cannot be found or used; DiskError.
     """
     if data == DEMO and data_format in ("auto", "archive"):
         return _demo(cache_folder)

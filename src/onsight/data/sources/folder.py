@@ -22,9 +22,9 @@ def read_folder(root: Path) -> Source:
     walk.run()
     if not walk.files:
         raise DataError(f"{root} holds no files{walk.first_reason()}.\n{EXPECTED}")
-    rows, _, homeless = arrange(walk.files, str(root))
+    rows, _, unclassified = arrange(walk.files, str(root))
     index = Index.of(rows)
-    problems = walk.problems + homeless
+    problems = walk.problems + unclassified
     size = plural(len(rows) + len(problems), "file")
     return Source(
         kind="folders",

@@ -82,7 +82,7 @@ def _entry(
 def _path(cell: object) -> str:
     if not isinstance(cell, str) or not cell or "\0" in cell:
         raise ValueError(f"the path is {cell!r}")
-    return _writable(cell)
+    return _valid_unicode(cell)
 
 
 def _label(cell: object) -> str:
@@ -93,7 +93,7 @@ def _label(cell: object) -> str:
         cell = int(cell)  # pandas turns whole numbers beside missing ones into floats
     if not isinstance(cell, str | int | float):
         raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
-    return unicodedata.normalize("NFC", _writable(str(cell).strip()))
+    return unicodedata.normalize("NFC", _valid_unicode(str(cell).strip()))
 
 
 def _split(cell: object) -> int:
@@ -105,7 +105,7 @@ def _split(cell: object) -> int:
     return SPLIT_WORDS[word.lower()]
 
 
-def _writable(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     """The text, if it is valid Unicode: JSON can contain lone surrogates."""
     text.encode()
     return text
