@@ -11,8 +11,6 @@ from onsight.doctor import examine
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.line import Line
 from onsight.doctor.show import facts, print_lines, verdict
-from onsight.doctor.units import counted, gib
-from onsight.report.rates import flops_words, rate_words
 
 FINE = Line("memory", "ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
 NOTE = Line("cache", "note", "The cache is empty.")
@@ -158,25 +156,3 @@ def test_a_cpu_only_torch_beside_a_gpu_ends_with_1_and_the_line_to_type(
 def test_topics_are_told_apart():
     topics = [examine.topic_of(check) for check in examine.CHECKS]
     assert len(set(topics)) == len(topics)
-
-
-# ------------------------------------------------------------------------ units
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (flops_words(145.2e9), "145 GFLOP/s"),
-        (flops_words(61.53e12), "61.5 TFLOP/s"),
-        (flops_words(2e15), "2.0 PFLOP/s"),
-        (flops_words(5e8), "0.5 GFLOP/s"),
-        (rate_words(890e6), "890 MB/s"),
-        (rate_words(3.35e12), "3.4 TB/s"),
-        (rate_words(12.34e9), "12.3 GB/s"),
-        (gib(3 << 29), "1.5 GiB"),
-        (counted(1, "core"), "1 core"),
-        (counted(1024, "core"), "1,024 cores"),
-    ],
-)
-def test_rates_and_sizes_in_words(words, expected):
-    assert words == expected

@@ -19,7 +19,6 @@ import onsight
 from onsight.errors import PlacementError, UserError
 from onsight.hardware import devices
 from onsight.hardware.placement import faults
-from onsight.hardware.placement.faults import listed
 from onsight.hardware.placement.proof import placement
 from onsight.hardware.placement.table import Found, Row
 
@@ -155,13 +154,6 @@ def test_a_placement_needs_something_to_look_at():
     with pytest.raises(TypeError, match=r"optimizer is a dict_values|optimizer is a str"):
         placement(optimizer="sgd")
     assert issubclass(PlacementError, UserError)
-
-
-def test_many_names_are_cut_short():
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b"]) == "a and b"
-    assert listed(list("abcd")) == "a, b, c and d"
-    assert listed(list("abcdefg")) == "a, b, c and 4 more"
 
 
 # ---- losses ----------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from onsight.data.index import TEST
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
 from onsight.training import run_session
-from onsight.training.budget.budget import Budget, read_budget
-from onsight.training.budget.fit_budget import Pace, fit_epochs
+from onsight.training.autotune.fit_epochs import fit_epochs
+from onsight.training.budget import Budget, read_budget
+from onsight.training.pictures.fit_size import Pace
 from onsight.training.run import train
 
 

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from onsight.training.ranks import watchdog
+from onsight.training.ranks import launch, watchdog
+from onsight.training.ranks.rank_info import RankInfo
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.watchdog import (
     LOST_SECONDS,
@@ -20,7 +21,7 @@ from onsight.training.ranks.watchdog import (
     LauncherWatchdog,
     Watchdog,
 )
-from onsight.training.ranks.world import World, _is_broken_connection
+from onsight.training.ranks.world import Ranks, World, _is_broken_connection
 
 SOON = 20.0  # seconds that a test waits at most
 
@@ -139,7 +140,7 @@ class Counting(World):
 
     met = 0
 
-    def arrive(self):
+    def count_sync(self):
         self.met += 1
 
 
@@ -230,6 +231,20 @@ def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monke
     Watchdog(store, 1, 2)
     assert first.find_lost() == [1]
     first.leave()
+
+
+def test_the_launcher_hears_the_beats_of_its_ranks(hasty, monkeypatch, tmp_path):
+    wardens = []
+
+    def make(*words):
+        wardens.append(LauncherWatchdog(*words))
+        return wardens[0]
+
+    monkeypatch.setattr(launch, "LauncherWatchdog", make)
+    with launch._watched_store(1):
+        world = Ranks(RankInfo(0, 1, 0, 1, 0, "torchrun"), torch.device("cpu"))
+        with world.joined():
+            until(lambda: wardens[0].heartbeats.last_seen[0].beat)
 
 
 @pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])

@@ -9,9 +9,9 @@ import torch
 
 from onsight.doctor.line import Line
 from onsight.doctor.smi import SmiError, UnknownField, ask
-from onsight.doctor.units import counted
 from onsight.hardware.ceilings import measure_flops
 from onsight.hardware.devices import available_devices
+from onsight.words import plural
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CAPPED_SHARE = 0.9
@@ -54,7 +54,7 @@ def check_gpu_clocks() -> Line | None:
         return Line(
             "gpu clocks",
             "note",
-            f"{counted(capped, 'GPU')} at the power limit, which is usual under load.",
+            f"{plural(capped, 'GPU')} at the power limit, which is usual under load.",
             figures=figures,
         )
     return Line("gpu clocks", "ok", "No GPU is slowed for heat or power.", "", figures)
@@ -95,7 +95,7 @@ def check_clocks() -> Line | None:
         return Line(
             "clocks",
             "note",
-            f"The processor has slowed itself for heat {counted(throttles, 'time')} since the "
+            f"The processor has slowed itself for heat {plural(throttles, 'time')} since the "
             "machine started; if long runs lose speed, look to its cooling.",
             figures=figures,
         )

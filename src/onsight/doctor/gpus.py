@@ -12,9 +12,9 @@ import torch
 
 from onsight.doctor.line import Line, State
 from onsight.doctor.smi import Driver, Version, count_on_bus, find_driver
-from onsight.doctor.units import counted
 from onsight.doctor.wheels import install_commands, unsupported, wheel_for
 from onsight.hardware.devices import available_devices
+from onsight.words import plural
 
 TOPIC = "gpus"
 
@@ -43,7 +43,7 @@ class LastSeen:
         """2 GPUs (NVIDIA A100, NVIDIA T4), or as torch names them where the driver does not."""
         kinds = Counter(self.driver.gpus or self.seen)
         names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
-        return f"{counted(kinds.total(), 'GPU')} ({', '.join(names)})"
+        return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
 
     @property
     def hidden(self) -> int:
@@ -75,7 +75,7 @@ def _without_driver(seen: list[str]) -> Line:
         return Line(
             TOPIC,
             "warning",
-            f"The machine has {counted(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
+            f"The machine has {plural(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
             f"{_ON_PROCESSOR}.",
             f"To use it, install its driver ({_DRIVER_PAGE}) and restart the machine.",
             {"seen": seen, "gpus_on_bus": on_bus},

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onsight.doctor.line import Line, State, count
-from onsight.doctor.units import counted
+from onsight.words import plural
 
 _MARKS: dict[State, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -42,14 +42,14 @@ def verdict(lines: Sequence[Line]) -> str:
     """All lines in one sentence."""
     problems, warnings = count(lines, "problem"), count(lines, "warning")
     if problems:
-        also = f" and {counted(warnings, 'warning')}" if warnings else ""
+        also = f" and {plural(warnings, 'warning')}" if warnings else ""
         return (
-            f"{counted(problems, 'problem')}{also}. A problem stops runs or leaves hardware "
+            f"{plural(problems, 'problem')}{also}. A problem stops runs or leaves hardware "
             "unused: fix it first."
         )
     if warnings:
         return (
-            f"No problem, but {counted(warnings, 'warning')}: runs work here, perhaps slower "
+            f"No problem, but {plural(warnings, 'warning')}: runs work here, perhaps slower "
             "than they could."
         )
     return "All is well. To begin: onsight train demo"

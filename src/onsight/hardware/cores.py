@@ -5,10 +5,6 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 
-# Threads of libgomp, torch's OpenMP, spin at barriers; by default for so long that a busy
-# machine halves the speed or worse. It is read when torch loads.
-SPIN_VARIABLE, SHORT_SPIN = "GOMP_SPINCOUNT", "2000"
-
 
 def usable_cores() -> int:
     """Cores by affinity and by the cgroup's CPU quota, whichever is fewer; at least 1."""

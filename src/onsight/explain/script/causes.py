@@ -1,6 +1,5 @@
 """What holds a script back: the cause whose removal gained most, with the evidence."""
 
-from onsight.explain.compare.words import ratio_words
 from onsight.explain.gain import GAIN
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Tried
@@ -8,7 +7,7 @@ from onsight.explain.script.what_ifs.loading import LOADING, loading_cause
 from onsight.explain.script.what_ifs.pinned import PinnedMemory
 from onsight.explain.script.what_ifs.what_if import Cause
 from onsight.explain.script.what_ifs.workers import Workers
-from onsight.report.words import percent
+from onsight.words import percent, plural, ratio_words
 
 
 def find_cause(trace: Trace, tried: list[Tried], cores: int) -> Cause:
@@ -36,7 +35,7 @@ def _oversubscribed(trace: Trace, cores: int) -> Cause:
     return Cause(
         "oversubscribed",
         f"{trace.loader.workers} loader workers and {trace.threads} compute threads share "
-        f"{cores} core{'' if cores == 1 else 's'} and get in each other's way",
+        f"{plural(cores, 'core')} and get in each other's way",
     )
 
 

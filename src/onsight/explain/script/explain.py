@@ -18,7 +18,7 @@ from onsight.explain.script.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.report.console import Reporter
-from onsight.report.words import percent
+from onsight.words import percent
 
 _STEPS = 2_000  # at most; more would add nothing
 _SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned

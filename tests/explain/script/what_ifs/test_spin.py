@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.explain.script.what_ifs.spin import ShortSpin
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 
 @pytest.mark.parametrize(

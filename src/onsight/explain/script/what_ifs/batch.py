@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from onsight.explain.compare.words import step_times
 from onsight.explain.script.advice import Edit, Line, loader_edit
 from onsight.explain.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import step_times
 
 _SIZES = (64, 256)  # to try above the script's own
 _LEAST_BATCHES = 8  # per epoch, or a batch is too large

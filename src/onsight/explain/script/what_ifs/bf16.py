@@ -11,7 +11,7 @@ from onsight.explain.script.advice import Edit, Line
 from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
-from onsight.report.words import percent
+from onsight.words import percent
 
 
 class Bf16(WhatIf):

@@ -1,9 +1,8 @@
 """What the what-ifs about loading share: when they are worth trying, and the causes they show."""
 
-from onsight.explain.compare.words import step_times
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause
-from onsight.report.words import percent
+from onsight.words import percent, step_times
 
 _LEAST_WAIT = 0.05  # of the time, for the loader to be worth a change
 _HALF, _MOST = 0.5, 2 / 3  # of an item's time, for waiting or transforms to be the cause

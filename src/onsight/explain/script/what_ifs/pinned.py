@@ -9,7 +9,7 @@ from onsight.explain.script.advice import Edit, Line, loader_edit
 from onsight.explain.script.hooks import Hooks, LoaderArguments
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
-from onsight.report.words import percent
+from onsight.words import percent
 
 
 class PinnedMemory(WhatIf):

@@ -6,7 +6,7 @@ from onsight.explain.script.advice import Edit, Line
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.threads import threads_cause
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 
 class ShortSpin(WhatIf):

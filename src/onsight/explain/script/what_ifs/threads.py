@@ -2,12 +2,11 @@
 
 import torch
 
-from onsight.explain.compare.candidates import thread_words
-from onsight.explain.compare.words import step_times
 from onsight.explain.script.advice import Edit, Line
 from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import plural, step_times
 
 
 class Threads(WhatIf):
@@ -25,7 +24,7 @@ class Threads(WhatIf):
 
     @property
     def label(self) -> str:
-        return thread_words(self.value)
+        return plural(self.value, "thread")
 
     def install(self, hooks: Hooks) -> None:
         torch.set_num_threads(self.value)

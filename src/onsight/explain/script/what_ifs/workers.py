@@ -5,6 +5,7 @@ from onsight.explain.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.what_ifs.loading import loading_cause, loading_matters
 from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import plural
 
 
 class Workers(WhatIf):
@@ -24,7 +25,7 @@ class Workers(WhatIf):
 
     @property
     def label(self) -> str:
-        return f"{self.value} worker{'' if self.value == 1 else 's'}"
+        return plural(self.value, "worker")
 
     def install(self, hooks: Hooks) -> None:
         def change(loader: object, arguments: LoaderArguments) -> None:
