@@ -1,10 +1,10 @@
-"""Write docs/recipes.md: what the sources of the recipes report, beside what runs here gave.
+"""Write docs/recipes.md: what the sources of the recipes published, and what was measured here.
 
     python scripts/recipes_page.py RUNS
 
 RUNS holds the run folders dogs-vs-cats, dogs-vs-cats-again (reopened from the cache),
 cifar10-lenet, cifar10-lenet-32 (at --batch-size 32), cifar10-quick and vectors-1, -2 and -3
-(data-parallel with so many ranks). Every figure of ours is read from their files.
+(data-parallel with that many ranks). Every measured figure is read from their files.
 """
 
 import json
@@ -17,15 +17,15 @@ from typing import Any
 from onsight.config import read_about
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
-HEADER = """# The recipes beside their sources
+HEADER = """# The recipes compared with their sources
 
-Five widely read tutorials teach how to train a classifier on a GPU; a recipe reproduces each of
-their trainings. Here is what they report and what runs of Onsight gave, both with their machines.
-This page is made by `scripts/recipes_page.py` from the runs' own files, and the data by
-`scripts/make_stand_ins.py`: neither CIFAR-10 nor PetImages can be given away with this
-repository, so stand-ins of the same layout, size and number take their place. **Accuracies are
-therefore not comparable; counts, rates and times are.** With the real files in place the same
-commands run unchanged. No GPU was at hand: the recipes have not been run on one.
+Five widely read tutorials teach how to train a classifier on a GPU; for each of their trainings
+there is a recipe that reproduces it. This page shows the figures that they published and those
+measured with Onsight, each with the machine. It is written by `scripts/recipes_page.py` from the
+files of the runs. CIFAR-10 and PetImages cannot be redistributed with this repository, so
+`scripts/make_stand_ins.py` makes stand-ins with the same layout, size and number of pictures.
+**Accuracies are therefore not comparable; counts, rates and times are.** With the real files in
+place, the same commands run unchanged. No GPU was available: the recipes have not been run on one.
 """
 
 
@@ -93,28 +93,28 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
     return [
         (
             "files",
-            "25,002, of which 24,946 usable; the others are passed over in silence",
+            "25,002, of which 24,946 usable; the others are silently skipped",
             f"{results['used'] + results['problems']:,}: {results['used']:,} used, "
             f"{results['problems']} listed with their reasons",
-            "54 broken pictures and two Thumbs.db are planted in the stand-in",
+            "the stand-in contains 54 broken pictures and two Thumbs.db",
         ),
         (
             "decoding",
             "19 to 21 pictures/s",
-            f"{run.decoded_a_second:,.0f} pictures/s; at the second run {reopened:.2f} s for all",
-            "scaled JPEG decoding in threads, once, kept in a cache",
+            f"{run.decoded_a_second:,.0f} pictures/s; in the second run {reopened:.2f} s for all",
+            "scaled JPEG decoding in threads, once, then cached",
         ),
         (
             f"{epochs} epochs of {results_train(run):,} pictures",
-            "30.5 s on a Tesla M60; more than 60 s an epoch on a CPU",
-            f"{run.training_seconds:.1f} s, {run.training_seconds / epochs:.1f} s an epoch",
+            "30.5 s on a Tesla M60; more than 60 s per epoch on a CPU",
+            f"{run.training_seconds:.1f} s, {run.training_seconds / epochs:.1f} s per epoch",
             "the same network and arithmetic, on two CPU cores",
         ),
         (
             "loss by epoch",
             "0.251 0.208 0.188 0.156 0.135 (of the last batch)",
             " ".join(f"{row['train_loss']:.3f}" for row in run.epochs) + " (mean of the epoch)",
-            "other pictures; a last batch alone says little",
+            "other pictures; the last batch alone says little",
         ),
         (
             "evaluation",
@@ -126,8 +126,8 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
             "accuracy",
             "0.71, n = 2,494",
             run.accuracy,
-            "which of two groups of photographs a crop is from, not dogs and cats; "
-            "the tenth is drawn by digest, not the last after a shuffle",
+            "the task is to tell from which of two groups of photographs a crop is, not dogs from "
+            "cats; the test tenth is chosen by digest, not the last tenth of a shuffle",
         ),
     ]
 
@@ -144,7 +144,8 @@ def lenet(run: Run, larger: Run) -> list[Row]:
             "mean loss every 2,000 steps, epoch 1",
             "2.229 1.893 1.672 1.574 1.534 1.481",
             run.losses(0),
-            "Fashion-MNIST is easier than CIFAR-10, and has 60,000 training pictures for 50,000",
+            "Fashion-MNIST is easier than CIFAR-10, and has 60,000 training pictures instead of "
+            "50,000",
         ),
         (
             f"the same, epoch {last + 1}",
@@ -168,14 +169,14 @@ def lenet(run: Run, larger: Run) -> list[Row]:
         ),
         (
             "accuracy on all test pictures",
-            "computed, not shown; counted by class with a fixed 4 a batch",
+            "computed, not shown; counted by class with a fixed batch of 4",
             f"batch 4: {run.accuracy}; batch 32: {larger.accuracy}",
-            "other pictures; by class with intervals in each run's report",
+            "other pictures; each run's report has it by class, with intervals",
         ),
         (
             "reloaded weights",
-            "a fresh net on the CPU",
-            "the same predictions to the bit, and the sums by class are the test set (tests)",
+            "a new network on the CPU",
+            "bit-identical predictions, and the sums by class are the test set (tests)",
             "",
         ),
     ]
@@ -189,18 +190,18 @@ def quick(run: Run) -> list[Row]:
         (
             "training loss and time every 100 steps, in TensorBoard",
             "the loss of that step",
-            f"{len(lines)} lines, the mean of 100 steps; from {lines[0]['loss']:.3f} to "
+            f"{len(lines)} lines, each the mean of 100 steps; from {lines[0]['loss']:.3f} to "
             f"{lines[-1]['loss']:.3f}",
             "one step's loss is mostly noise",
         ),
         (
-            "test loss and accuracy each epoch",
-            "computed, not shown; a sum of batch means for a loss",
+            "test loss and accuracy after each epoch",
+            "computed, not shown; the loss is a sum of batch means",
             f"loss {last['test_loss']:.3f} after epoch {last['epoch']}; accuracies {accuracies}",
-            "a mean over pictures; other pictures; the training pictures are shuffled here",
+            "a mean over pictures; other pictures; Onsight shuffles the training pictures",
         ),
         (
-            "a model each epoch",
+            "a model after each epoch",
             "the whole module, pickled",
             f"{len(run.epochs)} model files without pickle",
             "weights, classes and preprocessing in one checksummed file",
@@ -221,15 +222,15 @@ def vectors(runs: list[Run]) -> list[Row]:
     return [
         (
             "share of a batch of 30 with 1, 2 and 3 replicas",
-            "30 on one GPU; 10, 10 and 10 foreseen on three",
+            "30 on one GPU; 10, 10 and 10 expected on three",
             "; ".join(["all 30", *(" + ".join(each) for each in shares)]),
-            "processes on a CPU, DistributedDataParallel for DataParallel",
+            "processes on a CPU, and DistributedDataParallel instead of DataParallel",
         ),
         (
             "mean loss of the epoch",
             "a forward pass only",
             ", ".join(f"{loss:.6f}" for loss in losses),
-            f"the same within {spread:.0e}: the number of ranks changes nothing",
+            f"the same within {spread:.0e}: the number of ranks makes no difference",
         ),
     ]
 
@@ -239,15 +240,15 @@ SOURCES = {
     "a Tesla M60 (8 GB) in a cloud notebook",
     "cifar10-lenet": '"Loading data for training on CPU and GPU" (2019; a GTX 1080 Ti and a Core '
     'i7-7800X), "Using a GPU" (2020, a cloud lab) and "PyTorch for beginners, part three" (2019)',
-    "cifar10-quick": "notes on what must be put on the GPU, how, and how to check it (a notebook; "
-    "no machine named)",
+    "cifar10-quick": "notes on what must be moved to the GPU, how, and how to check it (a "
+    "notebook; no machine named)",
     "data-parallel": '"PyTorch for beginners, part three" (2019; no machine named)',
 }
 
 
 def section(name: str, run: Run, rows: list[Row]) -> str:
-    text = [f"## {name}", "", f"There: {SOURCES[name]}.", "", f"Here: {run.machine}.", ""]
-    text += [f"    {command(name)}", "", "| | there | here | what differs, and why |"]
+    text = [f"## {name}", "", f"Source: {SOURCES[name]}.", "", f"Measured on: {run.machine}.", ""]
+    text += [f"    {command(name)}", "", "| | published | measured | what differs, and why |"]
     text += ["| --- | --- | --- | --- |"]
     text += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join(text) + "\n"

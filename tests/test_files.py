@@ -49,7 +49,7 @@ def test_every_kind_of_damage_is_refused(tmp_path):
             read_tensors(path)
 
 
-def test_a_place_is_tried_without_leaving_anything(tmp_path):
+def test_checking_a_path_leaves_nothing_behind(tmp_path):
     path = tmp_path / "new" / "file"
     check_writable(path)
     assert not list(path.parent.iterdir())
@@ -97,7 +97,7 @@ for n in itertools.count():
 """
 
 
-def test_a_killed_writer_leaves_a_whole_file(tmp_path):
+def test_a_killed_writer_leaves_a_complete_file(tmp_path):
     path = Path(tmp_path / "file")
     for trial in range(5):
         with subprocess.Popen(

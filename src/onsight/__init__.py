@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onsight.hardware.placement.proof import placement as placement
+    from onsight.hardware.placement.placement import placement as placement
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
     from onsight.inference.predictor import load as load
@@ -19,7 +19,7 @@ _HOMES = {
     "Run": "onsight.training.run",
     "evaluate": "onsight.inference.evaluate",
     "load": "onsight.inference.predictor",
-    "placement": "onsight.hardware.placement.proof",
+    "placement": "onsight.hardware.placement.placement",
     "train": "onsight.training.run",
 }
 

@@ -1,4 +1,4 @@
-"""A choice travels with its reason."""
+"""A value that Onsight chose, together with the reason."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Choice(Generic[Value]):
-    """A value that Onsight chose, why, and the figure that the reason rests on, if any."""
+    """A chosen value, the reason, and the measured figure behind the reason, if any."""
 
     value: Value
     reason: str

@@ -1,16 +1,16 @@
-"""Everything Onsight raises on purpose.
+"""The errors that Onsight raises on purpose.
 
 OnsightError                exit 1  the run failed
-├── DiskError               exit 1  no room, or the disk refuses to write
+├── DiskError               exit 1  no space left, or the disk cannot be written to
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
-├── ScriptFailed            exit 1  somebody's script failed while it was explained
+├── ScriptFailed            exit 1  the user's script failed while it was being explained
 ├── Interrupted             exit 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
     ├── ConfigError         a flag, a field or a config file
     ├── DataError           DATA: path, data format, pictures
-    │   └── AbsentData      a data set known by name whose files are not here
-    ├── DeviceError         a device that is not there
+    │   └── AbsentData      the files of a dataset known by name are missing
+    ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
     └── PlacementError      a tensor on another device than the model
@@ -28,7 +28,7 @@ class OnsightError(Exception):
 
 
 class DiskError(OnsightError):
-    """A file could not be written; names the path and the room needed."""
+    """A file could not be written; the message names the path and the space needed."""
 
 
 class NonFiniteLoss(OnsightError):
@@ -40,7 +40,7 @@ class RankLost(OnsightError):
 
 
 class ScriptFailed(OnsightError):
-    """Somebody's script failed while it was explained; the message is what it said itself."""
+    """The user's script failed while it was being explained; the message is its own."""
 
 
 class Interrupted(OnsightError):
@@ -66,11 +66,11 @@ class DataError(UserError):
 
 
 class AbsentData(DataError):
-    """A data set known by name is not here; the message says where its files belong."""
+    """The files of a dataset known by name are missing; the message says where to put them."""
 
 
 class DeviceError(UserError):
-    """The device asked for is not there."""
+    """The device asked for does not exist."""
 
 
 class ModelError(UserError):
@@ -82,7 +82,7 @@ class OutputError(UserError):
 
 
 class PlacementError(UserError):
-    """A tensor lies on another device than it must; the message names it and the line to write."""
+    """A tensor is on the wrong device; the message names it and the line that fixes it."""
 
 
 class PictureError(Exception):
@@ -90,6 +90,6 @@ class PictureError(Exception):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """' Did you mean a, b?' for the options nearest to a name, or nothing."""
+    """' Did you mean a, b?' with the options closest to a name, or an empty string."""
     near = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
     return f" Did you mean {', '.join(near)}?" if near else ""

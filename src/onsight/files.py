@@ -1,4 +1,4 @@
-"""Files that matter: written beside their place, fsynced, renamed, folder fsynced."""
+"""Safe writing of files: written to a temporary file, synced, renamed, and the folder synced."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 @contextmanager
 def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
-    """Turn an operating system's refusal to write into one clear DiskError."""
+    """Turn an OSError while writing into one clear DiskError."""
     try:
         yield
     except OSError as error:
@@ -25,7 +25,7 @@ def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise DiskError(
                 f"no space left on the disk while writing {path}{need}. "
-                "Free some room or choose another folder; nothing written before was lost."
+                "Free some space or choose another folder; nothing written before was lost."
             ) from error
         raise DiskError(f"cannot write {path}{need}: {error.strerror or error}") from error
 
@@ -40,9 +40,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise now what would keep a file from being written after long work.
+    """Fail now, rather than after long work, if a file cannot be written.
 
-    Raises OutputError for a folder, DiskError for a place that cannot be written to.
+    Raises OutputError if the path is a folder, DiskError if it cannot be written to.
     """
     _refuse_folder(path)
     with disk_errors(path):
@@ -51,10 +51,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes | bytearray) -> None:
-    """Replace a file whole or not at all, even through a crash.
+    """Replace a file completely or not at all, even in a crash.
 
-    Raises OutputError for a folder; DiskError, and the former file and no partial one is
-    left then.
+    Raises OutputError if the path is a folder, and DiskError, which leaves the former file intact.
     """
     _refuse_folder(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -74,7 +73,7 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
 
 def _refuse_folder(path: Path) -> None:
     if not path.name or path.is_dir():
-        raise OutputError(f"'{path}' is a folder; a file is to be written")
+        raise OutputError(f"'{path}' is a folder; it must be a file")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,8 +1,8 @@
-"""Randomness as a function: the same (seed, epoch, picture) gives the same numbers anywhere.
+"""Random numbers as a function: the same (seed, epoch, picture) gives the same ones anywhere.
 
-A counter-based generator: the key words are mixed by the splitmix64 finaliser
-(Steele, Lea, Flood 2014). Integer arithmetic only, so every device, batch size
-and number of ranks draws the same numbers.
+A counter-based generator: the words of the key are mixed by the splitmix64 finaliser (Steele,
+Lea, Flood 2014). It uses integer arithmetic only, so the numbers depend neither on the device
+nor on the batch size or the number of ranks.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
-_COLUMNS = 64  # numbers that a picture has in an epoch
+_COLUMNS = 64  # random numbers per picture and epoch
 
 
 def _signed(word: int) -> int:
-    """The two's-complement value of a 64-bit word, as int64 tensors hold it."""
+    """The two's-complement value of a 64-bit word, as stored in int64 tensors."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -31,7 +31,7 @@ def mix(word: int) -> int:
 
 
 def key(*words: int) -> int:
-    """One 64-bit key from several words, such as (seed, epoch)."""
+    """One 64-bit key made from several words, such as (seed, epoch)."""
     state = 0
     for word in words:
         state = mix(state ^ (word & _MASK))
@@ -39,7 +39,7 @@ def key(*words: int) -> int:
 
 
 def _shift_right(words: Tensor, bits: int) -> Tensor:
-    """Logical shift of int64 words: torch shifts the sign in, so mask it off."""
+    """Logical shift of int64 words: torch shifts the sign bit in, so it is masked off."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -51,10 +51,10 @@ def _mix_tensor(words: Tensor) -> Tensor:
 
 
 def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
-    """Numbers in [0, 1), one row a picture, each a function of (seed, epoch, id, column).
+    """Numbers in [0, 1), one row per picture, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) picture numbers; columns: which of 64 are wanted, so that nothing is drawn
-    for those that are not. Returns float32 (B, len(columns)) on the ids' device.
+    ids: int64 (B,) picture numbers; columns: which of the 64 numbers to draw. Returns float32
+    (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))
     counters = ids.unsqueeze(1) * _COLUMNS + torch.tensor(columns, device=ids.device)
@@ -63,13 +63,13 @@ def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tenso
 
 
 def permutation(seed: int, epoch: int, length: int) -> Tensor:
-    """The order of an epoch: int64 (length,), drawn on the CPU whatever the device."""
+    """The order of an epoch: int64 (length,), always drawn on the CPU."""
     generator = torch.Generator().manual_seed(_signed(key(seed, epoch, length)))
     return torch.randperm(length, generator=generator)
 
 
 def seed_generators(device: torch.device, *words: int) -> None:
-    """Let what a network draws itself, as dropout does, be a function of these words too."""
+    """Seed torch's generators, which dropout and the like use, from these words."""
     seed = key(*words) >> 1
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
     if device.type in ("cuda", "xpu"):

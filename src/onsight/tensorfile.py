@@ -1,7 +1,7 @@
-"""Tensors and facts in one safetensors file that notices damage.
+"""Tensors and JSON facts in one safetensors file with a checksum.
 
-The SHA-256 of the whole file, with the digest's own 64 characters zeroed, stands in
-the file's metadata. safetensors checks the structure; the digest covers every bit.
+The file's metadata contains the SHA-256 of the whole file, computed with the digest's own 64
+characters zeroed. safetensors checks the structure; the digest covers every bit.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _HEADER_LIMIT_BYTES = 100_000_000
 
 
 class DamagedFile(OnsightError):
-    """A tensor file is cut short, altered or no tensor file at all."""
+    """A tensor file is truncated, altered, or not a tensor file at all."""
 
     exit_code = 2
 
@@ -37,18 +37,18 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Map what write_tensors wrote. Raises DamagedFile; never runs code from the file."""
+    """Memory-map what write_tensors wrote; runs no code from the file. Raises DamagedFile."""
     try:
         facts = _checked_facts(path)
         return load_file(path), facts
     except OSError as error:
         raise DamagedFile(f"cannot read {path}: {error.strerror or error}") from error
-    except Exception as error:  # the safetensors parser has many kinds; all mean the same here
-        raise DamagedFile(f"{path} is damaged or no Onsight file: {error}") from error
+    except Exception as error:  # the safetensors parser raises many types, with one meaning here
+        raise DamagedFile(f"{path} is damaged or not an Onsight file: {error}") from error
 
 
 def _checked_facts(path: Path) -> dict[str, Any]:
-    """The facts of a file whose digest is right; ValueError and others if it is not."""
+    """The facts of a file, after checking its digest. Raises ValueError and others."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         metadata = _metadata(data)
         digest = metadata["sha256"]
@@ -64,7 +64,7 @@ def _checked_facts(path: Path) -> dict[str, Any]:
 
 
 def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
-    """Where the 64 characters of the digest begin."""
+    """The offset of the 64 characters of the digest."""
     mark = b'"sha256":"'
     place = data.find(mark + digest.encode())
     if place < 0:
@@ -75,7 +75,7 @@ def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
 def _metadata(data: mmap.mmap) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, _HEADER_LIMIT_BYTES):
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     metadata: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
     if len(metadata["sha256"]) != 64:
         raise ValueError("it has no checksum")

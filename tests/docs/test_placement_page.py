@@ -1,4 +1,4 @@
-"""docs/placement.md proves what it says: its Python runs, and prints the text block below it."""
+"""docs/placement.md proves what it says: each Python block prints the text block below it."""
 
 import contextlib
 import io

@@ -1,8 +1,8 @@
-"""docs/tutorial.md proves what it says: every block runs, and prints what it says it prints.
+"""docs/tutorial.md proves what it says: every block runs, and prints what the page shows.
 
-The blocks of a section run one after the other, in a folder of the section. A Python block prints
-what stands behind its `# ->`; one that begins with `# NAME.py` is saved as that file, for a console
-block to run. What stands below a console block's `$ command` is printed by it. `...` is anything.
+The blocks of a section run one after another, in one folder per section. A Python block prints
+what follows its `# ->`; one that begins with `# NAME.py` is saved as that file, for a console
+block to run. The lines below a console block's `$ command` are its output. `...` matches anything.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ class Block:
 
     @property
     def file_name(self):
-        """The name of the file that this block is saved as, if any."""
+        """The name of the file to save this block as, if any."""
         named = re.match(r"# (\w+\.py)\n", self.text) if self.language == "python" else None
         return named[1] if named else None
 
     @property
     def printed(self):
-        """What a Python block says that it prints."""
+        """What a Python block should print, according to the page."""
         return "\n".join(re.findall(r"# -> (.+)", self.text))
 
     @property
     def commands(self):
-        """(command, what it prints) for each command of a console block."""
+        """(command, its output) for each command of a console block."""
         return re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
 
 
@@ -71,26 +71,26 @@ def read_blocks(page):
     return blocks
 
 
-# A worker that ends while its process does may leave Python's own tracker with a false alarm.
+# A worker that ends while its parent does may cause a false alarm of Python's resource tracker.
 _QUIET = "ignore::UserWarning:multiprocessing.resource_tracker"
 
 BLOCKS = read_blocks(PAGE.read_text(encoding="utf-8"))
 
 
 def assert_prints(real, shown):
-    """The output is the one shown, wherever that says no `...`."""
+    """The output matches what is shown, where `...` matches anything."""
     wanted = ".*".join(re.escape(part) for part in plain(shown).split("..."))
     matched = re.fullmatch(wanted, plain(real), re.DOTALL) is not None
     assert matched, f"shown:\n{shown}\nreal:\n{real}"
 
 
 def plain(text):
-    """A text without the white space around its lines."""
+    """A text without leading and trailing white space on its lines."""
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
 class Section:
-    """A section's folder, what its Python blocks have named, and which blocks have run."""
+    """A section's folder, the names defined by its Python blocks, and the blocks that have run."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -98,7 +98,7 @@ class Section:
         self.ran = set()
 
     def run(self, block):
-        """Run a block, unless it ran already."""
+        """Run a block, unless it has run already."""
         if block not in self.ran:
             self.ran.add(block)
             run = {"python": self._run_python, "console": self._run_commands}[block.language]
@@ -108,7 +108,7 @@ class Section:
         if block.file_name:
             (self.folder / block.file_name).write_text(block.text, encoding="utf-8")
             return
-        lines = "\n" * block.line + block.text  # so that a traceback names the page's own line
+        lines = "\n" * block.line + block.text  # so that tracebacks show the page's line numbers
         with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.chdir(self.folder):
             exec(compile(lines, str(PAGE), "exec"), self.names)
         assert_prints(output.getvalue(), block.printed)
@@ -146,7 +146,7 @@ def shared_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """A folder where `onsight` and `python` are those under test."""
+    """A folder with the `onsight` and `python` under test."""
     folder = tmp_path_factory.mktemp("bin")
     for name, words in {"onsight": "-m onsight", "python": ""}.items():
         (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
@@ -171,7 +171,7 @@ def test_no_block_is_left_unrun():
     assert len(fences) == 2 * len(BLOCKS) > 0, "a fence that is not read as one"
     for block in BLOCKS:
         assert block.language in LANGUAGES, f"nothing runs {block}"
-        assert block.section, f"{block} stands in no section"
+        assert block.section, f"{block} is outside any section"
 
 
 def test_every_python_block_asserts_its_claim():
@@ -183,8 +183,8 @@ def test_every_python_block_asserts_its_claim():
 def test_every_line_of_a_console_block_belongs_to_a_command():
     for block in BLOCKS:
         if block.language == "console":
-            told = "".join(f"$ {command}\n{shown}" for command, shown in block.commands)
-            assert told == block.text, str(block)
+            found = "".join(f"$ {command}\n{shown}" for command, shown in block.commands)
+            assert found == block.text, str(block)
 
 
 def test_a_saved_file_is_run():

@@ -1,4 +1,4 @@
-"""Machines that are not here: nvidia-smi, torch's CUDA and the kernel's files, made up."""
+"""Fake machines: nvidia-smi, torch's CUDA and the kernel's files."""
 
 import subprocess
 
@@ -19,7 +19,7 @@ A100 = {
 
 
 class Smi:
-    """An nvidia-smi: rows of GPUs and processes, a banner; failure: (exit code, its words)."""
+    """A fake nvidia-smi: rows of GPUs and processes, a banner; failure: (exit code, message)."""
 
     def __init__(self):
         self.gpus = []
@@ -55,7 +55,7 @@ class Smi:
 
 @pytest.fixture
 def nvidia_smi(monkeypatch, tmp_path):
-    """An nvidia-smi without GPUs yet, on a machine without files of a driver."""
+    """A fake nvidia-smi without GPUs, on a machine without a driver's files."""
     fake = Smi()
     monkeypatch.setattr(smi.subprocess, "run", fake.run)
     monkeypatch.setattr(smi, "_PROC", tmp_path / "proc-driver-nvidia")
@@ -78,7 +78,7 @@ def add_gpu(nvidia_smi):
 
 @pytest.fixture
 def torch_sees(monkeypatch):
-    """Give torch so many GPUs, for a CUDA version (None: a CPU-only build)."""
+    """Give torch a number of GPUs, for a CUDA version (None: a CPU-only build)."""
 
     def give(count, cuda="13.0", arch_list=("sm_80", "sm_90"), capability=(8, 0)):
         monkeypatch.setattr(torch.version, "cuda", cuda)

@@ -1,4 +1,4 @@
-"""GPUs: faults planted between the driver, its tools and torch, each to be named and fixed."""
+"""GPUs: planted faults between the driver, its tools and torch must be named and fixed."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from onsight.doctor import amd, clocks, gpumemory, gpus, smi
+from onsight.doctor import amd, clocks, gpu_memory, gpus, smi
 from onsight.doctor.wheels import install_commands, runs_on, unsupported, wheel_for
 
 pytestmark = pytest.mark.usefixtures("published")
@@ -41,7 +41,7 @@ def plant_pci(tmp_path, *devices):
 # --------------------------------------------------------- driver against torch
 
 
-def test_a_cpu_only_torch_beside_a_gpu_is_a_problem_with_the_line_to_type(
+def test_a_cpu_only_torch_on_a_gpu_machine_is_a_problem_with_the_command_that_fixes_it(
     nvidia_smi, add_gpu, torch_sees
 ):
     add_gpu()
@@ -52,7 +52,7 @@ def test_a_cpu_only_torch_beside_a_gpu_is_a_problem_with_the_line_to_type(
     assert "2.15.0+cpu" in line.said
     assert "CPU-only" in line.said
     assert line.remedy.splitlines() == [
-        "Install the torch that suits this driver:",
+        "Install a torch built for this driver:",
         "pip uninstall -y torch torchvision",
         f"{INSTALL}cu130",
     ]
@@ -87,7 +87,7 @@ def test_a_driver_too_old_for_torch(nvidia_smi, add_gpu, torch_sees):
     assert "newer driver" in line.remedy
 
 
-def test_an_old_driver_is_no_matter_where_torch_works_with_it(nvidia_smi, add_gpu, torch_sees):
+def test_an_old_driver_does_not_matter_if_torch_works_with_it(nvidia_smi, add_gpu, torch_sees):
     nvidia_smi.banner = "CUDA Version: 12.2"
     add_gpu()
     torch_sees(1, cuda="13.0")
@@ -120,7 +120,7 @@ def test_a_driver_that_does_not_know_compute_capabilities(nvidia_smi, add_gpu, t
     torch_sees(0, cuda="13.0")
     line = gpus.check_gpus()
     assert line.state == "problem"
-    assert "460.91.03 serves CUDA up to 11.2" in line.said
+    assert "460.91.03 supports CUDA up to 11.2" in line.said
 
 
 def test_hidden_gpus(nvidia_smi, add_gpu, torch_sees, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_gpu_that_torch_does_not_see(nvidia_smi, add_gpu, torch_sees, monkeypa
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     line = gpus.check_gpus()
     assert line.state == "problem"
-    assert "torch sees none. It says: CUDA initialization: CUDA unknown error" in line.said
+    assert "torch sees none. Torch's warning: CUDA initialization: CUDA unknown error" in line.said
 
 
 def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
@@ -159,7 +159,7 @@ def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
     line = gpus.check_gpus()
     assert line.state == "problem"
     assert "docker run --gpus all" in line.remedy
-    (tmp_path / "nvidiactl").write_text("")  # it is reachable: something else is amiss
+    (tmp_path / "nvidiactl").write_text("")  # it is reachable: something else is wrong
     assert "docker" not in gpus.check_gpus().remedy
 
 
@@ -203,7 +203,7 @@ def test_a_gpu_that_torch_has_no_code_for(nvidia_smi, add_gpu, torch_sees):
     assert f"{INSTALL}cu126" in line.remedy
 
 
-def test_a_gpu_of_a_name_with_a_comma_in_quotes(nvidia_smi, add_gpu, torch_sees):
+def test_a_gpu_whose_name_contains_a_comma(nvidia_smi, add_gpu, torch_sees):
     add_gpu(name='"Tesla, T4"')
     torch_sees(1)
     assert "Tesla, T4" in gpus.check_gpus().said
@@ -223,19 +223,21 @@ def test_no_gpu_is_a_note(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
     line = gpus.check_gpus()
     assert line.state == "note"
-    assert "processor" in line.said
+    assert "CPU" in line.said
     assert not line.remedy
 
 
 def test_a_gpu_without_a_driver(nvidia_smi, torch_sees, tmp_path):
     nvidia_smi.is_there = False
-    plant_pci(tmp_path, ("0x10de", "0x040300"), ("0x8086", "0x030000"))  # sound; another's screen
+    plant_pci(
+        tmp_path, ("0x10de", "0x040300"), ("0x8086", "0x030000")
+    )  # a sound device; another vendor's GPU
     assert gpus.check_gpus().state == "note"
     (tmp_path / "pci" / "0" / "class").write_text("0x030000\n")
     line = gpus.check_gpus()
     assert line.state == "warning"
     assert "1 NVIDIA GPU, but no NVIDIA driver" in line.said
-    assert "install its driver" in line.remedy
+    assert "install the driver" in line.remedy
 
 
 def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
@@ -256,7 +258,7 @@ def plant_amd(tmp_path, *simd_counts):
         (tmp_path / "kfd" / str(number) / "properties").write_text(text)
 
 
-def test_no_amd_gpu_is_no_line(nvidia_smi, tmp_path):
+def test_without_an_amd_gpu_there_is_no_line(nvidia_smi, tmp_path):
     assert amd.check_amd_gpus() is None
     plant_amd(tmp_path, 0)  # a processor
     assert amd.check_amd_gpus() is None
@@ -305,7 +307,7 @@ def test_a_release_that_does_not_list_its_builds(monkeypatch):
     older = {"12.6": {80, 90}, "12.8": {90, 120}}  # not by processor
     monkeypatch.setattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", older, raising=False)
     assert wheel_for((12, 8), [(12, 0)]) == "cu128"
-    assert wheel_for((12, 4), [(9, 0)]) == "cu126"  # the nearest that such a driver may serve
+    assert wheel_for((12, 4), [(9, 0)]) == "cu126"  # the nearest that such a driver may support
 
 
 @pytest.mark.parametrize(
@@ -326,21 +328,21 @@ def test_code_runs_on_gpus_of_its_generation_and_portable_code_on_newer_ones(
     assert unsupported(arch_list, capability) is expected
 
 
-def test_code_of_another_generation_does_not_run():
+def test_code_for_another_generation_does_not_run():
     assert runs_on({80}, (8, 6))
     assert not runs_on({80}, (7, 5))
 
 
-def test_nothing_but_torch_is_replaced():
+def test_only_torch_is_replaced():
     assert "force" not in install_commands("cu130")
 
 
 # ---------------------------------------------------------------------- memory
 
 
-def test_memory_of_gpus_and_who_holds_it(nvidia_smi, add_gpu, torch_sees):
+def test_memory_of_gpus_and_what_uses_it(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
-    assert gpumemory.check_gpu_memory().state == "ok"
+    assert gpu_memory.check_gpu_memory().state == "ok"
     add_gpu(**{"memory.used": "80000"})
     nvidia_smi.apps = [
         {"pid": "71", "process_name": "/usr/bin/python3", "used_memory": "20480"},
@@ -348,31 +350,31 @@ def test_memory_of_gpus_and_who_holds_it(nvidia_smi, add_gpu, torch_sees):
         {"pid": "73", "process_name": "trainer", "used_memory": "51200"},
         {"pid": str(os.getpid()), "process_name": "onsight", "used_memory": "999"},
     ]
-    line = gpumemory.check_gpu_memory()
+    line = gpu_memory.check_gpu_memory()
     assert line.state == "warning"
     assert "GPU 0 (NVIDIA A100): 79.0 GiB of 80.0 GiB free" in line.said
     assert "GPU 1 (NVIDIA A100): 1.9 GiB of 80.0 GiB free" in line.said
-    trainer, python = "trainer (process 73) holds 50.0 GiB", "python3 (process 71) holds 20.0 GiB"
+    trainer, python = "trainer (process 73) uses 50.0 GiB", "python3 (process 71) uses 20.0 GiB"
     assert line.said.index(trainer) < line.said.index(python)
     assert line.figures["gpus"][1]["free_bytes"] == 1920 << 20
     assert [one["pid"] for one in line.figures["processes"]] == [73, 71, 72]
 
 
-def test_memory_that_nvidia_smi_does_not_tell_is_asked_of_torch(
+def test_memory_unknown_to_nvidia_smi_comes_from_torch(
     nvidia_smi, add_gpu, torch_sees, monkeypatch
 ):
     add_gpu(**{"memory.total": "[N/A]", "memory.used": "[N/A]"})
-    assert gpumemory.check_gpu_memory() is None
+    assert gpu_memory.check_gpu_memory() is None
     torch_sees(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
-    line = gpumemory.check_gpu_memory()
+    line = gpu_memory.check_gpu_memory()
     assert line.state == "ok"
     assert "cuda:0: 3.0 GiB of 4.0 GiB free" in line.said
 
 
-def test_no_gpu_has_no_memory(nvidia_smi, torch_sees):
+def test_without_gpus_there_is_no_line_on_their_memory(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
-    assert gpumemory.check_gpu_memory() is None
+    assert gpu_memory.check_gpu_memory() is None
 
 
 # ---------------------------------------------------------------------- clocks
@@ -384,12 +386,12 @@ def test_no_gpu_has_no_memory(nvidia_smi, torch_sees):
         ("0x0000000000000001", "ok", "No GPU"),
         ("[N/A]", "ok", "No GPU"),
         ("0x0000000000000004", "note", "power limit"),
-        ("0x0000000000000024", "warning", "GPU 0 (91 °C) for heat"),
+        ("0x0000000000000024", "warning", "GPU 0 (91 °C) by heat"),
         ("0x0000000000000048", "warning", "a hardware slowdown and heat (by the hardware)"),
         ("0x0000000000000080", "warning", "power supply"),
     ],
 )
-def test_slowed_gpus(nvidia_smi, add_gpu, torch_sees, reasons, state, words):
+def test_throttled_gpus(nvidia_smi, add_gpu, torch_sees, reasons, state, words):
     add_gpu(**{"clocks_event_reasons.active": reasons, "temperature.gpu": "91"})
     line = clocks.check_gpu_clocks()
     assert line.state == state
@@ -402,12 +404,12 @@ def test_an_older_driver_has_an_older_name_for_the_reasons(nvidia_smi, add_gpu, 
     assert clocks.check_gpu_clocks().state == "warning"
 
 
-def test_no_driver_says_nothing_of_clocks(nvidia_smi, torch_sees):
+def test_without_a_driver_there_is_no_line_on_clocks(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
     assert clocks.check_gpu_clocks() is None
 
 
-def test_gpus_compute_while_they_are_asked(nvidia_smi, add_gpu, torch_sees, monkeypatch):
+def test_gpus_are_busy_while_they_are_queried(nvidia_smi, add_gpu, torch_sees, monkeypatch):
     add_gpu()
     add_gpu()
     torch_sees(2)

@@ -1,4 +1,4 @@
-"""The machine's own limits: faults planted in the kernel's files and the environment."""
+"""The machine's limits: faults planted in the kernel's files and the environment."""
 
 import os
 import resource
@@ -69,13 +69,13 @@ def test_far_fewer_threads_asked_for_than_cores(two_cores, monkeypatch):
     assert cores.check_cores().state == "ok"
 
 
-def test_hyperthreads_are_told_from_cores(two_cores):
+def test_hyperthreads_are_distinguished_from_cores(two_cores):
     for number in (0, 1):
         folder = two_cores / "cpus" / f"cpu{number}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text("0-1\n")
     line = cores.check_cores()
-    assert "as hyperthreads of 1 physical ones" in line.said
+    assert "hyperthreads of 1 physical ones" in line.said
     assert line.figures["physical_cores"] == 1
 
 
@@ -84,7 +84,7 @@ def test_load(two_cores, monkeypatch, load, state):
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     line = cores.check_load()
     assert line.state == state
-    assert f"{load} threads ran or waited for the 2 cores" in line.said
+    assert f"{load} threads on average ran on, or waited for, the 2 cores" in line.said
 
 
 # ---------------------------------------------------------------------- memory
@@ -92,7 +92,7 @@ def test_load(two_cores, monkeypatch, load, state):
 
 @pytest.fixture
 def ram(monkeypatch, tmp_path):
-    """Set what is free, of 16 GiB; processes lie in tmp_path."""
+    """Set the free memory, of 16 GiB; processes are files in tmp_path."""
     monkeypatch.setattr(memory, "_PROC", tmp_path)
     monkeypatch.setattr(memory, "_LIMITS", (tmp_path / "max", tmp_path / "limit_in_bytes"))
     monkeypatch.setattr(memory, "memory_bytes", lambda: 16 * GIB)
@@ -113,7 +113,7 @@ def test_memory_and_swap(ram, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["max", "limit_in_bytes"])
-def test_a_containers_limit_is_all_there_is(ram, tmp_path, name):
+def test_a_containers_limit_counts_as_the_total(ram, tmp_path, name):
     ram(3 * GIB)
     (tmp_path / name).write_text(str(4 * GIB))
     assert "of 4.0 GiB that this container may use free" in memory.check_memory().said
@@ -127,7 +127,7 @@ def test_scarce_memory_names_the_largest_processes(ram, tmp_path):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
         (tmp_path / str(pid) / "statm").write_text(f"999999999 {size * GIB // page} 5 1 0 7 0\n")
-    (tmp_path / "11").mkdir()  # ended meanwhile
+    (tmp_path / "11").mkdir()  # a process that has just ended
     ram(GIB)
     line = memory.check_memory()
     assert line.state == "warning"
@@ -186,15 +186,15 @@ def test_open_files(monkeypatch, soft, hard, state, remedy):
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
-    """The folder that the cache would be made in."""
+    """The folder for the cache, not yet created."""
     monkeypatch.setenv("ONSIGHT_CACHE", str(tmp_path / "above" / "cache"))
     (tmp_path / "above").mkdir()
     return tmp_path / "above"
 
 
-def test_a_disk_is_tried_and_left_as_it_was(cache):
+def test_a_disk_is_tested_and_left_unchanged(cache):
     line = disk.check_cache_disk(tried_bytes=1 << 20, seconds=0.05)
-    assert line.state in ("ok", "warning")  # as fast as it is
+    assert line.state in ("ok", "warning")  # depends on the disk
     assert line.figures["folder"] == str(cache / "cache")
     assert line.figures["write_bytes_per_second"] > 0
     assert line.figures["read_bytes_per_second"] > 0
@@ -225,7 +225,7 @@ def test_a_full_disk(cache, monkeypatch, tmp_path, free, state):
         assert line.figures["free_bytes"] == free
 
 
-def test_a_disk_that_fills_up_while_it_is_tried(cache, monkeypatch):
+def test_a_disk_that_fills_up_during_the_test(cache, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -236,7 +236,7 @@ def test_a_disk_that_fills_up_while_it_is_tried(cache, monkeypatch):
     assert list(cache.iterdir()) == []
 
 
-def test_a_folder_that_refuses_to_be_written(cache, monkeypatch, tmp_path):
+def test_a_folder_that_is_not_writable(cache, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def refuse(**options):
@@ -250,7 +250,7 @@ def test_a_folder_that_refuses_to_be_written(cache, monkeypatch, tmp_path):
     assert "--out" in disk.check_output_disk().remedy
 
 
-def test_a_file_in_the_place_of_the_cache(cache):
+def test_a_file_where_the_cache_should_be(cache):
     (cache / "cache").write_text("mine")
     assert disk.check_cache_disk(1 << 16, 0.01).state == "problem"
 
@@ -289,7 +289,7 @@ def plant_clock(tmp_path, **files):
             "warning",
             "powersave",
         ),
-        (  # there the name means that the processor chooses
+        (  # with this driver, powersave means that the processor chooses
             {"cpufreq__scaling_governor": "powersave", "cpufreq__scaling_driver": "intel_pstate"},
             "ok",
             "not held",
@@ -349,7 +349,7 @@ def test_an_old_processor(processor):
     assert instructions.check_instructions().state == "warning"
 
 
-def test_a_variable_that_holds_torch_back(processor, monkeypatch):
+def test_a_variable_that_restricts_torch(processor, monkeypatch):
     processor("fpu avx2 avx512f", "AVX2")
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     line = instructions.check_instructions()

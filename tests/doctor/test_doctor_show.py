@@ -1,7 +1,9 @@
-"""What people and programs read, how the command ends, and that no check can break it."""
+"""The printed and the JSON report, the exit code, and that no failing check can break them."""
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,14 +14,20 @@ from onsight.doctor.gpus import check_gpus
 from onsight.doctor.line import Line
 from onsight.doctor.show import facts, print_lines, verdict
 
-FINE = Line("memory", "ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
-NOTE = Line("cache", "note", "The cache is empty.")
-SLOW = Line("load", "warning", "1.8 of 2 cores were busy.", "Wait until it ends.")
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+FINE = Line("ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
+NOTE = Line("note", "The cache is empty.")
+SLOW = Line("warning", "1.8 of 2 cores were busy.", "Wait until it ends.")
 COMMAND = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130 --long"
-BROKEN = Line("gpus", "problem", "This torch is a CPU-only build.", f"Install another:\n{COMMAND}")
+BROKEN = Line("problem", "This torch is a CPU-only build.", f"Install another:\n{COMMAND}")
 
 
-def printed(*lines, width=80):
+def by_number(*lines):
+    """Lines under topics that do not matter."""
+    return {str(number): line for number, line in enumerate(lines)}
+
+
+def printed(width=80, **lines):
     console = Console(file=io.StringIO(), width=width, highlight=False)
     print_lines(lines, console)
     return console.file.getvalue()
@@ -27,10 +35,13 @@ def printed(*lines, width=80):
 
 @pytest.fixture
 def checks(monkeypatch):
-    """Let the doctor make these checks alone; a line stands for a check that gives it."""
+    """Let the doctor make only these checks; a line stands for a check that returns it."""
 
-    def choose(*chosen):
-        made = [one if callable(one) else (lambda line=one: line) for one in chosen]
+    def choose(**chosen):
+        made = {
+            topic: one if callable(one) else (lambda line=one: line)
+            for topic, one in chosen.items()
+        }
         monkeypatch.setattr(examine, "CHECKS", made)
 
     return choose
@@ -45,7 +56,7 @@ def run_doctor(capsys, *words):
 
 
 def test_a_line_has_a_mark_and_a_word_and_its_remedy_below():
-    text = printed(FINE, NOTE, SLOW, BROKEN)
+    text = printed(memory=FINE, cache=NOTE, load=SLOW, gpus=BROKEN)
     assert "✓ ok       memory: 21.0 GiB of 23.0 GiB free; no swap." in text
     assert "· note     cache: The cache is empty." in text
     assert "! warning  load: 1.8 of 2 cores were busy.\n           -> Wait until it ends." in text
@@ -53,8 +64,8 @@ def test_a_line_has_a_mark_and_a_word_and_its_remedy_below():
 
 
 def test_sentences_are_wrapped_and_commands_stay_whole():
-    long = Line("memory", "warning", "word " * 60 + "end.", f"do {'this ' * 40}\n{COMMAND}")
-    text = printed(long)
+    long = Line("warning", "word " * 60 + "end.", f"do {'this ' * 40}\n{COMMAND}")
+    text = printed(memory=long)
     assert f"\n              {COMMAND}\n" in text
     others = [line for line in text.splitlines() if COMMAND not in line]
     assert max(len(line) for line in others) <= 80
@@ -62,13 +73,13 @@ def test_sentences_are_wrapped_and_commands_stay_whole():
     assert all(line.startswith(" " * 11) for line in others[1:-2])
 
 
-def test_brackets_in_what_is_said_are_no_markup():
-    assert "[red]x[/red] [N/A]" in printed(Line("gpus", "ok", "[red]x[/red] [N/A]."))
+def test_brackets_in_a_message_are_not_markup():
+    assert "[red]x[/red] [N/A]" in printed(gpus=Line("ok", "[red]x[/red] [N/A]."))
 
 
-def test_colour_is_the_marks_alone():
+def test_only_the_marks_are_coloured():
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    print_lines([BROKEN], console)
+    print_lines({"gpus": BROKEN}, console)
     text = console.file.getvalue()
     assert text.startswith("\x1b[1;31m✗ problem  \x1b[0m\x1b[1mgpus\x1b[0m: This torch is a CPU")
 
@@ -77,18 +88,20 @@ def test_colour_is_the_marks_alone():
     ("lines", "words"),
     [
         ([FINE, NOTE], "All is well. To begin: onsight train demo"),
-        ([FINE, SLOW], "No problem, but 1 warning:"),
+        ([FINE, SLOW], "No problems, but 1 warning:"),
         ([SLOW, BROKEN, SLOW], "1 problem and 2 warnings."),
         ([BROKEN, BROKEN], "2 problems."),
     ],
 )
 def test_the_verdict_counts(lines, words):
-    assert verdict(lines).startswith(words)
-    assert printed(*lines).splitlines()[-2 if len(verdict(lines)) > 80 else -1] in verdict(lines)
+    said = verdict(by_number(*lines))
+    assert said.startswith(words)
+    assert printed(**by_number(*lines)).splitlines()[-2 if len(said) > 80 else -1] in said
 
 
 def test_facts_are_plain_values():
-    found = json.loads(json.dumps(facts([FINE, SLOW, BROKEN])))
+    lines = {"memory": FINE, "load": SLOW, "gpus": BROKEN}
+    found = json.loads(json.dumps(facts(lines)))
     assert (found["problems"], found["warnings"]) == (1, 1)
     assert found["lines"][0] == {
         "topic": "memory",
@@ -103,23 +116,23 @@ def test_facts_are_plain_values():
 
 
 def test_a_check_that_fails_is_a_warning_that_names_its_error(checks):
-    def check_gpu_memory():
+    def fail():
         raise ZeroDivisionError("no GPUs to divide by")
 
     told = []
-    checks(lambda: FINE, check_gpu_memory, lambda: None, lambda: BROKEN)
+    checks(memory=FINE, gpu_memory=fail, disk=lambda: None, gpus=BROKEN)
     lines = examine.examine(tell=told.append)
-    assert [line.topic for line in lines] == ["memory", "gpu memory", "gpus"]
-    assert lines[1].state == "warning"
-    assert "ZeroDivisionError: no GPUs to divide by" in lines[1].said
-    assert told[1] == "gpu memory"
+    assert list(lines) == ["memory", "gpu_memory", "gpus"]
+    assert lines["gpu_memory"].state == "warning"
+    assert "ZeroDivisionError: no GPUs to divide by" in lines["gpu_memory"].said
+    assert told == ["memory", "gpu_memory", "disk", "gpus"]
 
 
-def test_an_interrupt_is_no_failed_check(checks):
-    def check_speed():
+def test_an_interrupt_is_not_a_failed_check(checks):
+    def interrupt():
         raise KeyboardInterrupt
 
-    checks(check_speed)
+    checks(speed=interrupt)
     with pytest.raises(KeyboardInterrupt):
         examine.examine()
 
@@ -127,8 +140,9 @@ def test_an_interrupt_is_no_failed_check(checks):
 @pytest.mark.parametrize(
     ("lines", "code"), [((FINE, NOTE), 0), ((FINE, SLOW), 0), ((FINE, BROKEN, SLOW), 1)]
 )
-def test_the_command_ends_with_1_on_a_problem_alone(checks, capsys, lines, code):
-    checks(*lines)
+def test_the_command_exits_with_1_only_on_a_problem(checks, capsys, lines, code):
+    lines = by_number(*lines)
+    checks(**lines)
     ended, out, err = run_doctor(capsys)
     assert ended == code
     assert "error" not in err
@@ -139,12 +153,12 @@ def test_the_command_ends_with_1_on_a_problem_alone(checks, capsys, lines, code)
 
 
 @pytest.mark.usefixtures("published")
-def test_a_cpu_only_torch_beside_a_gpu_ends_with_1_and_the_line_to_type(
+def test_a_cpu_only_torch_on_a_gpu_machine_exits_with_1_and_shows_the_command(
     checks, capsys, add_gpu, torch_sees
 ):
     add_gpu()
     torch_sees(0, cuda=None)
-    checks(check_gpus)
+    checks(gpus=check_gpus)
     code, out, err = run_doctor(capsys)
     assert code == 1
     assert (
@@ -153,6 +167,6 @@ def test_a_cpu_only_torch_beside_a_gpu_ends_with_1_and_the_line_to_type(
     assert "Traceback" not in err
 
 
-def test_topics_are_told_apart():
-    topics = [examine.topic_of(check) for check in examine.CHECKS]
-    assert len(set(topics)) == len(topics)
+def test_the_page_names_every_check():
+    rows = re.findall(r"^\| ([a-z, ]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(examine.CHECKS) <= {topic for row in rows for topic in row.split(", ")}

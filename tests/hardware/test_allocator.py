@@ -9,7 +9,7 @@ from onsight.hardware import allocator
 @pytest.mark.parametrize(
     ("library", "calls"), [("glibc", [(-3, 1 << 30), (-1, 1 << 30)]), ("", [])]
 )
-def test_only_glibc_is_told_and_only_once(monkeypatch, library, calls):
+def test_only_glibc_is_set_and_only_once(monkeypatch, library, calls):
     told = []
     fake = types.SimpleNamespace(mallopt=lambda *words: told.append(words))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)

@@ -1,4 +1,4 @@
-"""Ceilings against a made clock: what an operation costs is known, so the rate must come out."""
+"""Ceilings measured with a fake clock: the cost of every operation is known, hence its rate."""
 
 import types
 
@@ -13,10 +13,10 @@ FAKE_GPU = torch.device("meta")  # computes nothing, and is not the CPU
 
 
 class Machine:
-    """A clock that only the operations move; slow: factors that calls take longer by, in turn.
+    """A clock that only the operations advance; slow: by which factor each call takes longer.
 
-    start_seconds, wait_seconds: what the first call takes beside, and each wait for a GPU.
-    pending: what a GPU has still to do.
+    start_seconds, wait_seconds: extra time of the first call, and of each wait for a GPU.
+    pending: seconds of work that a GPU has not done yet.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def plant(monkeypatch):
     return plant_machine
 
 
-def test_flops_are_two_for_each_multiplication_of_a_product(plant):
+def test_each_multiplication_of_a_product_counts_as_two_flops(plant):
     plant(1e9)
     assert ceilings.measure_flops(CPU, torch.float32, seconds=0.1) == pytest.approx(1e9)
 
@@ -73,7 +73,7 @@ def test_the_best_counts_and_the_first_call_does_not(plant):
     assert ceilings.measure_flops(CPU, torch.float32, seconds=1.0) == pytest.approx(1e9)
 
 
-def test_a_fast_processor_gets_large_matrices_and_a_slow_one_is_not_kept_for_long(plant):
+def test_a_fast_processor_gets_large_matrices_and_a_slow_one_small_ones(plant):
     fast = plant(1e14, start_seconds=0.4)
     assert ceilings.measure_flops(CPU, torch.float32, seconds=0.3) == pytest.approx(1e14)
     assert fast.sizes[-1] == 2048
@@ -91,7 +91,7 @@ def test_a_gpu_is_waited_for(plant):
     assert machine.pending == 0
 
 
-def test_the_wait_for_a_gpu_hardly_counts(plant):
+def test_synchronizing_with_a_gpu_hardly_affects_the_figure(plant):
     plant(1e18, is_gpu=True, wait_seconds=2e-5)  # 20 times as long as a product
     found = ceilings.measure_flops(FAKE_GPU, torch.bfloat16, seconds=0.1)
     assert found == pytest.approx(1e18, rel=0.03)
@@ -103,14 +103,14 @@ def test_one_slow_moment_does_not_choose_small_matrices(plant):
     assert machine.sizes[-1] == 2048
 
 
-def test_matrices_fit_into_what_is_free(plant, monkeypatch):
+def test_matrices_fit_into_free_memory(plant, monkeypatch):
     machine = plant(1e15)
     monkeypatch.setattr(ceilings, "free_memory_bytes", lambda device: 6 * 512 * 512 * 4)
     ceilings.measure_flops(CPU, torch.float32, seconds=0.01)
     assert max(machine.sizes) == 512
 
 
-def test_threads_are_set_for_the_measurement_alone(plant):
+def test_threads_are_set_only_for_the_measurement(plant):
     machine = plant(1e9)
     before = torch.get_num_threads()
     ceilings.measure_flops(CPU, torch.float32, threads=before + 1, seconds=0.01)
@@ -120,7 +120,7 @@ def test_threads_are_set_for_the_measurement_alone(plant):
 
 @pytest.fixture
 def half_a_second(monkeypatch):
-    """Every call takes half a second, whatever it does; it is done once."""
+    """Make every call take half a second, and run it once."""
 
     def best_seconds(call, device, seconds):
         call()
@@ -135,9 +135,7 @@ def test_a_copy_reads_and_writes(half_a_second):
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_an_upload_counts_once_and_comes_from_the_memory_asked_for(
-    half_a_second, monkeypatch, pinned
-):
+def test_an_upload_counts_once_and_uses_the_requested_memory(half_a_second, monkeypatch, pinned):
     asked = []
     ones = torch.ones
 
@@ -159,7 +157,7 @@ def test_buffers_are_smaller_when_memory_is_short(monkeypatch, free, expected):
     assert ceilings._buffer_bytes(CPU, 256 << 20) == expected
 
 
-def test_this_processor_has_ceilings(monkeypatch):
+def test_ceilings_of_the_real_processor(monkeypatch):
     monkeypatch.setattr(ceilings, "_COPY_BYTES", 1 << 20)
     state = torch.get_rng_state()
     found = measure_ceilings(CPU, threads=1, seconds=0.005)
@@ -168,10 +166,10 @@ def test_this_processor_has_ceilings(monkeypatch):
     assert found.copy_bytes_per_second > 1e6
     assert found.upload_bytes_per_second is None
     assert found.threads == 1
-    assert torch.equal(torch.get_rng_state(), state)  # a run's own random numbers stay its own
+    assert torch.equal(torch.get_rng_state(), state)  # a run's random numbers are unaffected
 
 
-def test_a_precision_that_the_device_does_not_know_is_left_out(plant, monkeypatch):
+def test_an_unsupported_precision_is_left_out(plant, monkeypatch):
     machine = plant(1e9)
 
     def multiply(left, right, out):

@@ -1,4 +1,4 @@
-"""Accelerators are mocked at torch's own border: no test needs one."""
+"""Accelerators are mocked in torch's own functions: no test needs a real one."""
 
 import types
 
@@ -22,7 +22,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
 
 
-def test_without_an_accelerator_auto_is_the_cpu_and_says_why(monkeypatch):
+def test_without_an_accelerator_auto_is_the_cpu_with_a_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     choice = devices.choose_device("auto")
     assert choice.value == torch.device("cpu")
@@ -38,13 +38,13 @@ def test_auto_takes_the_first_gpu(two_gpus):
 @pytest.mark.parametrize(
     ("asked", "expected"), [("cuda:1", "cuda:1"), ("cuda", "cuda:0"), ("cpu", "cpu")]
 )
-def test_a_device_that_is_asked_for_is_obeyed(two_gpus, asked, expected):
+def test_the_requested_device_is_used(two_gpus, asked, expected):
     assert devices.choose_device(asked).value == torch.device(expected)
 
 
 @pytest.mark.parametrize("asked", ["cuda:2", "mps", "xpu", "tpu", "cuda:x", ""])
-def test_a_device_that_is_not_there_lists_those_that_are(two_gpus, asked):
-    with pytest.raises(DeviceError, match="there are: cuda:0, cuda:1, cpu"):
+def test_the_error_for_a_missing_device_lists_the_available_ones(two_gpus, asked):
+    with pytest.raises(DeviceError, match="available: cuda:0, cuda:1, cpu"):
         devices.choose_device(asked)
 
 
@@ -78,7 +78,7 @@ def test_each_rank_gets_the_device_asked_for(two_gpus, monkeypatch, asked, ranks
     [
         ("cuda:0,cuda:0", 0, "each named once"),
         ("cuda,cuda:0", 0, "each named once"),
-        ("cuda:0,cpu", 0, "devices of one kind"),
+        ("cuda:0,cpu", 0, "must be of one kind"),
         ("cpu,cpu", 0, "each named once"),
         ("cuda:0,cuda:7", 0, "no device 'cuda:7'"),
         ("cuda:0,", 0, "no device ''"),
@@ -90,7 +90,7 @@ def test_each_rank_gets_the_device_asked_for(two_gpus, monkeypatch, asked, ranks
         ("cuda", 3, "3 ranks need 3 devices"),
     ],
 )
-def test_ranks_and_devices_that_do_not_agree_are_refused(two_gpus, asked, ranks, message):
+def test_ranks_and_devices_that_do_not_match_are_refused(two_gpus, asked, ranks, message):
     with pytest.raises(DeviceError, match=message):
         devices.choose_devices(asked, ranks)
 
@@ -110,7 +110,7 @@ def test_an_apple_gpu_is_one_device(monkeypatch):
         devices.choose_devices("auto", 2)
 
 
-def test_a_cpu_only_torch_beside_a_driver_is_named(monkeypatch, tmp_path):
+def test_a_cpu_only_torch_with_a_driver_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", None)
@@ -147,7 +147,7 @@ def test_free_memory_respects_the_cgroups_limit(
 ):
     cpu = torch.device("cpu")
     monkeypatch.setattr(devices, "_CGROUP", tmp_path)
-    assert devices.free_memory_bytes(cpu) > 10_000_000  # no limit: what the machine has
+    assert devices.free_memory_bytes(cpu) > 10_000_000  # no limit: all of the machine's
     (tmp_path / "memory").mkdir()
     for name, text in zip(names, (limit, used), strict=True):
         (tmp_path / name).write_text(text)
@@ -166,7 +166,7 @@ def test_cores_respect_the_cgroup_quota(monkeypatch, tmp_path, text, expected):
     assert cores.usable_cores() == expected
 
 
-def test_settings_come_back_after_a_run():
+def test_settings_are_restored_after_a_run():
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with reproducible(1):
         assert torch.get_num_threads() == 1

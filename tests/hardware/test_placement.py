@@ -1,7 +1,7 @@
-"""The placement proof names every planted mistake, fixes it, and is silent where all is well.
+"""placement() names every planted mistake with the line that fixes it, and nothing else.
 
-Tensors of the device meta stand in for those of a GPU; the line that a problem says to write is
-run, and must fix it.
+Tensors on the meta device replace those of a GPU; the line that a problem suggests is run and
+must fix it.
 """
 
 import copy
@@ -18,8 +18,8 @@ from torch.nn.utils import prune
 import onsight
 from onsight.errors import PlacementError, UserError
 from onsight.hardware import devices
-from onsight.hardware.placement import faults
-from onsight.hardware.placement.proof import placement
+from onsight.hardware.placement import problems
+from onsight.hardware.placement.placement import placement
 from onsight.hardware.placement.table import Found, Row
 
 META = torch.device("meta")
@@ -27,8 +27,8 @@ META = torch.device("meta")
 
 @pytest.fixture(autouse=True)
 def no_accelerator(monkeypatch):
-    """The verdict on the CPU is the same wherever the tests run."""
-    monkeypatch.setattr(faults, "available_devices", lambda: ["cpu"])
+    """Hide accelerators, so that the verdict does not depend on the machine."""
+    monkeypatch.setattr(problems, "available_devices", lambda: ["cpu"])
     monkeypatch.setattr(torch.version, "cuda", "13.0")
 
 
@@ -53,7 +53,7 @@ def batch_on(device, images=5):
 
 
 def fixed(problem, **names):
-    """The names after the line that the problem says to write."""
+    """The names after running the line that fixes a problem."""
     scope = {"torch": torch, "functools": functools, "device": META, **names}
     exec(problem.fix, scope)
     return scope
@@ -110,7 +110,7 @@ def test_every_tensor_of_an_ordinary_loop_has_its_row():
     assert proof.check() is proof
 
 
-def test_facts_are_plain_and_the_table_counts_what_the_rows_hold():
+def test_facts_are_plain_values_and_the_table_adds_up_the_rows():
     net = meta_net().half()
     proof = placement(model=net, loss=nn.CrossEntropyLoss(torch.ones(2)), batch=batch_on(META))
     facts = json.loads(json.dumps(proof.facts()))
@@ -149,7 +149,7 @@ def test_tied_weights_count_once():
 def test_a_placement_needs_something_to_look_at():
     with pytest.raises(TypeError, match="needs a model, loss, optimizer, metrics or batch"):
         placement()
-    with pytest.raises(TypeError, match=r"model is a function, a torch\.nn\.Module is needed"):
+    with pytest.raises(TypeError, match=r"model is a function; it must be a torch\.nn\.Module"):
         placement(model=lambda inputs: inputs)
     with pytest.raises(TypeError, match=r"optimizer is a dict_values|optimizer is a str"):
         placement(optimizer="sgd")
@@ -173,7 +173,7 @@ def test_a_placement_needs_something_to_look_at():
     ],
     ids=["buffer", "pos_weight", "partial", "object", "dict"],
 )
-def test_class_weights_left_on_the_cpu_are_named_and_mended(loss, name):
+def test_class_weights_left_on_the_cpu_are_named_and_fixed(loss, name):
     net, batch = meta_net(), batch_on(META)
     problem = only(placement(model=net, loss=loss, batch=batch))
     assert (problem.name, problem.kind) == (name, "loss weight")
@@ -201,11 +201,13 @@ def test_weights_that_are_a_plain_attribute_of_a_loss_need_a_buffer():
     placement(model=meta_net(), loss=Focal(weights, True).to(META)).check()
 
 
-def test_a_loss_without_tensors_and_single_numbers_are_no_fault():
+def test_a_loss_without_tensors_or_with_single_numbers_is_not_reported():
     class Margin(nn.Module):
         def __init__(self):
             super().__init__()
-            self.margin = torch.tensor(0.5)  # torch takes one number from the CPU to any device
+            self.margin = torch.tensor(
+                0.5
+            )  # torch combines a single number on the CPU with any device
 
     losses = [nn.CrossEntropyLoss(), nn.MSELoss(), F.cross_entropy, lambda a, b: a, Margin()]
     for loss in losses:
@@ -243,16 +245,16 @@ def test_a_loss_without_tensors_and_single_numbers_are_no_fault():
     ],
     ids=["pair", "tensor", "dict", "list", "nested"],
 )
-def test_a_batch_whose_move_was_thrown_away_is_named(make, names, fix):
+def test_a_batch_whose_move_was_discarded_is_named(make, names, fix):
     batch = make(torch.ones(5, 4))
     if isinstance(batch, torch.Tensor):
-        batch.to(META)  # the classic mistake: nothing keeps what it returns
+        batch.to(META)  # the classic mistake: the result is discarded
     problem = only(placement(model=meta_net(), batch=batch))
     assert (problem.name, problem.kind, problem.fix) == (names, "batch", fix)
     assert ".to() returns a new tensor" in problem.what
 
 
-def test_the_line_for_a_batch_mends_it():
+def test_the_line_for_a_batch_fixes_it():
     net = meta_net()
     for batch in (torch.ones(5, 4), {"a": torch.ones(2)}, [torch.ones(2) for _ in range(3)]):
         problem = only(placement(model=net, batch=batch))
@@ -262,14 +264,14 @@ def test_the_line_for_a_batch_mends_it():
     placement(model=net, batch=(scope["images"], scope["labels"])).check()
 
 
-def test_labels_alone_are_named():
+def test_misplaced_labels_are_named():
     images, labels = batch_on(META)[0], batch_on("cpu")[1]
     problem = only(placement(model=meta_net(), batch=(images, labels)))
     assert problem.name == "batch[1]"
     assert " is on cpu" in problem.what
 
 
-def test_complex_nested_batches_are_walked_without_alarm():
+def test_complex_nested_batches_are_not_reported():
     inner = SimpleNamespace(boxes=torch.ones(2, 4, device=META), names=["a", None])
     deep = {"a": [(torch.ones(1, device=META), {"b": inner})], 3: 7, "lam": torch.tensor(0.3)}
     deep["self"] = deep
@@ -278,7 +280,7 @@ def test_complex_nested_batches_are_walked_without_alarm():
     assert names == {'batch["a"][0][0]', 'batch["a"][0][1]["b"].boxes', 'batch["lam"]'}
 
 
-def test_a_model_that_was_not_moved_is_what_is_wrong_when_all_else_is_there():
+def test_if_all_but_the_model_was_moved_the_model_is_named():
     net = Net()
     loss = nn.CrossEntropyLoss(torch.ones(2, device=META))
     proof = placement(model=net, loss=loss, batch=batch_on(META))
@@ -312,7 +314,7 @@ def test_the_accelerator_is_where_a_spread_model_belongs():
     proof = placement(model=net, optimizer=optimizer, batch=batch_on(META))
     assert proof.device == "meta"
     kinds = [problem.kind for problem in proof.problems]
-    assert kinds == ["parameter", "buffer"]  # and not the state, which lies beside its parameters
+    assert kinds == ["parameter", "buffer"]  # not the state, which is with its parameters
     assert all(problem.fix == "model = model.to(device)" for problem in proof.problems)
 
 
@@ -325,7 +327,7 @@ def test_a_buffer_that_was_replaced_after_the_move_is_named():
 
 
 class Masked(nn.Module):
-    """Keeps tensors where `.to()` does not find them."""
+    """Has tensors where `.to()` does not find them."""
 
     def __init__(self, **kept):
         super().__init__()
@@ -365,14 +367,14 @@ class Masked(nn.Module):
     ],
     ids=["tensor", "list", "dict", "parameters", "modules", "module dict"],
 )
-def test_what_hangs_on_a_module_unregistered_is_left_behind_and_named(kept, name, fix):
+def test_plain_attributes_of_a_module_are_left_behind_and_named(kept, name, fix):
     net = nn.ModuleDict({"part": Masked(**kept)}).to(META)
     problem = only(placement(model=net))
     assert (problem.name, problem.kind, problem.fix) == (name, "plain tensor attribute", fix)
     assert "Masked" in problem.what
 
 
-def test_the_lines_for_what_hangs_unregistered_mend_it():
+def test_the_lines_for_plain_attributes_fix_them():
     class Mending(nn.Module):
         def __init__(self, line, **names):
             super().__init__()
@@ -390,11 +392,11 @@ def test_the_lines_for_what_hangs_unregistered_mend_it():
         assert len(proof.rows) == 3
 
 
-def test_what_modules_keep_for_themselves_is_no_fault():
-    recurrent = nn.LSTM(4, 3).to(META)  # has its parameters in a plain list too
+def test_tensors_that_modules_manage_themselves_are_not_reported():
+    recurrent = nn.LSTM(4, 3).to(META)  # also has its parameters in a plain list
     pruned = nn.Linear(4, 3)
     prune.l1_unstructured(pruned, "weight", 2)
-    pruned.weight = pruned.weight.detach()  # made anew before each forward pass
+    pruned.weight = pruned.weight.detach()  # recomputed before each forward pass
     listed_twice = Masked()
     listed_twice.again = [listed_twice.linear]
     cached = Masked()
@@ -414,7 +416,7 @@ def test_what_modules_keep_for_themselves_is_no_fault():
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_wrappers_of_parallel_and_compiled_networks_are_looked_through(depth):
+def test_wrappers_of_parallel_and_compiled_networks_make_no_difference(depth):
     class Wrapper(nn.Module):
         def __init__(self, module):
             super().__init__()
@@ -436,7 +438,7 @@ def test_wrappers_of_parallel_and_compiled_networks_are_looked_through(depth):
     plain = placement(model=torch.compile(Net()))
     assert "head.weight" in {row.name for row in plain.rows}
     halves = Wrapper(Net())
-    halves.other = nn.Linear(2, 2)  # a network that only happens to have a part of that name
+    halves.other = nn.Linear(2, 2)  # a network that happens to have a part of that name
     names = {row.name for row in placement(model=halves).rows}
     assert {"module.head.weight", "other.weight"} < names
 
@@ -456,7 +458,7 @@ def test_a_lazy_network_has_rows_before_its_first_batch():
 
 
 def with_state(net, kind=torch.optim.Adam, device="cpu", **options):
-    """An optimizer of a network elsewhere, its state as if a step had been made on a device."""
+    """An optimizer of a network elsewhere, with its state as after a step on a device."""
     optimizer = kind(net.parameters(), **options)
     for parameter in net.parameters():
         average = torch.zeros(parameter.shape, device=device)
@@ -464,7 +466,7 @@ def with_state(net, kind=torch.optim.Adam, device="cpu", **options):
     return optimizer
 
 
-def test_state_made_before_the_model_moved_is_named_and_moved():
+def test_state_created_before_the_model_moved_is_named_and_moved():
     net = meta_net()
     optimizer = with_state(net)
     problem = only(placement(model=net, optimizer=optimizer))
@@ -474,12 +476,12 @@ def test_state_made_before_the_model_moved_is_named_and_moved():
     assert "step of" not in problem.name
     proof = placement(model=net, optimizer=fixed(problem, optimizer=optimizer)["optimizer"])
     assert proof.check().verdict == (
-        "everything is on meta but 6 optimizer tensors on cpu, where torch takes them from: "
+        "everything is on meta but 6 optimizer tensors on cpu, where torch accepts them: "
         "29 parameters, 3 buffers, 12 optimizer tensors"
     )
 
 
-def test_scalar_steps_on_the_cpu_are_a_fault_only_where_the_optimizer_works_on_the_device():
+def test_step_counts_on_the_cpu_are_wrong_only_for_fused_and_capturable_optimizers():
     net = meta_net()
     assert placement(model=net, optimizer=with_state(net, device=META)).problems == []
     optimizer = with_state(net, device=META, capturable=True)
@@ -488,7 +490,7 @@ def test_scalar_steps_on_the_cpu_are_a_fault_only_where_the_optimizer_works_on_t
     placement(model=net, optimizer=fixed(problem, optimizer=optimizer)["optimizer"]).check()
 
 
-def test_state_inside_lists_is_walked():
+def test_state_inside_lists_is_found():
     net = Net()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
     inputs, labels = torch.randn(6, 4), torch.arange(6) % 2
@@ -511,22 +513,22 @@ def test_an_optimizer_of_another_model_is_named():
     problem = only(placement(model=other, optimizer=optimizer))
     assert problem.kind == "parameter"
     assert "body.0.weight" in problem.name
-    assert "holds 6 tensors of something else and none of the model's" in problem.what
+    assert "updates 6 tensors of something else and none of the model's" in problem.what
     assert problem.fix == "optimizer = torch.optim.SGD(model.parameters(), lr=0.25)"
     after = fixed(problem, model=other)["optimizer"]
     placement(model=other, optimizer=after).check()
 
 
-def test_an_optimizer_made_before_a_move_that_replaced_the_parameters_is_named():
+def test_an_optimizer_created_before_a_move_that_replaced_the_parameters_is_named():
     net = Net()
     optimizer = torch.optim.Adam(net.parameters())
-    net.to(META)  # torch cannot change such parameters in place, and makes new ones
+    net.to(META)  # torch cannot change these parameters in place, so it creates new ones
     problem = only(placement(model=net, optimizer=optimizer))
     assert "none of the model's" in problem.what
     placement(model=net, optimizer=fixed(problem, model=net)["optimizer"]).check()
 
 
-def test_an_optimizer_made_before_the_head_was_replaced_is_named():
+def test_an_optimizer_created_before_the_head_was_replaced_is_named():
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters())
     net.head = nn.Linear(3, 7)
@@ -541,13 +543,13 @@ def test_parameters_in_no_optimizer_are_a_note():
     proof = placement(model=net, optimizer=torch.optim.SGD(net.head.parameters(), lr=0.1))
     (note,) = proof.notes
     assert note == (
-        "body.0.weight, body.0.bias, body.1.weight and body.1.bias require grad but are in no "
+        "body.0.weight, body.0.bias, body.1.weight and body.1.bias require grad but are not in any "
         "optimizer, so they never change"
     )
     assert proof.check().verdict.endswith(f"; note: {note}")
 
 
-def test_ways_to_train_some_parameters_that_are_no_fault():
+def test_training_only_some_parameters_is_not_reported():
     frozen = Net()
     frozen.body.requires_grad_(False)
     heads = torch.optim.SGD(frozen.head.parameters(), lr=0.1)
@@ -581,7 +583,7 @@ def test_an_optimizer_alone_is_compared_with_its_own_parameters():
     placement(optimizer=with_state(net, device=META)).check()
 
 
-def test_an_amp_loop_with_a_scaler_and_an_average_is_no_fault():
+def test_an_amp_loop_with_a_scaler_and_an_average_is_not_reported():
     net, loss = Net(), nn.CrossEntropyLoss()
     average = torch.optim.swa_utils.AveragedModel(net)
     optimizer = torch.optim.Adam(net.parameters())
@@ -604,7 +606,7 @@ def test_an_amp_loop_with_a_scaler_and_an_average_is_no_fault():
     assert kinds == {"copy of the model"}
     away = Net().to(META)
     average = torch.optim.swa_utils.AveragedModel(away)
-    assert average.n_averaged.device.type == "cpu"  # torch's own way to count
+    assert average.n_averaged.device.type == "cpu"  # where torch counts updates
     placement(model=away, metrics=average).check()
 
 
@@ -612,7 +614,7 @@ def test_an_amp_loop_with_a_scaler_and_an_average_is_no_fault():
 
 
 class Accuracy(nn.Module):
-    """As torchmetrics keeps its states: plain attributes that its own `_apply` moves."""
+    """A metric like those of torchmetrics: plain attributes that its own `_apply` moves."""
 
     def __init__(self):
         super().__init__()
@@ -630,11 +632,11 @@ class Accuracy(nn.Module):
 
 
 class Total:
-    """A metric of one's own."""
+    """A user's own metric."""
 
     def __init__(self, device="cpu"):
         self.total = torch.zeros(3, device=device)
-        self._history = torch.zeros(9)  # its own affair, and nothing a step meets
+        self._history = torch.zeros(9)  # private, and not used in a step
 
     def to(self, device):
         self.total = self.total.to(device)
@@ -642,7 +644,7 @@ class Total:
 
 
 class Listing:
-    """A metric that has no tensor before its first batch, and knows its device."""
+    """A metric with a device, but without tensors before its first batch."""
 
     def __init__(self, device="cpu"):
         self.device = torch.device(device)
@@ -685,7 +687,7 @@ def test_a_moving_average_left_behind_is_named():
     placement(model=net, metrics=fixed(problem, metrics={"average": average})["metrics"]).check()
 
 
-def test_metrics_without_tensors_are_no_fault():
+def test_metrics_without_tensors_are_not_reported():
     meter = SimpleNamespace(total=0.5, count=3, history=[0.1, "x"], device=3)
     placement(model=meta_net(), metrics=[meter, None, {"loss": 0.1}]).check()
     placement(model=meta_net(), metrics=Listing("meta")).check()
@@ -696,7 +698,7 @@ def test_metrics_without_tensors_are_no_fault():
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    monkeypatch.setattr(faults, "available_devices", devices.available_devices)
+    monkeypatch.setattr(problems, "available_devices", devices.available_devices)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
@@ -715,7 +717,7 @@ def test_an_accelerator_that_nothing_uses_is_a_note(a_gpu):
     assert placement(model=meta_net()).notes == []
 
 
-def test_a_torch_that_cannot_see_the_gpu_beside_it_is_a_problem(a_hidden_gpu):
+def test_a_torch_that_cannot_see_the_gpu_is_a_problem(a_hidden_gpu):
     problem = only(placement(model=Net()))
     assert (problem.name, problem.kind) == ("torch", "torch build")
     assert "this torch is a CPU-only build" in problem.what
@@ -723,7 +725,7 @@ def test_a_torch_that_cannot_see_the_gpu_beside_it_is_a_problem(a_hidden_gpu):
     placement(model=meta_net()).check()
 
 
-def test_a_torch_with_cuda_is_not_blamed(a_hidden_gpu, monkeypatch):
+def test_a_torch_with_cuda_is_not_reported(a_hidden_gpu, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     placement(model=Net()).check()
 
@@ -732,12 +734,12 @@ def test_a_torch_with_cuda_is_not_blamed(a_hidden_gpu, monkeypatch):
     ("device", "home", "expected"),
     [("cuda", "cuda:0", False), ("cuda:1", "cuda:0", True), ("cpu", "cuda:0", True)],
 )
-def test_a_device_without_a_number_is_any_of_its_kind(device, home, expected):
+def test_a_device_without_a_number_matches_any_of_its_kind(device, home, expected):
     found = Found(Row("metric.device", "metric", None, "", device, 0), "")
     assert found.is_misplaced(home) == expected
 
 
-def test_several_mistakes_are_all_told():
+def test_several_mistakes_are_all_reported():
     proof = placement(
         model=meta_net(), loss=nn.CrossEntropyLoss(torch.ones(2)), batch=batch_on("cpu")
     )

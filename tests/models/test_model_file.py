@@ -113,7 +113,7 @@ def test_what_is_not_a_model_file_is_refused(tmp_path):
     with pytest.raises(ModelError, match="No such file"):
         load_model_file(path)
     path.write_bytes(b"PK\x03\x04 a zip of pickles")
-    with pytest.raises(ModelError, match="damaged or no Onsight file"):
+    with pytest.raises(ModelError, match="damaged or not an Onsight file"):
         load_model_file(path)
     write_tensors(path, {"a": torch.zeros(1)}, {"step": 3})
     with pytest.raises(ModelError, match="is not an Onsight model file"):

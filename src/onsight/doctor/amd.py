@@ -1,4 +1,4 @@
-"""GPUs that AMD's driver knows, against a torch built for them."""
+"""AMD GPUs: those that the driver knows, and whether this torch can use them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _GET_STARTED = "https://pytorch.org/get-started/locally/"
 
 
 def check_amd_gpus() -> Line | None:
-    """Whether torch can use the GPUs that AMD's driver knows; None where it knows none."""
+    """Whether torch can use the AMD GPUs of this machine; None if there are none."""
     found = _count_amd()
     if not found:
         return None
@@ -20,28 +20,25 @@ def check_amd_gpus() -> Line | None:
     figures = {"gpus": found, "torch_rocm": torch.version.hip}
     if not torch.version.hip:
         return Line(
-            "amd gpus",
             "warning",
-            f"AMD's driver knows {named}, but this torch is not built for ROCm, so that it "
-            "stays unused.",
-            "If it is one that ROCm supports (most that are part of a processor are not), "
-            f"choose ROCm at {_GET_STARTED} and type what is given there.",
+            f"AMD's driver finds {named}, but this torch is not built for ROCm and cannot use it.",
+            "If ROCm supports it (it does not support most integrated GPUs), choose ROCm at "
+            f"{_GET_STARTED} and run the command shown there.",
             figures,
         )
     if not torch.cuda.is_available():
         return Line(
-            "amd gpus",
             "problem",
-            f"AMD's driver knows {named}, but torch for ROCm {torch.version.hip} sees none.",
-            "You may lack the right to use it: join its groups, then log in anew.\n"
+            f"AMD's driver finds {named}, but torch for ROCm {torch.version.hip} sees none.",
+            "You may lack permission to use it: join these groups, then log in again.\n"
             "sudo usermod -aG render,video $USER",
             figures,
         )
-    return Line("amd gpus", "ok", f"torch for ROCm {torch.version.hip} sees {named}.", "", figures)
+    return Line("ok", f"torch for ROCm {torch.version.hip} sees {named}.", "", figures)
 
 
 def _count_amd() -> int:
-    """AMD's GPUs: nodes of its topology with SIMD units, which those of processors lack."""
+    """The number of AMD GPUs: topology nodes with SIMD units, which CPU nodes do not have."""
     found = 0
     for path in _KFD.glob("*/properties"):
         lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""Clocks held down: a processor or GPU that slows itself for heat or power."""
+"""Clock speeds: whether the processor or a GPU is throttled by heat or power."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 def check_gpu_clocks() -> Line | None:
-    """Whether a GPU under load slows itself; None where NVIDIA's driver does not say."""
+    """Whether a GPU under load is throttled; None where NVIDIA's driver does not say."""
     try:
         rows = _under_load(_ask_reasons)
     except SmiError:
@@ -39,29 +39,27 @@ def check_gpu_clocks() -> Line | None:
         bits = _bits(row["active"])
         why = [words for bit, words in _SLOWDOWNS.items() if bits & bit]
         if why:
-            slowed.append(f"GPU {row['index']} ({row['temperature']} °C) for {' and '.join(why)}")
+            slowed.append(f"GPU {row['index']} ({row['temperature']} °C) by {' and '.join(why)}")
         capped += bool(bits & _POWER_CAP)
     figures = {"gpus": rows}
     if slowed:
         return Line(
-            "gpu clocks",
             "warning",
-            f"Slowed at this moment: {'; '.join(slowed)}.",
-            "See that its air can flow and its fans turn; on a server, tell those who run it.",
+            f"Throttled at this moment: {'; '.join(slowed)}.",
+            "Check that air can flow and its fans turn; on a server, tell its administrator.",
             figures,
         )
     if capped:
         return Line(
-            "gpu clocks",
             "note",
-            f"{plural(capped, 'GPU')} at the power limit, which is usual under load.",
+            f"{plural(capped, 'GPU')} at the power limit, which is normal under load.",
             figures=figures,
         )
-    return Line("gpu clocks", "ok", "No GPU is slowed for heat or power.", "", figures)
+    return Line("ok", "No GPU is throttled by heat or power.", "", figures)
 
 
 def check_clocks() -> Line | None:
-    """Whether the processor is held below its clock; None where it does not show."""
+    """Whether the processor is held below its full clock speed; None where that is unknown."""
     throttles = max(_numbers("thermal_throttle/core_throttle_count"), default=0)
     fastest = max(_numbers("cpufreq/cpuinfo_max_freq"), default=0)
     allowed = max(_numbers("cpufreq/scaling_max_freq"), default=0)
@@ -76,30 +74,27 @@ def check_clocks() -> Line | None:
     }
     if 0 < allowed < _CAPPED_SHARE * fastest:
         return Line(
-            "clocks",
             "warning",
             f"The processor is held at {allowed / 1e6:.1f} GHz of its {fastest / 1e6:.1f} GHz, "
-            "as by a power-saving setting or a weak power supply.",
-            "Choose the performance profile, and plug a laptop in.",
+            "perhaps by a power-saving setting or a weak power supply.",
+            "Choose the performance profile; plug a laptop in.",
             figures,
         )
     if "powersave" in governors and not any("pstate" in name for name in drivers):
         return Line(
-            "clocks",
             "warning",
-            "The processor keeps to its lowest clock (governor powersave).",
+            "The processor stays at its lowest clock speed (governor powersave).",
             "Let it run faster:\nsudo cpupower frequency-set --governor performance",
             figures,
         )
     if throttles:
         return Line(
-            "clocks",
             "note",
-            f"The processor has slowed itself for heat {plural(throttles, 'time')} since the "
-            "machine started; if long runs lose speed, look to its cooling.",
+            f"The processor was throttled by heat {plural(throttles, 'time')} since the machine "
+            "started; if long runs lose speed, check its cooling.",
             figures=figures,
         )
-    return Line("clocks", "ok", "The processor is not held below its clock.", "", figures)
+    return Line("ok", "The processor is not held below its full clock speed.", "", figures)
 
 
 def _ask_reasons() -> list[dict[str, str]]:
@@ -107,7 +102,7 @@ def _ask_reasons() -> list[dict[str, str]]:
         name = "clocks_event_reasons.active"
         rows = ask("gpu", "index", "temperature.gpu", name)
     except UnknownField:
-        name = "clocks_throttle_reasons.active"  # as it was called before 2023
+        name = "clocks_throttle_reasons.active"  # its name before 2023
         rows = ask("gpu", "index", "temperature.gpu", name)
     return [
         {"index": row["index"], "temperature": row["temperature.gpu"], "active": row[name]}
@@ -116,7 +111,7 @@ def _ask_reasons() -> list[dict[str, str]]:
 
 
 def _under_load(question: Callable[[], Answer]) -> Answer:
-    """Ask while the GPUs that torch sees compute: an idle one has no need to slow down."""
+    """Ask while the GPUs are kept busy: an idle one is never throttled."""
     gpus = [torch.device(name) for name in available_devices() if name.startswith("cuda")]
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(question)
@@ -142,7 +137,7 @@ def _words(name: str) -> set[str]:
 
 
 def _texts(name: str) -> list[str]:
-    """A file of every CPU that has it and lets it be read."""
+    """The contents of a file of every CPU that has it and lets it be read."""
     found = []
     for path in _CPUS.glob(f"cpu[0-9]*/{name}"):
         try:

@@ -1,4 +1,4 @@
-"""Cores that may be used, against the threads that would run on them, and how busy they are."""
+"""The cores that may be used, the threads that would run on them, and how busy they are."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ _BUSY_SHARE = 0.5  # of the machine's cores, taken by others
 
 
 def check_cores() -> Line:
-    """Cores by affinity and quota, against torch's threads and the variables that set them."""
+    """Compare the cores (by affinity and quota) with torch's threads and OMP_NUM_THREADS."""
     cores, threads, physical = usable_cores(), torch.get_num_threads(), _physical_cores()
     figures = {
         "cores": cores,
@@ -31,55 +31,49 @@ def check_cores() -> Line:
     too_few = [name for name in _VARIABLES if 0 < _variable(name) < _FEW_SHARE * cores]
     if too_many:
         return Line(
-            "cores",
             "warning",
-            f"{said}, but {_settings(too_many)}: more threads than cores wait for one another, "
-            "and speed can fall to a fraction.",
-            f"Take it away; Onsight chooses for itself:\nunset {' '.join(too_many)}",
+            f"{said}, but {_settings(too_many)}: with more threads than cores they wait for one "
+            "another, and training can be several times slower.",
+            f"Unset it; Onsight chooses its own number:\nunset {' '.join(too_many)}",
             figures,
         )
     if threads > cores:
         return Line(
-            "cores",
             "warning",
             f"{said}, but torch would use {plural(threads, 'thread')} by default, because it "
             "does not know the container's limit.",
-            "Onsight keeps to the cores by itself; for other programs:\n"
-            f"export OMP_NUM_THREADS={cores}",
+            f"Onsight respects the limit; for other programs:\nexport OMP_NUM_THREADS={cores}",
             figures,
         )
     if too_few:
         return Line(
-            "cores",
             "note",
-            f"{said}, but {_settings(too_few)}. Onsight chooses its own threads; other programs "
-            "leave cores idle.",
-            f"If that is not meant:\nunset {' '.join(too_few)}",
+            f"{said}, but {_settings(too_few)}. Onsight chooses its own number; other programs "
+            "will leave cores idle.",
+            f"If that is not intended:\nunset {' '.join(too_few)}",
             figures,
         )
-    return Line("cores", "ok", f"{said}; torch uses {plural(threads, 'thread')}.", "", figures)
+    return Line("ok", f"{said}; torch uses {plural(threads, 'thread')}.", "", figures)
 
 
 def check_load() -> Line | None:
-    """How busy the machine is without us; None where it does not say."""
+    """How busy the machine is with other work; None where the system does not say."""
     if not hasattr(os, "getloadavg"):
         return None
     load, machine = os.getloadavg()[0], os.cpu_count() or 1
     figures = {"load": load, "machine_cores": machine}
     said = (
-        f"Over the last minute {load:.1f} threads ran or waited for the "
+        f"Over the last minute {load:.1f} threads on average ran on, or waited for, the "
         f"{plural(machine, 'core')} of this machine"
     )
     if load > _BUSY_SHARE * machine:
         return Line(
-            "load",
             "warning",
-            f"{said}: other work takes time from training, and what is measured now is measured "
-            "on a busy machine.",
+            f"{said}: other work slows training down, and distorts what is measured now.",
             "Wait until it ends; `top` shows what it is.",
             figures,
         )
-    return Line("load", "ok", f"{said}.", "", figures)
+    return Line("ok", f"{said}.", "", figures)
 
 
 def _describe_cores(cores: int, physical: int | None) -> str:
@@ -90,7 +84,7 @@ def _describe_cores(cores: int, physical: int | None) -> str:
     elif affinity < machine:
         said += f" (by affinity; the machine has {machine})"
     if physical and physical < affinity:
-        said += f", as hyperthreads of {physical} physical ones"
+        said += f", which are hyperthreads of {physical} physical ones"
     return said
 
 
@@ -100,7 +94,7 @@ def _affinity() -> set[int]:
 
 
 def _physical_cores() -> int | None:
-    """Physical cores below the hardware threads that may be used, where the system tells."""
+    """Physical cores behind the hardware threads that may be used; None where unknown."""
     siblings = set()
     for number in _affinity():
         path = _CPUS / f"cpu{number}" / "topology" / "thread_siblings_list"
@@ -112,7 +106,7 @@ def _physical_cores() -> int | None:
 
 
 def _variable(name: str) -> int:
-    """A variable's number of threads; 0 where it is not set to one."""
+    """The number that a variable is set to; 0 if it is not set to a number."""
     text = os.environ.get(name, "").partition(",")[0].strip()
     return int(text) if text.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""How many photographs a second one core decodes and scales, by the project's own decoder."""
+"""How many photographs one core decodes and scales in a second, with Onsight's own decoder."""
 
 import importlib.util
 import time
@@ -16,20 +16,18 @@ _QUALITY = 90
 
 
 def check_decoding(seconds: float = 0.3) -> Line:
-    """The rate of one core on a made photograph, decoded to what a large network takes."""
+    """One core's rate on a synthetic photograph, decoded to the input size of large networks."""
     if importlib.util.find_spec("simplejpeg") is None:
         return Line(
-            "decoding",
             "problem",
             "simplejpeg is not installed: JPEGs cannot be decoded.",
             "Install it:\npip install simplejpeg",
         )
     rate, cores = _images_per_second(_photograph(), seconds), usable_cores()
     return Line(
-        "decoding",
         "ok",
         f"One core decodes {rate:,.0f} JPEGs/s of {_WIDTH}x{_HEIGHT} to {_SIDE}x{_SIDE}; "
-        f"{plural(cores, 'core')} could decode a million in {_long_words(1e6 / rate / cores)}.",
+        f"{plural(cores, 'core')} could decode a million in {_duration(1e6 / rate / cores)}.",
         figures={"images_per_second_and_core": rate, "cores": cores},
     )
 
@@ -40,7 +38,7 @@ def _images_per_second(jpeg: bytes, seconds: float) -> float:
 
     target = PictureFormat(_SIDE, _SIDE, 3)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # scaling would take more
+    torch.set_num_threads(1)  # scaling would use several
     try:
         prepare_picture(jpeg, target)
         start, done = time.perf_counter(), 0
@@ -53,7 +51,7 @@ def _images_per_second(jpeg: bytes, seconds: float) -> float:
 
 
 def _photograph() -> bytes:
-    """A JPEG with large and small detail, about as many bytes as a photograph has."""
+    """A JPEG with coarse and fine detail, of about the size of a real photograph's file."""
     import simplejpeg
 
     rng = np.random.default_rng(0)
@@ -67,5 +65,5 @@ def _photograph() -> bytes:
     return encoded
 
 
-def _long_words(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""Everything the doctor looks at, in order; a check that fails is a line itself."""
+"""The doctor's checks, in order; a check that itself fails becomes a warning."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from onsight.doctor.clocks import check_clocks, check_gpu_clocks
 from onsight.doctor.cores import check_cores, check_load
 from onsight.doctor.decoding import check_decoding
 from onsight.doctor.disk import check_cache, check_cache_disk, check_output_disk
-from onsight.doctor.gpumemory import check_gpu_memory
+from onsight.doctor.gpu_memory import check_gpu_memory
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.instructions import check_instructions
 from onsight.doctor.limits import check_open_files, check_shared_memory
@@ -19,59 +19,51 @@ from onsight.doctor.spawn import check_spawn
 from onsight.doctor.speed import check_cpu_speed, check_gpu_speed
 from onsight.doctor.versions import check_versions
 
-Check = Callable[[], Line | None]  # None: it does not apply here
+Check = Callable[[], Line | None]  # None where it does not apply
 
-# What looks at the machine at rest comes before what keeps it busy.
-CHECKS: tuple[Check, ...] = (
-    check_load,
-    check_gpus,
-    check_amd_gpus,
-    check_gpu_memory,
-    check_versions,
-    check_cores,
-    check_instructions,
-    check_memory,
-    check_shared_memory,
-    check_open_files,
-    check_spawn,
-    check_ranks,
-    check_cache_disk,
-    check_output_disk,
-    check_decoding,
-    check_cpu_speed,
-    check_gpu_speed,
-    check_clocks,
-    check_gpu_clocks,
-    check_cache,
-    check_pretrained,
-)
+# Checks that need a quiet machine come before those that keep it busy.
+CHECKS: dict[str, Check] = {
+    "load": check_load,
+    "gpus": check_gpus,
+    "amd gpus": check_amd_gpus,
+    "gpu memory": check_gpu_memory,
+    "versions": check_versions,
+    "cores": check_cores,
+    "instructions": check_instructions,
+    "memory": check_memory,
+    "shared memory": check_shared_memory,
+    "open files": check_open_files,
+    "spawn": check_spawn,
+    "ranks": check_ranks,
+    "cache disk": check_cache_disk,
+    "output disk": check_output_disk,
+    "decoding": check_decoding,
+    "cpu speed": check_cpu_speed,
+    "gpu speed": check_gpu_speed,
+    "clocks": check_clocks,
+    "gpu clocks": check_gpu_clocks,
+    "cache": check_cache,
+    "pretrained": check_pretrained,
+}
 
 
-def examine(tell: Callable[[str], None] = lambda topic: None) -> list[Line]:
-    """A line for every check that applies here; tell is called with each topic before."""
-    lines = []
-    for check in CHECKS:
-        topic = topic_of(check)
+def examine(tell: Callable[[str], None] = lambda topic: None) -> dict[str, Line]:
+    """The line of every check that applies here, by topic; tell is given each topic beforehand."""
+    lines = {}
+    for topic, check in CHECKS.items():
         tell(topic)
-        line = _guarded(check, topic)
-        if line:
-            lines.append(line)
+        if line := _guarded(check):
+            lines[topic] = line
     return lines
 
 
-def topic_of(check: Check) -> str:
-    """What a check is about, by its name."""
-    return check.__name__.removeprefix("check_").replace("_", " ")
-
-
-def _guarded(check: Check, topic: str) -> Line | None:
+def _guarded(check: Check) -> Line | None:
     try:
         return check()
-    except Exception as error:  # one failure must not hide what the others find
+    except Exception as error:  # one failure must not hide what the other checks find
         return Line(
-            topic,
             "warning",
-            f"This could not be looked at: {type(error).__name__}: {error}",
+            f"This check failed: {type(error).__name__}: {error}",
             "The other lines are not affected.",
             {"error": type(error).__name__},
         )

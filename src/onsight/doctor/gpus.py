@@ -1,4 +1,4 @@
-"""GPUs that the driver knows against those that torch can use, and why they differ."""
+"""The GPUs that the driver knows, those that torch can use, and why they differ."""
 
 import os
 import warnings
@@ -16,20 +16,18 @@ from onsight.doctor.wheels import install_commands, unsupported, wheel_for
 from onsight.hardware.devices import available_devices
 from onsight.words import plural
 
-TOPIC = "gpus"
-
-_CONTROL = Path("/dev/nvidiactl")  # what a container without its GPUs lacks
+_CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs
 _HIDES = "CUDA_VISIBLE_DEVICES"
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
-_ON_PROCESSOR = "training runs on the processor"
+_ON_PROCESSOR = "training runs on the CPU"
 _TORCH_SAID_LENGTH = 200
 
 
 @dataclass(frozen=True)
-class LastSeen:
+class Sight:
     """The GPUs of this machine as the NVIDIA driver and as torch see them.
 
-    seen: torch's names, such as cuda:0. torch_said: its own warning, if it gave one.
+    seen: torch's names, such as cuda:0. torch_said: torch's own warning, if there was one.
     """
 
     driver: Driver
@@ -40,7 +38,7 @@ class LastSeen:
 
     @property
     def gpus(self) -> str:
-        """2 GPUs (NVIDIA A100, NVIDIA T4), or as torch names them where the driver does not."""
+        """2 GPUs (NVIDIA A100, NVIDIA T4), in torch's names where the driver gives none."""
         kinds = Counter(self.driver.gpus or self.seen)
         names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
         return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
@@ -51,8 +49,8 @@ class LastSeen:
         return max(0, len(self.driver.gpus) - len(self.seen))
 
     def line(self, state: State, said: str, remedy: str = "") -> Line:
-        """A line on this sight, with its figures."""
-        return Line(TOPIC, state, said, remedy, self.figures)
+        """A line with the figures of what was seen."""
+        return Line(state, said, remedy, self.figures)
 
 
 def check_gpus() -> Line:
@@ -62,39 +60,39 @@ def check_gpus() -> Line:
     if driver is None:
         return _without_driver(seen)
     cuda = [name for name in seen if name.startswith("cuda")]
-    sight = LastSeen(driver, cuda, _torch_cuda(), torch_said, _figures(driver, seen))
+    sight = Sight(driver, cuda, _torch_cuda(), torch_said, _figures(driver, seen))
     judged = (judge(sight) for judge in _JUDGES)
     return next(line for line in judged if line)
 
 
 def _without_driver(seen: list[str]) -> Line:
     if seen:
-        return Line(TOPIC, "ok", f"torch can use {', '.join(seen)}.", "", {"seen": seen})
+        return Line("ok", f"torch can use {', '.join(seen)}.", "", {"seen": seen})
     on_bus = count_on_bus()
     if on_bus:
         return Line(
-            TOPIC,
             "warning",
             f"The machine has {plural(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
             f"{_ON_PROCESSOR}.",
-            f"To use it, install its driver ({_DRIVER_PAGE}) and restart the machine.",
+            f"To use it, install the driver ({_DRIVER_PAGE}) and restart the machine.",
             {"seen": seen, "gpus_on_bus": on_bus},
         )
     return Line(
-        TOPIC,
         "note",
         f"There is no GPU that torch can use: {_ON_PROCESSOR}.",
         figures={"seen": seen},
     )
 
 
-def _driver_answers(sight: LastSeen) -> Line | None:
+def _driver_answers(sight: Sight) -> Line | None:
     trouble = sight.driver.trouble
     if not trouble or sight.seen:
         return None
     if not count_on_bus():
         return sight.line(
-            "note", f"NVIDIA's tools are here, but no GPU of theirs ({trouble}): {_ON_PROCESSOR}."
+            "note",
+            f"NVIDIA's tools are installed, but there is no NVIDIA GPU ({trouble}): "
+            f"{_ON_PROCESSOR}.",
         )
     remedy = "Install or repair the NVIDIA driver, then restart the machine."
     if "mismatch" in trouble:
@@ -102,16 +100,16 @@ def _driver_answers(sight: LastSeen) -> Line | None:
     return sight.line("problem", f"The NVIDIA driver does not answer: {trouble}", remedy)
 
 
-def _driver_has_gpus(sight: LastSeen) -> Line | None:
+def _driver_has_gpus(sight: Sight) -> Line | None:
     if sight.driver.gpus or sight.seen:
         return None
     return sight.line(
         "note",
-        f"An NVIDIA driver is here ({sight.driver.version}), but no GPU: {_ON_PROCESSOR}.",
+        f"There is an NVIDIA driver ({sight.driver.version}), but no GPU: {_ON_PROCESSOR}.",
     )
 
 
-def _torch_is_for_cuda(sight: LastSeen) -> Line | None:
+def _torch_is_for_cuda(sight: Sight) -> Line | None:
     if sight.torch_cuda:
         return None
     kind = "built for ROCm" if torch.version.hip else "a CPU-only build"
@@ -123,56 +121,56 @@ def _torch_is_for_cuda(sight: LastSeen) -> Line | None:
     )
 
 
-def _container_has_gpus(sight: LastSeen) -> Line | None:
+def _container_has_gpus(sight: Sight) -> Line | None:
     if sight.seen or sight.driver.answers or _CONTROL.exists():
         return None
     return sight.line(
         "problem",
-        f"The machine has {sight.gpus}, but nothing here can reach it ({_CONTROL} is missing), "
+        f"The machine has {sight.gpus}, but no program here can use it ({_CONTROL} is missing), "
         "as in a container started without GPUs.",
-        "Start the container with them; the host needs the NVIDIA Container Toolkit:\n"
+        "Start the container with GPUs; the host needs the NVIDIA Container Toolkit:\n"
         "docker run --gpus all ...",
     )
 
 
-def _driver_is_new_enough(sight: LastSeen) -> Line | None:
-    served, needed = sight.driver.cuda, sight.torch_cuda
-    if sight.seen or not served or not needed or served[0] >= needed[0]:
+def _driver_is_new_enough(sight: Sight) -> Line | None:
+    supported, needed = sight.driver.cuda, sight.torch_cuda
+    if sight.seen or not supported or not needed or supported[0] >= needed[0]:
         return None
     return sight.line(
         "problem",
-        f"The NVIDIA driver {sight.driver.version} serves CUDA up to {_words(served)}, but this "
-        f"torch is built for CUDA {_words(needed)}: {sight.gpus} cannot be used.",
+        f"The NVIDIA driver {sight.driver.version} supports CUDA up to {_words(supported)}, but "
+        f"this torch is built for CUDA {_words(needed)}: {sight.gpus} cannot be used.",
         _install(
             sight.driver,
-            sentence=f"Install a newer driver ({_DRIVER_PAGE}), or the torch that suits this one:",
+            sentence=f"Install a newer driver ({_DRIVER_PAGE}), or a torch built for this one:",
         ),
     )
 
 
-def _none_is_hidden(sight: LastSeen) -> Line | None:
+def _none_is_hidden(sight: Sight) -> Line | None:
     hides = os.environ.get(_HIDES)
     if hides is None or not sight.hidden:
         return None
     return sight.line(
         "note" if sight.seen else "warning",
         f"{_HIDES}={hides!r} hides {sight.hidden} of {sight.gpus} from torch.",
-        f"If that is not meant:\nunset {_HIDES}",
+        f"If that is not intended:\nunset {_HIDES}",
     )
 
 
-def _torch_sees_all(sight: LastSeen) -> Line | None:
+def _torch_sees_all(sight: Sight) -> Line | None:
     if not sight.hidden:
         return None
-    said = f" It says: {sight.torch_said}" if sight.torch_said else ""
+    said = f" Torch's warning: {sight.torch_said}" if sight.torch_said else ""
     return sight.line(
         "problem",
-        f"The driver knows {sight.gpus}, but torch sees {len(sight.seen) or 'none'}.{said}",
+        f"The driver finds {sight.gpus}, but torch sees {len(sight.seen) or 'none'}.{said}",
         f"Restart the machine. If that does not help, install the newest driver ({_DRIVER_PAGE}).",
     )
 
 
-def _kernels_are_there(sight: LastSeen) -> Line | None:
+def _kernels_are_there(sight: Sight) -> Line | None:
     built = torch.cuda.get_arch_list()
     capabilities = _capabilities(sight)
     missing = [name for name, one in capabilities.items() if unsupported(built, one)]
@@ -181,13 +179,13 @@ def _kernels_are_there(sight: LastSeen) -> Line | None:
     versions = ", ".join(_words(capabilities[name]) for name in missing)
     return sight.line(
         "problem",
-        f"This torch has no code for {', '.join(missing)} of compute capability {versions}; "
+        f"This torch has no code for {', '.join(missing)}, of compute capability {versions}; "
         f"it was built for {' '.join(built)}.",
         _install(sight.driver, [capabilities[name] for name in missing]),
     )
 
 
-def _all_is_well(sight: LastSeen) -> Line:
+def _all_is_well(sight: Sight) -> Line:
     cudnn = sight.figures["cudnn"]
     return sight.line(
         "ok",
@@ -199,7 +197,7 @@ def _all_is_well(sight: LastSeen) -> Line:
     )
 
 
-_JUDGES: tuple[Callable[[LastSeen], Line | None], ...] = (
+_JUDGES: tuple[Callable[[Sight], Line | None], ...] = (
     _driver_answers,
     _driver_has_gpus,
     _torch_is_for_cuda,
@@ -213,7 +211,7 @@ _JUDGES: tuple[Callable[[LastSeen], Line | None], ...] = (
 
 
 def _seen_by_torch() -> tuple[list[str], str]:
-    """Torch's names of accelerators, and the first line of its warning if it gave one."""
+    """Torch's names of the accelerators, and the first line of its warning if there was one."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         names = available_devices()[:-1]
@@ -221,9 +219,9 @@ def _seen_by_torch() -> tuple[list[str], str]:
     return names, said[:_TORCH_SAID_LENGTH]
 
 
-def _capabilities(sight: LastSeen) -> dict[str, Version]:
+def _capabilities(sight: Sight) -> dict[str, Version]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own on the same matter
+        warnings.simplefilter("ignore")  # torch's own about the same problem
         return {name: torch.cuda.get_device_capability(name) for name in sight.seen}
 
 
@@ -257,9 +255,9 @@ def _cudnn() -> str | None:
 def _install(
     driver: Driver,
     capabilities: list[Version] | None = None,
-    sentence: str = "Install the torch that suits this driver:",
+    sentence: str = "Install a torch built for this driver:",
 ) -> str:
-    """What to type for a torch that suits the driver; where none does, what else to do."""
+    """How to install a torch that fits the driver; if there is none, what else to do."""
     build = driver.cuda and wheel_for(driver.cuda, capabilities or driver.capabilities)
     if build:
         return f"{sentence}\n{install_commands(build)}"

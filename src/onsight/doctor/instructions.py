@@ -1,4 +1,4 @@
-"""Instructions that make arithmetic fast: vectors, and bf16 without emulation."""
+"""Instructions that make arithmetic fast: vector units, and bf16 in hardware."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ import torch
 from onsight.doctor.line import Line
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CHOOSES = "ATEN_CPU_CAPABILITY"  # makes torch use older instructions than there are
+_CHOOSES = "ATEN_CPU_CAPABILITY"  # can make torch use older instructions than there are
 _NO_VECTORS = ("DEFAULT", "NO AVX")
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 _SHOWN = {
@@ -33,26 +33,23 @@ def check_instructions() -> Line:
     figures = {"torch_uses": used, "instructions": shown, "cpu_bf16": None, "gpu_bf16": gpu}
     if os.environ.get(_CHOOSES):
         return Line(
-            "instructions",
             "warning",
-            f"{_CHOOSES}={os.environ[_CHOOSES]} makes torch keep to {used}.",
+            f"{_CHOOSES}={os.environ[_CHOOSES]} restricts torch to {used}.",
             f"Let torch choose:\nunset {_CHOOSES}",
             figures,
         )
     if used in _NO_VECTORS and platform.machine() in ("x86_64", "AMD64"):
         return Line(
-            "instructions",
             "warning",
             "The processor has no AVX2 instructions, which torch needs to be fast.",
-            "Use a processor made since 2013; a virtual machine may hide what its own has.",
+            "Use a processor made since 2013; a virtual machine may hide what its host has.",
             figures,
         )
     if not flags:
-        return Line("instructions", "ok", f"torch uses {used}.{_gpu_words(gpu)}", "", figures)
+        return Line("ok", f"torch uses {used}.{_gpu_words(gpu)}", "", figures)
     native = bool(flags & _BF16)
     how = "runs in hardware" if native else "is emulated, and slower than fp32"
     return Line(
-        "instructions",
         "ok" if native else "note",
         f"The processor has {', '.join(shown) or 'no vector instructions'}; torch uses {used}; "
         f"bf16 {how}.{_gpu_words(gpu)}",
@@ -61,7 +58,7 @@ def check_instructions() -> Line:
 
 
 def _flags() -> set[str]:
-    """The processor's features as the kernel lists them; empty elsewhere than on Linux."""
+    """The processor's features as the Linux kernel lists them; empty on other systems."""
     try:
         lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Limits that containers and shells set low: shared memory and open files."""
+"""Limits that containers and shells often set low: shared memory and open files."""
 
 import shutil
 from pathlib import Path
@@ -13,18 +13,17 @@ _MANY_FILES = 4096
 
 
 def check_shared_memory() -> Line | None:
-    """Room in /dev/shm, which workers of a DataLoader need; None where there is no such place."""
+    """Free space in /dev/shm, which DataLoader workers need; None where it does not exist."""
     if not _SHARED.exists():
         return None
     room = shutil.disk_usage(_SHARED)
     figures = {"total_bytes": room.total, "free_bytes": room.free}
     if min(room.total, room.free) >= _ENOUGH_SHARED_BYTES:
-        return Line("shared memory", "ok", f"{gib(room.free)} free in {_SHARED}.", "", figures)
+        return Line("ok", f"{gib(room.free)} free in {_SHARED}.", "", figures)
     return Line(
-        "shared memory",
         "warning",
         f"Only {gib(room.free)} of {gib(room.total)} free in {_SHARED}. Onsight decodes in "
-        "threads and does not need it, but a DataLoader with worker processes dies without it.",
+        "threads and does not need it, but a DataLoader with worker processes fails without it.",
         "Give the container more:\ndocker run --shm-size 8g ...",
         figures,
     )
@@ -44,14 +43,13 @@ def check_open_files() -> Line | None:
     }
     if soft == unlimited or soft >= _ENOUGH_FILES:
         count = "any number of" if soft == unlimited else f"{soft:,}"
-        return Line("open files", "ok", f"A process may open {count} files.", "", figures)
+        return Line("ok", f"A process may open {count} files.", "", figures)
     more = _MANY_FILES if hard == unlimited else min(hard, _MANY_FILES)
     return Line(
-        "open files",
         "warning",
         f"A process may open only {soft:,} files; several ranks or workers can need more.",
         f"Raise the limit in this shell:\nulimit -n {more}"
         if more > soft
-        else "Ask those who run the machine to raise the limit of open files (nofile).",
+        else "Ask the machine's administrator to raise the limit on open files (nofile).",
         figures,
     )

@@ -1,6 +1,6 @@
-"""A line of the doctor: what was looked at, how it stands, and what to do."""
+"""A line of the doctor's report: what a check found, and what to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,20 +9,19 @@ State = Literal["ok", "note", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Line:
-    """One finding, in plain words.
+    """What one check found, in plain words.
 
-    state: ok; note, which is good to know; warning, which costs speed or may fail later;
-    problem, which stops runs or leaves hardware unused. remedy: what to do, a sentence; every
-    further line of it is a command to type. figures: what was found, as plain values.
+    state: ok; note (good to know); warning (costs speed, or may fail later); problem (stops runs,
+    or leaves hardware unused). said: the finding; remedy: what to do about it, a sentence, and
+    below it the commands to type, one a line. figures: what was found, as plain values.
     """
 
-    topic: str
     state: State
     said: str
     remedy: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def count(lines: Iterable[Line], state: State) -> int:
+def count(lines: Mapping[str, Line], state: State) -> int:
     """How many lines are in a state."""
-    return sum(line.state == state for line in lines)
+    return sum(line.state == state for line in lines.values())

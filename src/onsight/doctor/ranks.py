@@ -1,4 +1,4 @@
-"""What several ranks need: torch's collectives, and the loopback interface."""
+"""What several ranks need: torch's collective backends and the loopback interface."""
 
 import os
 import socket
@@ -18,11 +18,10 @@ def check_ranks() -> Line:
     has_loopback = os.name == "nt" or any(name in _LOOPBACK for _, name in socket.if_nameindex())
     figures = {"gloo": has_gloo, "nccl": has_nccl, "gpus": gpus, "loopback": has_loopback}
     if not has_gloo or not has_loopback:
-        lack = "the loopback interface" if has_gloo else "gloo, torch's collectives on processors,"
+        lack = "The loopback interface" if has_gloo else "gloo, torch's backend for CPU ranks,"
         return Line(
-            "ranks",
             "warning",
-            f"Here {lack} is missing: --ranks 2 and more will not run, one process will.",
+            f"{lack} is missing: training with one process works, --ranks 2 or more does not.",
             "Bring the interface up:\nsudo ip link set lo up"
             if has_gloo
             else "Install torch from https://pytorch.org/get-started/locally/",
@@ -30,17 +29,15 @@ def check_ranks() -> Line:
         )
     if gpus > 1 and not has_nccl:
         return Line(
-            "ranks",
             "warning",
-            f"There are {gpus} GPUs, but this torch has no NCCL, by which they train together.",
+            f"There are {gpus} GPUs, but this torch lacks NCCL, which they need to train together.",
             "On Linux, install torch from https://pytorch.org/get-started/locally/",
             figures,
         )
     which = "gloo and NCCL are" if has_nccl else "gloo is"
     return Line(
-        "ranks",
         "ok",
-        f"Several processes can train together (--ranks): {which} there.",
+        f"Several processes can train together (--ranks): {which} available.",
         "",
         figures,
     )

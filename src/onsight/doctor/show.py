@@ -1,6 +1,6 @@
-"""The doctor's lines as people and programs read them."""
+"""The doctor's report, for people and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,18 +16,18 @@ _MARKS: dict[State, tuple[str, str]] = {
     "warning": ("!", "yellow"),
     "problem": ("✗", "bold red"),
 }
-_LEFT = 11  # columns that a mark and its word take
+_LEFT = 11  # columns for a mark and its word
 _ARROW = "-> "
 
 
-def print_lines(lines: Sequence[Line], console: Console) -> None:
-    """Each line with its mark and word, its remedy below, and the verdict at the end.
+def print_lines(lines: Mapping[str, Line], console: Console) -> None:
+    """Print each line with its mark and its remedy, and the verdict at the end.
 
-    Sentences are wrapped, commands are not: they stay whole when they are copied.
+    Sentences are wrapped; commands are not, so that they can be copied whole.
     """
-    for line in lines:
+    for topic, line in lines.items():
         mark, style = _MARKS[line.state]
-        body = Text.assemble((line.topic, "bold"), f": {line.said}")
+        body = Text.assemble((topic, "bold"), f": {line.said}")
         _print_beside(Text(f"{mark} {line.state}".ljust(_LEFT), style), body, console)
         sentence, *commands = line.remedy.split("\n")
         if sentence:
@@ -38,7 +38,7 @@ def print_lines(lines: Sequence[Line], console: Console) -> None:
     _print_beside(Text(), Text(verdict(lines), "bold"), console)
 
 
-def verdict(lines: Sequence[Line]) -> str:
+def verdict(lines: Mapping[str, Line]) -> str:
     """All lines in one sentence."""
     problems, warnings = count(lines, "problem"), count(lines, "warning")
     if problems:
@@ -49,24 +49,24 @@ def verdict(lines: Sequence[Line]) -> str:
         )
     if warnings:
         return (
-            f"No problem, but {plural(warnings, 'warning')}: runs work here, perhaps slower "
-            "than they could."
+            f"No problems, but {plural(warnings, 'warning')}: training works here, perhaps slower "
+            "than it could."
         )
     return "All is well. To begin: onsight train demo"
 
 
-def facts(lines: Sequence[Line]) -> dict[str, Any]:
-    """The lines as plain values; rates are a second, sizes in bytes."""
+def facts(lines: Mapping[str, Line]) -> dict[str, Any]:
+    """The lines as plain values for JSON; rates are per second, sizes in bytes."""
     return {
         "verdict": verdict(lines),
         "problems": count(lines, "problem"),
         "warnings": count(lines, "warning"),
-        "lines": [asdict(line) for line in lines],
+        "lines": [{"topic": topic, **asdict(line)} for topic, line in lines.items()],
     }
 
 
 def _print_beside(left: Text, body: Text, console: Console) -> None:
-    """A text wrapped beside another, which stands before its first line alone."""
+    """Print a text, wrapped, to the right of another, which is on its first line only."""
     indent = len(left)
     for part in body.wrap(console, console.width - indent):
         part.rstrip()

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says of itself and its GPUs, by nvidia-smi or by the kernel's files."""
+"""The NVIDIA driver and its GPUs, from nvidia-smi or from the kernel's files."""
 
 import csv
 import re
@@ -10,11 +10,11 @@ from onsight.errors import OnsightError
 
 _PROC = Path("/proc/driver/nvidia")
 _PCI = Path("/sys/bus/pci/devices")
-_NVIDIA, _DISPLAY = "0x10de", "0x03"  # vendor, and how a class of displays and 3D begins
-_DEADLINE_SECONDS = 20.0  # without its persistence daemon, the driver loads anew for each call
+_NVIDIA, _DISPLAY = "0x10de", "0x03"  # vendor; prefix of the class of display and 3D controllers
+_DEADLINE_SECONDS = 20.0  # without its persistence daemon, the driver loads for every call
 _UNKNOWN = "not a valid field"
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)")  # UMD since driver 610
-# The CUDA of a driver of at least this version, where nvidia-smi does not tell
+# The CUDA that a driver of at least this version supports, where nvidia-smi does not say
 # (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _CUDA_OF_DRIVER = ((580, (13, 0)), (525, (12, 0)), (450, (11, 0)))
 
@@ -22,7 +22,7 @@ Version = tuple[int, int]
 
 
 class SmiError(OnsightError):
-    """The nvidia-smi command is there but failed; the message is its own."""
+    """The nvidia-smi command exists but failed; the message is its own."""
 
 
 class NoSmi(SmiError):
@@ -30,15 +30,15 @@ class NoSmi(SmiError):
 
 
 class UnknownField(SmiError):
-    """This version of nvidia-smi does not know a field that it was asked for."""
+    """This version of nvidia-smi does not know one of the requested fields."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver: version, the newest CUDA it serves, its GPUs.
+    """The NVIDIA driver: its version, the newest CUDA it supports, its GPUs.
 
-    capabilities: compute capabilities of the GPUs, where told; answers: whether nvidia-smi
-    does; trouble: what it said when it failed.
+    capabilities: compute capabilities of the GPUs, where known; answers: whether nvidia-smi
+    works; trouble: its message when it failed.
     """
 
     version: str
@@ -60,11 +60,11 @@ def find_driver() -> Driver | None:
         return _driver_of_proc(str(error))
     if not rows:
         return None
-    told = _CUDA.search(banner)
+    found = _CUDA.search(banner)
     version = rows[0]["driver_version"]
     return Driver(
         version=version,
-        cuda=(int(told[1]), int(told[2])) if told else _cuda_of(version),
+        cuda=(int(found[1]), int(found[2])) if found else _cuda_of(version),
         gpus=[row["name"] for row in rows],
         capabilities=[one for row in rows if (one := _version(row.get("compute_cap", "")))],
         answers=True,
@@ -72,7 +72,7 @@ def find_driver() -> Driver | None:
 
 
 def count_on_bus() -> int:
-    """NVIDIA's GPUs on the PCI bus, with a driver or without."""
+    """The number of NVIDIA GPUs on the PCI bus, with or without a driver."""
     found = 0
     for device in _PCI.glob("*"):
         try:
@@ -84,14 +84,14 @@ def count_on_bus() -> int:
 
 
 def ask(what: str, *fields: str) -> list[dict[str, str]]:
-    """A row of fields for each thing (gpu, compute-apps). Raises SmiError."""
+    """Query nvidia-smi: a row of fields for each gpu or compute-apps. Raises SmiError."""
     text = _run(f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits")
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
 def mebibytes(text: str) -> int | None:
-    """Bytes of a figure in MiB; None where nvidia-smi has none, as in [N/A]."""
+    """Bytes, from a figure in MiB; None where nvidia-smi has none ([N/A])."""
     return int(text) << 20 if text.isdecimal() else None
 
 
@@ -120,12 +120,12 @@ def _run(*words: str) -> str:
 def _gpus_of_smi() -> list[dict[str, str]]:
     try:
         return ask("gpu", "name", "driver_version", "compute_cap")
-    except UnknownField:  # to drivers of before 2021
+    except UnknownField:  # drivers from before 2021
         return ask("gpu", "name", "driver_version")
 
 
 def _driver_of_proc(trouble: str) -> Driver | None:
-    """What the files of a loaded driver say; None where none is loaded and nothing is amiss."""
+    """The driver by the files of its kernel module; None if none is loaded and nothing failed."""
     try:
         text = (_PROC / "version").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a child process can be started afresh, as data workers are on most systems."""
+"""Whether a child process can be spawned, as data workers are on most systems."""
 
 import multiprocessing
 import time
@@ -11,7 +11,7 @@ _ANSWER = "here"
 
 
 def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> Line:
-    """Start a child by spawn, which imports this module and answers through a pipe."""
+    """Spawn a child, which imports this module and answers through a pipe."""
     default = multiprocessing.get_all_start_methods()[0]
     figures: dict[str, object] = {"default_method": default}
     start = time.perf_counter()
@@ -19,24 +19,22 @@ def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> Line:
     seconds = time.perf_counter() - start
     if answer == _ANSWER:
         return Line(
-            "spawn",
             "ok",
             f"A child process starts and answers in {seconds:.2f} s (by spawn; the default here "
             f"is {default}).",
             figures=figures | {"seconds": seconds},
         )
     return Line(
-        "spawn",
         "problem",
         f"A child process {answer}: data workers and ranks would not start either.",
-        "See whether Python starts by itself, and whether the machine limits processes "
+        "Check that Python itself starts, and whether the number of processes is limited "
         "(ulimit -u).\npython -c 'import onsight; print(onsight.__file__)'",
         figures,
     )
 
 
 def _ask_child(deadline_seconds: float) -> str:
-    """The child's answer, or what became of it in words that follow 'A child process'."""
+    """The child's answer, or what became of it, in words that follow 'A child process'."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_answer, args=(sender,), daemon=True)
@@ -46,7 +44,7 @@ def _ask_child(deadline_seconds: float) -> str:
         if not receiver.poll(deadline_seconds):
             return f"gave no answer within {deadline_seconds:g} s"
         return str(receiver.recv())
-    except OSError as error:  # no more processes may be started
+    except OSError as error:  # the limit on processes is reached
         return f"could not be started: {error.strerror or error}"
     except EOFError:
         child.join()

@@ -1,4 +1,4 @@
-"""The measured ceilings of the processor and of every GPU, in words."""
+"""The measured peak speeds of the CPU and of every GPU, in words."""
 
 from dataclasses import asdict
 
@@ -14,21 +14,20 @@ _SLOW_LINK_BYTES_PER_SECOND = 3e9
 
 
 def check_cpu_speed(seconds: float = 0.3) -> Line:
-    """Arithmetic and copies on all usable cores; whether bf16 pays."""
+    """Arithmetic and copies on all usable cores, and whether bf16 is faster than fp32."""
     found = measure_ceilings(torch.device("cpu"), usable_cores(), seconds)
     gain = found.speedup("bf16")
     slow = gain is not None and gain < 1
     return Line(
-        "cpu speed",
         "note" if slow else "ok",
         f"{plural(found.threads or 1, 'thread')}: {_describe(found)}."
-        + (" Keep to fp32 on this processor, as --precision auto does." if slow else ""),
+        + (" bf16 is slower here; --precision auto uses fp32." if slow else ""),
         figures=asdict(found),
     )
 
 
 def check_gpu_speed(seconds: float = 0.2) -> Line | None:
-    """Arithmetic, copies and uploads of every accelerator; None where there is none."""
+    """Arithmetic, copies and uploads of every accelerator; None if there are none."""
     names = available_devices()[:-1]
     if not names:
         return None
@@ -38,14 +37,13 @@ def check_gpu_speed(seconds: float = 0.2) -> Line | None:
     slow = [name for name, one in found.items() if _has_slow_link(one)]
     if slow:
         return Line(
-            "gpu speed",
             "warning",
-            f"{said}. The way from memory to {', '.join(slow)} is slow.",
-            "Onsight keeps pictures in the GPU's own memory where they fit. See that the card "
-            "sits in a slot with all its lanes.",
+            f"{said}. Uploads from memory to {', '.join(slow)} are slow.",
+            "Onsight keeps pictures in the GPU's own memory if they fit. Check that the card is "
+            "in a slot with all its PCIe lanes.",
             figures,
         )
-    return Line("gpu speed", "ok", f"{said}.", "", figures)
+    return Line("ok", f"{said}.", "", figures)
 
 
 def _describe(found: Ceilings) -> str:

@@ -1,4 +1,4 @@
-"""The versions of Python, torch and its companions, and whether those fit together."""
+"""The versions of Python, torch and its companions, and whether they fit together."""
 
 import sys
 
@@ -13,13 +13,12 @@ _SHOWN = ("torchvision", "timm")
 
 
 def check_versions() -> Line:
-    """Whether every library is there, and torchvision fits torch."""
+    """Whether every library is installed, and torchvision fits torch."""
     versions = {name: version_of(name) for name in _NEEDED}
     figures = {"python": sys.version.split()[0], "torch": str(torch.__version__), **versions}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
         return Line(
-            "versions",
             "problem",
             f"Not installed: {', '.join(missing)}.",
             f"Install it:\npip install {' '.join(missing)}",
@@ -31,18 +30,17 @@ def check_versions() -> Line:
     misfit = _misfit_of_torchvision()
     if misfit:
         return Line(
-            "versions",
             "problem",
             f"torchvision {versions['torchvision']} does not fit torch {torch.__version__}: "
             f"{misfit}",
             f"Install both together:\n{_reinstall()}",
             figures,
         )
-    return Line("versions", "ok", f"{said}; torchvision fits torch.", "", figures)
+    return Line("ok", f"{said}; torchvision fits torch.", "", figures)
 
 
 def _misfit_of_torchvision() -> str:
-    """What goes wrong when torchvision's own code is run beside this torch; nothing if it works."""
+    """What goes wrong when torchvision's compiled code is run with this torch; empty if nothing."""
     try:
         from torchvision.ops import nms
 
@@ -54,7 +52,7 @@ def _misfit_of_torchvision() -> str:
 
 
 def _reinstall() -> str:
-    """The commands for the build of torch that is here, such as cu132."""
+    """The commands to reinstall the same build of torch, such as cu132."""
     build = torch.__version__.partition("+")[2]
     if build == "cpu" or build.startswith(("cu", "rocm", "xpu")):
         return install_commands(build)

@@ -1,4 +1,4 @@
-"""Which build of torch suits a driver and its GPUs, and how to install it."""
+"""Which build of torch fits a driver and its GPUs, and how to install it."""
 
 import platform
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,10 @@ _BUILDS = {"12.6": {50, 60, 70, 75, 80, 86, 90}, "13.0": {75, 80, 86, 90, 100, 1
 
 
 def wheel_for(cuda: Version, capabilities: Iterable[Version]) -> str | None:
-    """The build as in torch's own names (cu132) for a driver that serves CUDA up to a version.
+    """The build, in torch's own names (cu132), for a driver that supports CUDA up to a version.
 
-    The newest that the driver serves by itself comes first, then one of the same major version,
-    which CUDA's minor version compatibility allows. None: no build; the driver must be newer.
+    The newest build that the driver supports, or else one of the same major version, by CUDA's
+    minor version compatibility. None if there is neither: then the driver must be updated.
     """
     wanted = list(capabilities)
     fitting = [
@@ -24,20 +24,20 @@ def wheel_for(cuda: Version, capabilities: Iterable[Version]) -> str | None:
         for version, built in _published().items()
         if version[0] <= cuda[0] and all(runs_on(built, one) for one in wanted)
     ]
-    served = [version for version in fitting if version <= cuda]
-    if served:
-        return _tag(max(served))
+    supported = [version for version in fitting if version <= cuda]
+    if supported:
+        return _tag(max(supported))
     return _tag(min(fitting)) if fitting else None
 
 
 def runs_on(built: Iterable[int], capability: Version) -> bool:
-    """Whether code built for some capabilities (80 is 8.0) runs on a GPU: same major, no newer."""
+    """Whether code for some capabilities (80 is 8.0) runs on a GPU: same major, minor not newer."""
     major, minor = capability
     return any(one // 10 == major and one % 10 <= minor for one in built)
 
 
 def unsupported(arch_list: Sequence[str], capability: Version) -> bool:
-    """Whether a torch built for such architectures (sm_80, compute_120) cannot use a GPU."""
+    """Whether a torch built for these architectures (sm_80, compute_120) cannot use a GPU."""
     kernels = [_number(name) for name in arch_list if name.startswith("sm_")]
     portable = [_number(name) for name in arch_list if name.startswith("compute_")]
     newest = 10 * capability[0] + capability[1]
@@ -45,7 +45,7 @@ def unsupported(arch_list: Sequence[str], capability: Version) -> bool:
 
 
 def install_commands(build: str) -> str:
-    """What to type for a build such as cu132 or cpu; dependencies that fit stay as they are."""
+    """Commands to install a build such as cu132 or cpu; dependencies that fit are kept."""
     return (
         "pip uninstall -y torch torchvision\n"
         f"pip install torch torchvision --index-url {_INDEX}/{build}"
@@ -53,7 +53,7 @@ def install_commands(build: str) -> str:
 
 
 def _published() -> dict[Version, set[int]]:
-    """The CUDA versions that this release of torch was published for, with capabilities."""
+    """The CUDA versions that this release of torch was built for, each with its capabilities."""
     machine = "aarch64" if platform.machine().lower() in ("aarch64", "arm64") else "x86_64"
     listed = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", _BUILDS)
     builds = {}

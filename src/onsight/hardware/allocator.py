@@ -1,4 +1,4 @@
-"""The C library's memory allocator, told to keep what training frees and soon wants again."""
+"""The C library's memory allocator, set to keep memory that training frees and soon reuses."""
 
 import ctypes
 import platform
@@ -10,11 +10,11 @@ _KEPT_BYTES = 1 << 30
 
 @cache
 def keep_freed_memory() -> None:
-    """Keep freed blocks of up to 1 GiB in the process instead of giving them back each step.
+    """Keep freed blocks of up to 1 GiB in the process instead of returning them at each step.
 
-    By default glibc maps blocks of over 32 MB anew each time, and the kernel clears every page:
-    that took two thirds of the time of turning 64 pictures of 224x224 into floats. Elsewhere
-    than on glibc nothing is done.
+    By default glibc maps every block of over 32 MB afresh, and the kernel clears all its pages:
+    two thirds of the time of converting 64 pictures of 224x224 to floats. Does nothing if the C
+    library is not glibc.
     """
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)

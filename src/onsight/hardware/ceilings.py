@@ -1,4 +1,4 @@
-"""The ceilings of a device: the most arithmetic and the most bytes a second measured on it."""
+"""The ceilings of a device: the highest FLOP/s and bytes per second measured on it."""
 
 import math
 import time
@@ -15,10 +15,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _CPU_SIZES = (256, 512, 1024, 2048)
 _GPU_SIZES = (1024, 2048, 4096, 8192)
 _LONGEST_SHARE = 1 / 3  # of the time, that one product may take
-_COPY_BYTES = 256 << 20  # more than the caches hold
+_COPY_BYTES = 256 << 20  # larger than the caches
 _UPLOAD_BYTES = 64 << 20
 _LEAST_BYTES = 1 << 20
-_SHORTEST_SECONDS = 2e-3  # in less, the clock and the wait for the device would weigh
+_SHORTEST_SECONDS = 2e-3  # below this, the clock and the synchronization would matter
 _FEWEST = 3  # timings of which the best counts; the first warms up
 
 Call = Callable[[], object]
@@ -26,11 +26,11 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device reached at most.
+    """The highest speeds that a device reached.
 
     flops_per_second: of a large matrix product, by precision (fp32, bf16, fp16).
-    copy_bytes_per_second: within its memory, read and written both counted. Uploads: from the
-    host's memory, ordinary or page-locked; None where there is no such way. threads: of the CPU.
+    copy_bytes_per_second: within its memory, bytes read plus bytes written. Uploads: from the
+    host's memory, pageable or pinned; None without a link. threads: of the CPU.
     """
 
     flops_per_second: dict[str, float]
@@ -40,7 +40,7 @@ class Ceilings:
     threads: int | None = None
 
     def speedup(self, precision: str) -> float | None:
-        """How many times as fast as in fp32 matrices are multiplied; None where not measured."""
+        """How many times as fast as fp32 a precision is; None if it was not measured."""
         fast, plain = (self.flops_per_second.get(name) for name in (precision, "fp32"))
         return fast / plain if fast and plain else None
 
@@ -48,9 +48,9 @@ class Ceilings:
 def measure_ceilings(
     device: torch.device, threads: int | None = None, seconds: float = 0.3
 ) -> Ceilings:
-    """Measure a device for about so many seconds a figure; threads: of the CPU, None as they are.
+    """Measure a device; seconds: roughly, per figure; threads: of the CPU, None to keep them.
 
-    A precision that the device cannot compute in is left out.
+    A precision that the device does not support is left out.
     """
     on_host = device.type == "cpu"
     names = ("fp32", "bf16") if on_host else tuple(DTYPES)
@@ -75,7 +75,7 @@ def measure_ceilings(
 def measure_flops(
     device: torch.device, dtype: torch.dtype, threads: int | None = None, seconds: float = 0.3
 ) -> float:
-    """FLOP/s of a large matrix product, a multiplication and an addition counted as two."""
+    """FLOP/s of a large matrix product; a multiplication and an addition count as two."""
     sizes, longest_seconds = _sizes(device, dtype), _LONGEST_SHARE * seconds
     with _cpu_threads(threads):
         for size in sizes:
@@ -87,16 +87,16 @@ def measure_flops(
 
 
 def measure_copy(device: torch.device, seconds: float = 0.2) -> float:
-    """Bytes a second of a copy within the device's memory, read and written both counted."""
+    """Bytes per second of a copy within the device's memory, bytes read plus bytes written."""
     count = _buffer_bytes(device, _COPY_BYTES) // 4
     source = torch.ones(count, dtype=torch.float32, device=device)
-    target = torch.zeros_like(source)  # written once, so that its pages are there
+    target = torch.zeros_like(source)  # written once, so that its pages exist
     took = _best_seconds(lambda: target.copy_(source), device, seconds)
     return 2 * source.nbytes / took
 
 
 def measure_upload(device: torch.device, pinned: bool, seconds: float = 0.1) -> float:
-    """Bytes a second from the host's memory to a GPU's; pinned: from page-locked memory."""
+    """Bytes per second from the host's memory to a GPU's; pinned: from page-locked memory."""
     count = _buffer_bytes(device, _UPLOAD_BYTES) // 4
     source = torch.ones(count, dtype=torch.float32, pin_memory=pinned)
     target = torch.zeros(count, dtype=torch.float32, device=device)
@@ -107,13 +107,13 @@ def measure_upload(device: torch.device, pinned: bool, seconds: float = 0.1) -> 
 def _flops_if_able(device: torch.device, dtype: torch.dtype, seconds: float) -> float | None:
     try:
         return measure_flops(device, dtype, seconds=seconds)
-    except (RuntimeError, TypeError):  # not every device knows every dtype
+    except (RuntimeError, TypeError):  # not every device supports every dtype
         return None
 
 
 def _matrix_product(device: torch.device, dtype: torch.dtype, size: int) -> Call:
-    """A product of two square matrices; no random numbers are drawn, for a run has its own."""
-    # Neither zeros nor a ramp: a GPU draws less power on those, and clocks higher.
+    """A product of two square matrices, made without drawing from a run's random numbers."""
+    # Neither zeros nor a ramp: on those a GPU draws less power and clocks higher.
     numbers = torch.arange(size * size, dtype=torch.float32, device=device).mul_(12.9898).sin_()
     left = numbers.view(size, size).to(dtype)
     right = left.clone()
@@ -122,7 +122,7 @@ def _matrix_product(device: torch.device, dtype: torch.dtype, size: int) -> Call
 
 
 def _sizes(device: torch.device, dtype: torch.dtype) -> list[int]:
-    """Sides of square matrices to try, in order: three of them, and room beside."""
+    """Sides of square matrices to try, in order, of which three fit in half the free memory."""
     sizes = _CPU_SIZES if device.type == "cpu" else _GPU_SIZES
     room = free_memory_bytes(device) or math.inf
     fitting = [size for size in sizes if 6 * size * size * dtype.itemsize <= room]
@@ -130,13 +130,13 @@ def _sizes(device: torch.device, dtype: torch.dtype) -> list[int]:
 
 
 def _buffer_bytes(device: torch.device, wanted: int) -> int:
-    """As many bytes as wanted, or an eighth of what is free if that is less."""
+    """The bytes wanted, or an eighth of the free memory if that is less."""
     room = free_memory_bytes(device)
     return max(_LEAST_BYTES, min(wanted, room // 8)) if room else wanted
 
 
 def _best_seconds(call: Call, device: torch.device, seconds: float) -> float:
-    """The shortest time of one call; where one is short, several are timed together."""
+    """The shortest time of one call; short calls are timed several at a time."""
     best, calls, timings = math.inf, 1, 0
     end = time.perf_counter() + seconds
     while timings < _FEWEST or time.perf_counter() < end:
@@ -149,7 +149,7 @@ def _best_seconds(call: Call, device: torch.device, seconds: float) -> float:
 
 
 def _time(call: Call, calls: int, device: torch.device) -> float:
-    """Seconds that so many calls take, the device's own work included."""
+    """Seconds for a number of calls, including the device's own work."""
     _wait(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -165,7 +165,7 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _cpu_threads(count: int | None) -> Iterator[int]:
-    """So many threads of the CPU for a while; None leaves them as they are."""
+    """Set torch's number of CPU threads within a block; None leaves it unchanged."""
     former = torch.get_num_threads()
     if count is None:
         yield former

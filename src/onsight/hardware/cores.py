@@ -1,4 +1,4 @@
-"""How many cores this process may really use."""
+"""How many cores this process may use."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores by affinity and by the cgroup's CPU quota, whichever is fewer; at least 1."""
+    """The number of cores by affinity or by the CPU quota, whichever is less; at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _cgroup_quota()
@@ -15,7 +15,7 @@ def usable_cores() -> int:
 
 
 def _cgroup_quota() -> float | None:
-    """Cores' worth of time the cgroup grants (v2, then v1), or None when unlimited."""
+    """The cgroup's CPU quota in cores (v2, then v1), or None if there is no limit."""
     try:
         limit, period = (_CGROUP / "cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)

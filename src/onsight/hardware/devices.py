@@ -1,4 +1,4 @@
-"""Which device a run uses and why; a device that is not there is an error naming those that are."""
+"""Which device a run uses, and why; asking for a missing device is an error."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _ACCELERATORS = ("cuda", "xpu", "mps")
 
 
 def available_devices() -> list[str]:
-    """Names of the devices torch can use here, the best first; cpu is always the last."""
+    """Names of the devices that torch can use here, the best first; cpu is always the last."""
     names = []
     for kind in _ACCELERATORS:
         if _is_available(kind):
@@ -27,29 +27,29 @@ def available_devices() -> list[str]:
 
 
 def choose_device(asked: str) -> Choice[torch.device]:
-    """The device asked for, or for `auto` the best there is. Raises DeviceError."""
+    """The device asked for, or the best available for `auto`. Raises DeviceError."""
     there = available_devices()
     if asked == "auto":
         return _best(there)
     name = f"{asked}:0" if asked in ("cuda", "xpu") else asked
     if name not in there:
         raise DeviceError(
-            f"no device '{asked}' here; there are: {', '.join(there)}.{_why_missing(asked)}"
+            f"there is no device '{asked}'; available: {', '.join(there)}.{_why_missing(asked)}"
         )
     return Choice(torch.device(name), "as asked")
 
 
 def choose_devices(asked: str, ranks: int) -> Choice[list[torch.device]]:
-    """One device for each rank on this machine; ranks of 0 means as many as devices are named.
+    """One device for each rank on this machine; ranks: 0 for one per device.
 
-    asked: what choose_device takes, all, or several with commas. Raises DeviceError.
+    asked: as for choose_device, or `all`, or several separated by commas. Raises DeviceError.
     """
     names = available_devices()[:-1] or ["cpu"] if asked == "all" else asked.split(",")
     chosen = [choose_device(name.strip()) for name in names]
     devices = [choice.value for choice in chosen]
     reason = chosen[0].reason if len(names) == 1 else "as asked"
     if len({device.type for device in devices}) > 1 or _repeats(devices):
-        raise DeviceError(f"--device {asked}: ranks need devices of one kind, each named once")
+        raise DeviceError(f"--device {asked}: all devices must be of one kind, each named once")
     if ranks in (0, len(devices)):
         return Choice(devices, reason)
     if devices == [torch.device("cpu")]:
@@ -72,7 +72,7 @@ def _first_of(kind: str, count: int) -> list[torch.device]:
     if len(there) < count:
         raise DeviceError(
             f"{count} ranks need {count} devices, but there are only {', '.join(there)}; "
-            "ask for fewer --ranks, or --device cpu"
+            "use fewer --ranks, or --device cpu"
         )
     return [torch.device(name) for name in there[:count]]
 
@@ -89,7 +89,7 @@ def describe_device(device: torch.device) -> str:
 
 @cache
 def processor_name() -> str:
-    """The processor's own name."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -100,7 +100,7 @@ def processor_name() -> str:
 
 
 def memory_bytes() -> int:
-    """The machine's memory."""
+    """The machine's memory in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -108,7 +108,7 @@ def memory_bytes() -> int:
 
 
 def free_memory_bytes(device: torch.device) -> int:
-    """Memory of a device that is free now, in bytes; 0 when it cannot be told."""
+    """Free memory of a device, in bytes; 0 if unknown."""
     if device.type in ("cuda", "xpu"):
         free, _ = getattr(torch, device.type).mem_get_info(device)
         return int(free)
@@ -118,7 +118,7 @@ def free_memory_bytes(device: torch.device) -> int:
 
 
 def _machine_room() -> int:
-    """Memory that can be had without swapping; file caches give way."""
+    """Memory that is available without swapping, including file caches."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
@@ -132,14 +132,14 @@ def _machine_room() -> int:
 
 
 def _cgroup_room() -> int | None:
-    """Bytes below the cgroup's memory limit (v2, then v1), or None when there is none."""
+    """Bytes left below the cgroup's memory limit (v2, then v1), or None if there is no limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         try:
             most, taken = (int((_CGROUP / name).read_text()) for name in (limit, used))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # the file is missing, or says "max"
             continue
         return max(0, most - taken)
     return None
@@ -159,13 +159,13 @@ def _is_available(kind: str) -> bool:
 
 
 def is_cpu_build_beside_gpu() -> bool:
-    """Whether an NVIDIA driver is here and torch was built without it."""
+    """Whether there is an NVIDIA driver, but torch was built without CUDA."""
     build = torch.version.cuda or torch.version.hip
     return not build and Path("/proc/driver/nvidia/version").exists()
 
 
 def _why_missing(asked: str) -> str:
-    """A hint when the driver's GPU stays hidden because torch was built without it."""
+    """A hint if the GPU is missing because torch was built without CUDA."""
     if asked.startswith("cuda") and is_cpu_build_beside_gpu():
-        return " (an NVIDIA driver is there, but this torch is a CPU-only build)"
+        return " (there is an NVIDIA driver, but this torch is a CPU-only build)"
     return ""

@@ -1,4 +1,4 @@
-"""What a run ran on and with: the facts of environment.json."""
+"""What a run ran on and with: the contents of environment.json."""
 
 import platform
 import sys

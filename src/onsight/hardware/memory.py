@@ -1,10 +1,10 @@
-"""Running out of memory, as torch tells it."""
+"""Running out of memory, in torch's various error types."""
 
 import torch
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch failed for want of memory; not every device has an error type for it."""
+    """Whether torch ran out of memory; not every device has an error type for that."""
     words = str(error)
     return (
         isinstance(error, torch.OutOfMemoryError)

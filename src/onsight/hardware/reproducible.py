@@ -1,4 +1,4 @@
-"""Settings of torch under which equal inputs give equal bits."""
+"""Torch settings under which equal inputs give bit-identical results."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _SETTINGS: Any = torch.utils.deterministic  # a module whose attributes are sett
 
 @contextmanager
 def reproducible(threads: int) -> Iterator[None]:
-    """Use so many threads and deterministic kernels for a while, then put the former back."""
+    """Set the number of threads and deterministic kernels within a block."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     former_threads = torch.get_num_threads()
     former_mode = torch.get_deterministic_debug_mode()
@@ -20,7 +20,7 @@ def reproducible(threads: int) -> Iterator[None]:
     former_benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    _SETTINGS.fill_uninitialized_memory = False  # costs time, hides nothing here
+    _SETTINGS.fill_uninitialized_memory = False  # costs time, and nothing here needs it
     torch.backends.cudnn.benchmark = False
     try:
         yield

@@ -1,4 +1,4 @@
-"""What this process has taken so far: time since it started, memory at its peak."""
+"""What this process has used so far: time since it started, and peak memory."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ _IMPORTED = time.monotonic()
 
 
 def seconds_since_start() -> float:
-    """Seconds since the process started; since this module was imported where unknown."""
+    """Seconds since the process started, or since this module was imported if that is unknown."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -21,7 +21,7 @@ def seconds_since_start() -> float:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory the process ever held, in bytes; 0 when it cannot be told."""
+    """The peak memory of the process, in bytes; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -31,7 +31,7 @@ def peak_memory_bytes() -> int:
 
 
 def peak_device_memory_bytes(device: torch.device) -> int:
-    """The most memory torch ever held on an accelerator, in bytes; 0 on the CPU."""
+    """The peak memory that torch allocated on an accelerator, in bytes; 0 on the CPU."""
     if device.type in ("cuda", "xpu"):
         return int(getattr(torch, device.type).max_memory_allocated(device))
     return 0

@@ -58,7 +58,7 @@ def test_wrong_devices_are_refused(two_gpus):
         names(["cpu", "cpu"])
     with pytest.raises(ConfigError, match="cuda:0 twice"):
         names(["cuda", "cpu", "cuda:0"])
-    with pytest.raises(DeviceError, match="no device 'gpu' here; there are: cuda:0, cuda:1, cpu"):
+    with pytest.raises(DeviceError, match="no device 'gpu'; available: cuda:0, cuda:1, cpu"):
         names(["cpu", "gpu"])
 
 

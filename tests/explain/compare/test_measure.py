@@ -203,7 +203,7 @@ def test_any_number_of_devices_fits_80_columns(planted, gpus):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--compare", "cpu,cuda:7"], "no device 'cuda:7' here; there are: cpu"),
+        (["--compare", "cpu,cuda:7"], "no device 'cuda:7'; available: cpu"),
         (["--compare", "cpu,cpu"], "--compare names cpu twice"),
         (["--compare", "cpu,"], "no device ''"),
         (["--batch-sizes", "4,many"], "give whole numbers separated by commas"),

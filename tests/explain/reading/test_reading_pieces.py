@@ -10,7 +10,7 @@ from onsight.explain.reading.read import read_script
 
 PIECES = Path(__file__).parent / "pieces"
 
-ALONE = {  # rules whose fixed line stands for the planted one as it is
+ALONE = {  # rules whose fixed lines can replace the planted one as they are
     "data-parallel",
     "discarded-move",
     "graph-kept",
@@ -68,7 +68,7 @@ def read(folder, text):
 
 
 def apply(text, finding):
-    """A text with the statement of a finding fixed: the one that begins where the fixing does."""
+    """A text with the statement of a finding replaced by its fixed lines."""
     margin = len(finding.fixed) - len(finding.fixed.lstrip())
     statement = max(
         (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)),
@@ -92,7 +92,7 @@ def test_the_fault_of_a_piece_is_found_and_nothing_else(tmp_path, rule, text):
 
 
 @pytest.mark.parametrize("text", [text for rule, text in pieces("faulty.txt") if rule in ALONE])
-def test_a_piece_with_its_line_mended_is_sound(tmp_path, text):
+def test_a_piece_with_its_line_fixed_is_sound(tmp_path, text):
     assert text.count("# here") == 1
     line = next(line for line in text.split("\n") if line.endswith("# here"))
     text = text.replace(line, line.replace("; ", f"\n{line[: len(line) - len(line.lstrip())]}"))

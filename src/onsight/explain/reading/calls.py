@@ -1,4 +1,4 @@
-"""Calls and functions taken apart: names, keyword arguments, defaults."""
+"""The parts of calls and functions: names, keyword arguments, defaults."""
 
 import ast
 
@@ -6,7 +6,7 @@ from onsight.explain.reading.source import Function
 
 
 def last_name(expression: ast.AST) -> str:
-    """The last word of a dotted name: `step` of `optimizer.step`."""
+    """The last part of a dotted name: `step` of `optimizer.step`."""
     match expression:
         case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name):
             return name
@@ -16,12 +16,12 @@ def last_name(expression: ast.AST) -> str:
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword argument."""
+    """The value of a keyword argument, or None."""
     return next((one.value for one in call.keywords if one.arg == name), None)
 
 
 def default(function: Function, name: str) -> ast.expr | None:
-    """The default of a parameter."""
+    """The default of a parameter, or None."""
     arguments = function.args
     places = [*arguments.posonlyargs, *arguments.args]
     defaults: dict[str, ast.expr | None] = dict(

@@ -1,4 +1,4 @@
-"""Values that a script fixes in its text: numbers, flags, and what its command line defaults to."""
+"""Constant values in a script: numbers, flags, and the defaults of its command line."""
 
 import ast
 
@@ -10,7 +10,7 @@ _CORES = ("os.cpu_count", "multiprocessing.cpu_count", "os.process_cpu_count")
 
 
 class Unknown:
-    """The value of what a script does not fix."""
+    """The value of an expression that is not constant."""
 
 
 UNKNOWN = Unknown()
@@ -25,12 +25,12 @@ class Constants:
         self.script, self.values = script, values
 
     def fixed(self, expression: ast.AST) -> Constant:
-        """The value that the text alone decides."""
+        """The value of a constant expression."""
         found = {self._value(node) for node in self._whole(expression)}
         return found.pop() if len(found) == 1 else UNKNOWN
 
     def usual(self, expression: ast.AST) -> Constant:
-        """The same, or what the command line takes when nothing is asked for."""
+        """The same, or the default of the command line option that it is."""
         fixed = self.fixed(expression)
         if fixed is not UNKNOWN:
             return fixed
@@ -53,7 +53,7 @@ class Constants:
 
     def _default(self, node: ast.AST | None) -> Constant:
         if isinstance(node, ast.Call) and self.script.path_of(node.func) in _CORES:
-            return 2  # at least, wherever it matters
+            return 2  # or more, on any machine where it matters
         if isinstance(node, ast.Attribute):
             return self._flag(node.attr)
         return UNKNOWN if node is None else self._value(node)

@@ -1,4 +1,4 @@
-"""All that the rules ask about a script, made once."""
+"""The basic facts about a script: its values, kinds, constants and loaders."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from onsight.explain.reading.values import Values
 
 
 class Facts:
-    """A script read, with the answers about its values, kinds, constants and loaders."""
+    """A parsed script, and what answers questions about it."""
 
     def __init__(self, path: Path) -> None:
         self.script = Script(path)

@@ -1,13 +1,12 @@
-"""The user's own lines, fixed: a statement with some of its parts replaced."""
+"""Corrected source lines: a statement of the script with some of its parts replaced."""
 
 import ast
 from collections.abc import Sequence
 
-from onsight.explain.reading.finding import Finding
 from onsight.explain.reading.script import Script
 from onsight.explain.reading.source import FUNCTIONS, Place, end_place, start_place
 
-Edit = tuple[Place, Place, str]  # from, to, what stands there instead
+Edit = tuple[Place, Place, str]  # from, to, the new text
 
 _COMPOUND = (
     *FUNCTIONS,
@@ -21,18 +20,13 @@ _COMPOUND = (
 )
 
 
-def found(script: Script, node: ast.AST, rule: str, problem: str, why: str, fixed: str) -> Finding:
-    """A finding at a node."""
-    return Finding(script.source(node).path, start_place(node)[0], rule, problem, why, fixed)
-
-
 def replaced(node: ast.AST, text: str) -> Edit:
-    """New text in the place of a node."""
+    """The edit that replaces a node by new text."""
     return start_place(node), end_place(node), text
 
 
 def fixed(script: Script, node: ast.AST, edits: Sequence[Edit]) -> str:
-    """The statement that a node stands in, with parts replaced by new text."""
+    """The statement that contains a node, with parts replaced by new text."""
     source = script.source(node)
     statement = source.statement(node)
     text = header(script, statement)
@@ -44,10 +38,10 @@ def fixed(script: Script, node: ast.AST, edits: Sequence[Edit]) -> str:
 
 
 def header(script: Script, statement: ast.stmt) -> str:
-    """A statement as written; of one with a body the first line, and `...` for the body."""
+    """A statement as written; a compound statement's body is replaced by `...`."""
     source = script.source(statement)
     if not isinstance(statement, _COMPOUND):
-        return source.words(statement)
+        return source.code(statement)
     begin, body = source.start(statement), source.start(statement.body[0])
     last = max(source.end(one) for one in _head(statement)) if _head(statement) else begin
     colon = source.text.find(":", last, body)
@@ -56,7 +50,7 @@ def header(script: Script, statement: ast.stmt) -> str:
 
 
 def indented(script: Script, statement: ast.stmt, text: str) -> str:
-    """Text that stands where a statement stands."""
+    """Text with the indentation of a statement."""
     return script.source(statement).indentation(statement) + text
 
 

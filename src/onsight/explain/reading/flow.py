@@ -1,4 +1,4 @@
-"""What flows into a backward call: the names from which gradients are asked."""
+"""What flows into a backward call: the names whose gradients are computed."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ _OPTIMIZER = re.compile(r"optim|(^|_)opt$")
 
 
 def key_of(expression: ast.AST) -> str:
-    """The words of a name, attribute or item, by which it is known again in one function."""
+    """A key that identifies a name, attribute or item within a function; "" for others."""
     match expression:
         case ast.Name(id=name):
             return name
@@ -25,7 +25,7 @@ def key_of(expression: ast.AST) -> str:
 
 
 def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls in a piece of code that ask for gradients."""
+    """The calls in a piece of code that compute gradients."""
     for one in own_nodes(node):
         if isinstance(one, ast.Call) and (
             _TAKES_LOSS.search(last_name(one.func))
@@ -51,14 +51,14 @@ def backward_keys(scope: ast.AST) -> set[str]:
 
 
 def feeds_backward(facts: Facts, loop: ast.AST) -> bool:
-    """Whether what a loop adds up is asked for gradients behind it."""
+    """Whether gradients of what a loop adds up are computed after it."""
     scope = facts.script.function(loop)
     wanted = backward_keys(scope)
     return any(key in wanted for key in _gathered(loop))
 
 
 def _gathered(loop: ast.AST) -> Iterator[str]:
-    """The names in which a loop gathers tensors: added up, or appended to a list."""
+    """The names in which a loop collects tensors: added up, or appended to a list."""
     for node in own_nodes(loop):
         match node:
             case ast.AugAssign(target=target, value=value) if not _is_number(value):
@@ -69,7 +69,7 @@ def _gathered(loop: ast.AST) -> Iterator[str]:
 
 
 def _is_number(expression: ast.expr) -> bool:
-    """Whether a value was read out of a tensor."""
+    """Whether a value is a plain number, read from a tensor."""
     calls = (one for one in ast.walk(expression) if isinstance(one, ast.Call))
     return isinstance(expression, ast.Constant) or any(
         last_name(call.func) in ("item", "detach", "float", "tolist") for call in calls
@@ -77,7 +77,7 @@ def _is_number(expression: ast.expr) -> bool:
 
 
 def _flows(scope: ast.AST) -> Iterator[tuple[str, set[str]]]:
-    """Each name that is given a value, with the names the value is made of."""
+    """(name, the names in a value that is assigned or appended to it)."""
     for node in own_nodes(scope):
         if isinstance(node, ast.Assign):
             for target in (key for one in node.targets for key in keys(one)):
@@ -91,7 +91,7 @@ def _flows(scope: ast.AST) -> Iterator[tuple[str, set[str]]]:
 
 
 def keys(expression: ast.AST) -> set[str]:
-    """The names in an expression, each in its full length: `self.net`, not `self`."""
+    """The names in an expression, each in full: `self.net`, not `self`."""
     found: set[str] = set()
     waiting = [expression]
     while waiting:

@@ -1,4 +1,4 @@
-"""Whether a place is run without gradients: contexts, decorators and switches on the way there."""
+"""Whether code runs without gradients, by contexts, decorators and global switches."""
 
 import ast
 import re
@@ -7,10 +7,10 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.modes import Modes
 from onsight.explain.reading.source import FUNCTIONS, Function, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _OFF = word_set("no_grad inference_mode set_grad_enabled set_grad_mode")
-_HARMLESS = re.compile(  # contexts that leave gradients as they are
+_HARMLESS = re.compile(  # contexts that do not affect gradients
     r"autocast|amp|tqdm|open|progress|profil|timer|device|[Pp]ool|catch_warnings|[Ww]riter"
     r"|stream|record_function|suppress|nullcontext|bar|redirect|join|lock"
 )
@@ -24,9 +24,9 @@ class Gradients:
         self._known: dict[ast.AST, bool] = {}
 
     def off(self, node: ast.AST) -> bool:
-        """Whether a node is run without gradients, or may be, wherever that cannot be told."""
+        """Whether a node runs without gradients, or might, if that cannot be determined."""
         if node not in self._known:
-            self._known[node] = True  # what calls itself adds nothing
+            self._known[node] = True  # recursion adds nothing
             self._known[node] = self.off_here(node) or self._off_at_callers(node)
         return self._known[node]
 
@@ -50,7 +50,7 @@ class Gradients:
         return self._switched_off(node)
 
     def is_decorated(self, function: Function) -> bool:
-        """Whether a function is one without gradients by its decorator."""
+        """Whether a decorator turns gradients off in a function."""
         for one in function.decorator_list:
             defined = self.script.definition(one)
             if _mentions(one) or (defined is not None and _mentions(defined)):

@@ -1,4 +1,4 @@
-"""What a value is: a network, a loss, a tensor, a loader; UNKNOWN wherever that cannot be told."""
+"""What a value is: a network, a loss, a tensor, a loader; UNKNOWN if that is not clear."""
 
 import ast
 import re
@@ -22,11 +22,11 @@ from onsight.explain.reading.vocabulary import (
     Kind,
 )
 
-_DEEPEST = 20  # expressions within expressions; what lies deeper is unknown
+_DEEPEST = 20  # nested expressions; what is deeper is unknown
 
 
 class Kinds:
-    """Tells kinds; the same expression is judged once."""
+    """Determines the kinds of expressions, and remembers them."""
 
     def __init__(self, script: Script, values: Values) -> None:
         self.script, self.values = script, values
@@ -36,11 +36,11 @@ class Kinds:
         self._depth = 0
 
     def kind(self, expression: ast.AST) -> Kind:
-        """The kind of an expression: what all its origins of known kind are."""
+        """The kind of an expression, if all its origins of known kind agree."""
         if expression not in self._known:
             if self._depth > _DEEPEST:
                 return Kind.UNKNOWN
-            self._known[expression] = Kind.UNKNOWN  # what leads back to itself
+            self._known[expression] = Kind.UNKNOWN  # for expressions that lead back to themselves
             self._depth += 1
             self._known[expression] = self._kind(expression)
             self._depth -= 1
@@ -51,7 +51,7 @@ class Kinds:
         return {self._of_origin(origin) for origin in self.values.origins(expression)}
 
     def is_module(self, expression: ast.AST) -> bool:
-        """Whether an expression is a module of whatever sort."""
+        """Whether an expression is a module of any sort."""
         return self.kind(expression) in MODULES
 
     def is_module_class(self, owner: ast.ClassDef) -> bool:
@@ -66,7 +66,7 @@ class Kinds:
         return False
 
     def comes_from_batch(self, target: ast.Name, value: ast.expr) -> bool:
-        """Whether a name is given a part of what a loader gave."""
+        """Whether a name is assigned a part of a loader's batch."""
         home = self.script.scope(target)
         bindings = [one for one in home.lookup(target) if one.value is value]
         origins = [one for b in bindings for one in self.values.origins(value, b.steps)]
@@ -76,12 +76,12 @@ class Kinds:
         )
 
     def has_weights(self, node: ast.AST) -> bool:
-        """Whether layers with weights are named in a piece of code."""
+        """Whether a piece of code names layers with weights."""
         inside = (one for one in ast.walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
         return any(WEIGHTED.match(last_name(one)) for one in inside)
 
     def uses(self, expression: ast.AST) -> set[str]:
-        """The methods and attributes that a name or `self.name` is used with where it lives."""
+        """The methods and attributes that a name or `self.name` is used with in its scope."""
         return self._uses.of(expression)
 
     def _kind(self, expression: ast.AST) -> Kind:
@@ -166,9 +166,9 @@ class Kinds:
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
     def _is_network(self, owner: ast.ClassDef) -> bool:
-        """Whether a module class has weights, or may have, being built from other modules."""
+        """Whether a module class has weights, its own or those of modules that it creates."""
         if owner not in self._networks:
-            self._networks[owner] = False  # unless something else in it has
+            self._networks[owner] = False  # for classes that create themselves
             line = self.values.lineage(owner)
             self._networks[owner] = any(self.has_weights(one) for one in line) or any(
                 isinstance(node, ast.Call) and self._makes_network(node, owner)
@@ -261,5 +261,5 @@ class Kinds:
 
 
 def _is_output(node: ast.AST, kinds: Kinds) -> bool:
-    """Whether a node is the result of a network, which may be a tuple or a dict of tensors."""
+    """Whether a node is the output of a network, which may be a tuple or dict of tensors."""
     return isinstance(node, ast.Call) and kinds.kind(node.func) in (Kind.NETWORK, Kind.LAYER)

@@ -1,4 +1,4 @@
-"""Whether a network may hold layers that behave differently in training: dropout, batch norm."""
+"""Whether a network may have layers that behave differently in training: dropout, batch norm."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ _LIBRARIES = ("torchvision.models", "timm.", "torch.hub.", "transformers.")
 
 
 def changes_by_mode(facts: Facts, network: ast.expr) -> bool:
-    """Whether `.eval()` may matter to a network: not if all its layers are seen and none does."""
+    """Whether `.eval()` may matter: not if all layers are known and none depends on the mode."""
     origins = facts.values.origins(network)
     return any(_may_change(facts, origin) for origin in origins)
 
@@ -24,7 +24,7 @@ def changes_by_mode(facts: Facts, network: ast.expr) -> bool:
 def _may_change(facts: Facts, origin: Origin) -> bool:
     node = origin.node
     if not isinstance(node, ast.Call):
-        return True  # an argument or an attribute whose making is not to be seen
+        return True  # an argument or an attribute whose creation is not visible
     path = facts.script.path_of(node.func)
     if facts.script.definition(node.func) is not None:
         return _holds(facts, node)
@@ -35,7 +35,7 @@ def _may_change(facts: Facts, origin: Origin) -> bool:
 
 
 def _holds(facts: Facts, node: ast.AST) -> bool:
-    """Whether code, or a class or function of these files that it names, names such a layer."""
+    """Whether code names such a layer, or a class or function of these files that does."""
     seen: set[ast.AST] = set()
     waiting = [node]
     while waiting:

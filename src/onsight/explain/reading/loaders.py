@@ -1,4 +1,4 @@
-"""What is known of a DataLoader: its settings, and whether its last batch may be smaller."""
+"""What is known about a DataLoader: its settings, and whether its last batch may be smaller."""
 
 import ast
 
@@ -7,11 +7,10 @@ from onsight.explain.reading.constants import UNKNOWN, Constant, Constants
 from onsight.explain.reading.kinds import Kinds
 from onsight.explain.reading.script import Script
 from onsight.explain.reading.values import Values
-from onsight.explain.reading.vocabulary import Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import Kind, word_set
 
 _PLACES = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
-_SIZES = {  # pictures for training, for testing
+_SIZES = {  # numbers of training and test pictures
     "MNIST": (60_000, 10_000),
     "FashionMNIST": (60_000, 10_000),
     "KMNIST": (60_000, 10_000),
@@ -22,7 +21,7 @@ _FILLED = word_set("randn rand zeros ones empty full randint arange")
 
 
 class Loaders:
-    """Answers questions about loaders by the calls that make them."""
+    """Answers questions about loaders by the calls that create them."""
 
     def __init__(self, script: Script, values: Values, kinds: Kinds, constants: Constants) -> None:
         self.script, self.values = script, values
@@ -30,7 +29,7 @@ class Loaders:
         self._drops = any(_says(node, "drop_last") for node in script.nodes())
 
     def made(self, loader: ast.AST) -> list[ast.Call]:
-        """The calls that make a loader."""
+        """The calls that create a loader."""
         nodes = [origin.node for origin in self.values.origins(loader) if not origin.steps]
         return [
             node
@@ -39,7 +38,7 @@ class Loaders:
         ]
 
     def setting(self, call: ast.Call, name: str) -> ast.expr | None:
-        """An argument of the call, whether named, by its place, or from `**settings`."""
+        """An argument of the call: by keyword, by position, or from `**settings`."""
         found = keyword(call, name)
         if found is not None:
             return found
@@ -52,7 +51,7 @@ class Loaders:
         return None
 
     def fixed(self, call: ast.Call, name: str, default: Constant) -> Constant:
-        """A setting that the text alone decides."""
+        """The value of a setting, if it is constant."""
         value = self.setting(call, name)
         if value is None:
             open_ended = any(one.arg is None for one in call.keywords)
@@ -78,7 +77,7 @@ class Loaders:
         return found
 
     def has_sampler(self, loader: ast.AST) -> bool:
-        """Whether a loader may see only a part of its dataset."""
+        """Whether a loader has a sampler, and so may see only a part of its dataset."""
         return any(
             value is not None and self.constants.fixed(value) is not None
             for call in self.made(loader)
@@ -101,7 +100,7 @@ class Loaders:
         return not (isinstance(size, int) and rows is not None and rows % size == 0)
 
     def _rows(self, dataset: ast.AST) -> int | None:
-        """How many rows a dataset has, where the text tells."""
+        """How many rows a dataset has, if that is known."""
         found = {self._rows_of(one.node, one.steps) for one in self.values.origins(dataset)}
         return found.pop() if len(found) == 1 else None
 
@@ -127,7 +126,7 @@ class Loaders:
         return None
 
     def _filled(self, tensor: ast.AST) -> int | None:
-        """The first side of a tensor made as `torch.randn(1024, ...)`."""
+        """The first dimension of a tensor created as `torch.randn(1024, ...)`."""
         for origin in self.values.origins(tensor):
             node = origin.node
             if isinstance(node, ast.Call) and last_name(node.func) in _FILLED and not origin.steps:
@@ -143,7 +142,7 @@ class Loaders:
         return found if isinstance(found, int) else None
 
     def _from_dict(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What `**settings` holds under a name, where the dicts stand in the text."""
+        """What `**settings` contains under a name, where the dicts are literals."""
         updates = [
             call.args[0]
             for call in self.values.calls("update")
@@ -154,7 +153,7 @@ class Loaders:
         return next((value for value in found if value is not None), None)
 
     def _literal(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What a dict in the text holds under a name."""
+        """What a literal dict contains under a name."""
         for origin in self.values.origins(expression):
             node = origin.node
             if isinstance(node, ast.Dict):

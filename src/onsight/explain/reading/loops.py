@@ -1,9 +1,10 @@
-"""The loops of a script that take batches from a DataLoader, and whether they train or evaluate."""
+"""The loops over DataLoaders in a script, and whether they train or evaluate."""
 
 import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
@@ -15,33 +16,39 @@ from onsight.explain.reading.source import (
     body_nodes,
     own_nodes,
 )
-from onsight.explain.reading.vocabulary import Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import Kind, word_set
 
-_SHELLS = word_set(  # calls around a loader in the head of a loop
+_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
 _TRAINS = re.compile(r"backward|optim|scaler|zero_grad|^opt$|_opt$|autograd")
 _UPDATES = re.compile(r"backward|zero_grad|autograd|optimizer_step")
 
 
+class Run(NamedTuple):
+    """A call that runs a network; helper: the call of a function that contains it, or None."""
+
+    call: ast.Call
+    helper: ast.Call | None = None
+
+
 @dataclass(eq=False)
 class BatchLoop:
-    """A loop, or comprehension, over the batches of a loader.
+    """A loop or comprehension over the batches of a loader.
 
-    runs: the calls in it that run a network, each with the call of a helper through which it is
-    reached, None if it stands in the loop itself; trains: whether its batches change weights.
+    targets: the names that a batch is assigned to; trains: whether its batches change weights;
+    runs: the calls in it that run a network.
     """
 
     node: ast.AST
     loader: ast.expr
     targets: list[ast.Name]
     trains: bool = False
-    runs: list[tuple[ast.Call, ast.Call | None]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def evaluates(self) -> bool:
-        """Whether it runs a network and trains nothing."""
+        """Whether it runs a network without training it."""
         return bool(self.runs) and not self.trains
 
 
@@ -60,14 +67,14 @@ def batch_loops(facts: Facts) -> list[BatchLoop]:
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
-    """What is run for each batch."""
+    """The nodes that run for each batch."""
     if isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
         return body_nodes(loop.node)
     return own_nodes(loop.node)
 
 
 def phase_test(loop: BatchLoop) -> ast.expr | None:
-    """The test on a word like "train" under which a loop makes its gradients."""
+    """The test, such as `phase == "train"`, under which a loop computes gradients."""
     if not isinstance(loop.node, (ast.For, ast.AsyncFor)):
         return None
     for node in body_nodes(loop.node):
@@ -82,7 +89,7 @@ def phase_test(loop: BatchLoop) -> ast.expr | None:
 
 
 def loop_rows(facts: Facts, loop: BatchLoop) -> str:
-    """The number of rows of a batch in the names of a loop: `len(labels)`."""
+    """The number of rows of a batch, in the loop's own names: `len(labels)`."""
     tensors = [one.id for one in loop.targets if facts.kinds.kind(one) is Kind.TENSOR]
     if not tensors:
         for node in loop_nodes(loop):
@@ -95,17 +102,28 @@ def loop_rows(facts: Facts, loop: BatchLoop) -> str:
     return f"len({(tensors or targets or ['batch'])[-1]})"
 
 
+def network_name(facts: Facts, call: ast.Call, helper: ast.Call | None) -> str:
+    """The code that names a network in the function of the loop over batches."""
+    if helper is not None:
+        function = facts.values.callee(helper)
+        if isinstance(function, FUNCTIONS):
+            value = facts.values.argument(helper, function, last_name(call.func))
+            if value is not None:
+                return facts.script.code(value)
+    return facts.script.code(call.func)
+
+
 def peeled(iterated: ast.expr) -> ast.expr:
     """The loader in `enumerate(tqdm(loader))`."""
     while isinstance(iterated, ast.Call) and iterated.args:
-        if last_name(iterated.func) not in _SHELLS:
+        if last_name(iterated.func) not in _WRAPPERS:
             break
         iterated = iterated.args[0]
     return iterated
 
 
 def is_place(loop: BatchLoop, expression: ast.expr) -> bool:
-    """Whether an expression is the number that enumerate gives a batch."""
+    """Whether an expression is the batch number from enumerate."""
     node = loop.node
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
         return False
@@ -115,7 +133,7 @@ def is_place(loop: BatchLoop, expression: ast.expr) -> bool:
 
 
 def trains(facts: Facts, node: ast.AST) -> bool:
-    """Whether a piece of code, or a function that it calls, makes gradients or steps."""
+    """Whether a piece of code, or a function that it calls, computes gradients or steps."""
     if any(_TRAINS.search(word) for word in _words(node)):
         return True
     functions = reached(facts, node)
@@ -123,7 +141,7 @@ def trains(facts: Facts, node: ast.AST) -> bool:
 
 
 def reached(facts: Facts, node: ast.AST) -> list[Function]:
-    """The functions of these files that a piece of code calls, at once or in the end."""
+    """The functions of these files that a piece of code calls, directly or indirectly."""
     found = _called(facts, node)
     for function in found:
         found.extend(one for one in _called(facts, function) if one not in found)
@@ -156,7 +174,7 @@ def network_calls(facts: Facts, node: ast.AST) -> list[ast.Call]:
 
 
 def runs_network(facts: Facts, call: ast.Call) -> bool:
-    """Whether a call runs a network forwards."""
+    """Whether a call is a network's forward pass."""
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
     return facts.kinds.kind(call.func) is Kind.NETWORK
@@ -177,20 +195,20 @@ def _trains(facts: Facts, loop: BatchLoop) -> bool:
     return trains(facts, loop.node) or feeds_backward(facts, loop.node)
 
 
-def _runs(facts: Facts, loop: BatchLoop) -> Iterator[tuple[ast.Call, ast.Call | None]]:
+def _runs(facts: Facts, loop: BatchLoop) -> Iterator[Run]:
     for node in loop_nodes(loop):
         if not isinstance(node, ast.Call):
             continue
         if runs_network(facts, node):
-            yield node, None
+            yield Run(node)
             continue
         helper = facts.values.callee(node)
         if isinstance(helper, FUNCTIONS) and not _is_forward(facts, helper):
             for call in network_calls(facts, helper):
-                yield call, node
+                yield Run(call, node)
 
 
 def _is_forward(facts: Facts, function: Function) -> bool:
-    """Whether a function is a method of a module, which runs its own layers."""
+    """Whether a function is a method of a module, which runs the module's own layers."""
     owner = facts.script.parent(function)
     return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)

@@ -1,4 +1,4 @@
-"""Whether a network is in training or evaluation mode at a place, by the calls on the way there."""
+"""Whether a network is in training or evaluation mode at some place in a script."""
 
 import ast
 import re
@@ -9,12 +9,12 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.scopes import apart
 from onsight.explain.reading.source import FUNCTIONS, Function, own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 Mode = Literal["train", "eval", "either"]
 
 _EVALUATES = re.compile(r"eval|inference|test_mode")
-_NO_LAUNCHERS = word_set(  # decorators that run nothing by themselves
+_NO_LAUNCHERS = word_set(  # decorators that do not run the function themselves
     "no_grad inference_mode set_grad_enabled compile wraps jit autocast contextmanager cache "
     "lru_cache overload deprecated profile timer"
 )
@@ -23,7 +23,7 @@ _BRANCHES = (ast.If, ast.ExceptHandler, ast.IfExp, ast.Match, ast.FunctionDef, a
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A call that sets a mode; function: the one that does so inside, if it is not the call."""
+    """A call that sets a mode; function: the called function, if it may do so inside."""
 
     call: ast.Call
     mode: Mode | None
@@ -40,13 +40,13 @@ class Modes:
         self._modes: dict[tuple[ast.AST, str], Mode | None] = {}
 
     def at(self, node: ast.AST, network: str) -> Mode | None:
-        """The mode of a network when a node is run; None where callers are not to be seen.
+        """The mode of a network when a node runs; None if the callers are unknown.
 
-        "train" as soon as one way there leaves it in training mode, which a new network is in.
+        "train" if any path to the node leaves it in training mode, the mode of a new network.
         """
         key = node, network
         if key not in self._modes:
-            self._modes[key] = None  # what calls itself adds nothing
+            self._modes[key] = None  # recursion adds nothing
             self._modes[key] = self.before(node, network) or self._from_callers(node, network)
         return self._modes[key]
 
@@ -61,12 +61,12 @@ class Modes:
         return "train" if "train" in modes else "eval" if "eval" in modes else None
 
     def handed(self, site: ast.Call, function: Function, network: str) -> str:
-        """The name that a parameter has at a place where the function is called."""
+        """The name at a call site of what is passed for a parameter."""
         value = self.facts.values.argument(site, function, network)
         return (last_name(value) if value is not None else "") or network
 
     def before(self, node: ast.AST, network: str) -> Mode | None:
-        """The mode that was set last before a node, in its own function."""
+        """The mode that was last set before a node, in the same function."""
         scope, source = self.script.function(node), self.script.source(node)
         if self._in_context(node):
             return "eval"
@@ -84,7 +84,7 @@ class Modes:
         return "train" if maybe else None
 
     def events(self, scope: ast.AST) -> list[Event]:
-        """The calls of a function that set modes, in the order of the text."""
+        """The calls in a function that set modes, in source order."""
         if scope not in self._events:
             found = [
                 _event(self.facts, one) for one in own_nodes(scope) if isinstance(one, ast.Call)
@@ -94,14 +94,14 @@ class Modes:
         return self._events[scope]
 
     def sets(self, node: ast.AST, mode: Mode) -> list[Event]:
-        """The calls in a piece of code that set a mode, themselves or in what they call."""
+        """The calls in a piece of code that set a mode, directly or indirectly."""
         inside = set(own_nodes(node))
         events = self.events(self.script.function(node) if not _is_scope(node) else node)
         wanted = {mode, "either"} if mode == "train" else {mode}
         return [one for one in events if one.call in inside and wanted & self._all(one, set())]
 
     def is_entry(self, function: Function) -> bool:
-        """Whether a function that nobody calls is run all the same: by a decorator, a launcher."""
+        """Whether a function without calls runs all the same, by a decorator or a launcher."""
         decorators = {last_name(one) for one in function.decorator_list} - _NO_LAUNCHERS
         if decorators and not isinstance(self.script.parent(function), ast.ClassDef):
             return True
@@ -114,7 +114,7 @@ class Modes:
         )
 
     def _all(self, event: Event, seen: set[ast.AST]) -> set[Mode]:
-        """Every mode that an event sets on its way."""
+        """Every mode that an event sets, directly or indirectly."""
         if event.function is None:
             return {event.mode} if event.mode else set()
         if event.function in seen:
@@ -135,11 +135,11 @@ class Modes:
         return event.mode
 
     def left(self, function: Function) -> Mode | None:
-        """The mode in which a function leaves a network, or a context manager lends it."""
+        """The mode in which a function leaves a network, or a context manager while it yields."""
         if function not in self._last:
             self._last[function] = None
-            lends = [one for one in own_nodes(function) if isinstance(one, ast.Yield)]
-            until = start_place(lends[0]) if lends else (1 << 30, 0)
+            yields = [one for one in own_nodes(function) if isinstance(one, ast.Yield)]
+            until = start_place(yields[0]) if yields else (1 << 30, 0)
             maybe: Mode | None = None
             for event in reversed(self.events(function)):
                 mode = event.mode if event.function is None else self.left(event.function)
@@ -153,7 +153,7 @@ class Modes:
         return self._last[function]
 
     def _certain(self, call: ast.Call, node: ast.AST) -> bool:
-        """Whether a call was surely made before a node; loops count as run."""
+        """Whether a call has certainly been made before a node; loops count as entered."""
         source = self.script.source(call)
         around = {node, *source.ancestors(node)}
         for parent in source.ancestors(call):
@@ -164,7 +164,7 @@ class Modes:
         return True
 
     def _in_context(self, node: ast.AST) -> bool:
-        """Whether a node stands in a `with` whose name says that it evaluates."""
+        """Whether a node is inside a `with` whose name suggests evaluation."""
         for parent in self.script.source(node).ancestors(node):
             if isinstance(parent, (ast.With, ast.AsyncWith)):
                 names = (last_name(item.context_expr) for item in parent.items)
@@ -199,7 +199,7 @@ def _of_module(facts: Facts, function: Function) -> bool:
 
 
 def _hands_over(call: ast.Call, network: str) -> bool:
-    """Whether a call may reach a network: it is given it, or is a method, or is given nothing."""
+    """Whether a call may change a network: it gets it, is a method, or has no arguments."""
     given = [*call.args, *(one.value for one in call.keywords)]
     names = {last_name(one) for value in given for one in ast.walk(value)}
     return network in names or isinstance(call.func, ast.Attribute) or not given

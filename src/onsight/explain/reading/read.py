@@ -1,61 +1,48 @@
-"""A training script read without running it: every mistake found, with its line fixed."""
+"""Reads a training script without running it: every mistake found, with its line fixed."""
 
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.loops import batch_loops
-from onsight.explain.reading.rules.batchsizes import batch_sizes
-from onsight.explain.reading.rules.checkpoints import map_locations, whole_modules
-from onsight.explain.reading.rules.evaluating import missing_eval, missing_no_grad
-from onsight.explain.reading.rules.graphs import kept_graphs
-from onsight.explain.reading.rules.guards import main_guards
-from onsight.explain.reading.rules.listings import listed_pairs
-from onsight.explain.reading.rules.means import batch_means
-from onsight.explain.reading.rules.moves import discarded_moves
-from onsight.explain.reading.rules.parallel import data_parallel
-from onsight.explain.reading.rules.pictures import swallowed_pictures
-from onsight.explain.reading.rules.retraining import missing_train
-from onsight.explain.reading.rules.rows import appended_apart
-from onsight.explain.reading.rules.shuffled import shuffled_pairs
-from onsight.explain.reading.rules.softmaxes import softmaxes
-from onsight.explain.reading.steploops import step_loops
+from onsight.explain.reading import rules
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.rule import Rule
+from onsight.explain.reading.source import start_place
 
-_ON_CODE = (
-    discarded_moves,
-    map_locations,
-    whole_modules,
-    softmaxes,
-    swallowed_pictures,
-    appended_apart,
-    listed_pairs,
-)
-_ON_LOADERS = (
-    batch_means,
-    batch_sizes,
-    main_guards,
-    shuffled_pairs,
-)
-_ON_STEPS = (
-    data_parallel,
-    kept_graphs,
-    missing_eval,
-    missing_no_grad,
-    missing_train,
-)
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake with its file and line; rule: the id of its rule, the rest as in Mistake."""
+
+    file: Path
+    line: int
+    rule: str
+    problem: str
+    why: str
+    fixed: str
 
 
 def read_script(path: Path) -> list[Finding]:
     """The mistakes in a script and in the modules of its own folder that it imports.
 
-    The script's own come first, each file's in the order of its lines. Raises DataError, with
-    file and line, for what Python cannot parse.
+    Those of the script itself come first, and within a file they are sorted by line. Raises
+    DataError, with file and line, if a file is not valid Python.
     """
-    facts = Facts(Path(path))
-    loops = batch_loops(facts)
-    findings = [finding for rule in _ON_CODE for finding in rule(facts)]
-    findings += [finding for rule in _ON_LOADERS for finding in rule(facts, loops)]
-    steps = step_loops(facts, loops)
-    findings += [finding for rule in _ON_STEPS for finding in rule(facts, steps)]
-    files = [source.path for source in facts.script.sources]
+    context = Context(Path(path))
+    findings = [one for rule in all_rules() for one in _findings(rule, context)]
+    files = [source.path for source in context.script.sources]
     return sorted(findings, key=lambda one: (files.index(one.file), one.line, one.rule))
+
+
+def all_rules() -> list[Rule]:
+    """The RULE of every file in the folder rules, in the order of the file names."""
+    modules = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
+    return [import_module(module.name).RULE for module in modules]
+
+
+def _findings(rule: Rule, context: Context) -> Iterator[Finding]:
+    for one in rule.find(context):
+        file, line = context.script.source(one.node).path, start_place(one.node)[0]
+        yield Finding(file, line, rule.id, one.problem, one.why or rule.why, one.fixed)

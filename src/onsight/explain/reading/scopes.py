@@ -1,4 +1,4 @@
-"""Which name is bound where: every assignment of a file by scope, and which of them a use sees."""
+"""Which name is bound where: the assignments of a file by scope, and which of them a use sees."""
 
 import ast
 from collections import defaultdict
@@ -15,8 +15,8 @@ from onsight.explain.reading.source import (
     start_place,
 )
 
-EACH = "*each"  # the step from a thing to what a loop over it gives
-ANY = "*any"  # the step to a member whose key is not known
+EACH = "*each"  # the step from an iterable to its elements
+ANY = "*any"  # the step to an item whose key is unknown
 
 Step = int | str
 How = Literal["value", "parameter", "import", "definition", "augmented", "other"]
@@ -26,10 +26,10 @@ _SCOPES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A name given a meaning.
+    """A name that is given a meaning.
 
-    value, steps: the expression it comes from and the way from there (unpacked, looped over);
-    place: from where on in the text it holds; path: what an import names.
+    value, steps: the expression that it comes from, and how (unpacked, looped over); place: where
+    in the text it takes effect; path: what an import names.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Binding:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """An attribute or an item given a value: `receiver.key = value` or `receiver[key] = value`."""
+    """An assignment to an attribute or item: `receiver.key = value`, `receiver[key] = value`."""
 
     receiver: ast.expr
     key: str
@@ -71,7 +71,7 @@ class Scopes:
                 bindings.sort(key=lambda binding: binding.place)
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The function, class, comprehension or module whose names a node uses first."""
+        """The innermost scope of a node: a function, class, comprehension or module."""
         parents = self.source.parents
         child, parent = node, parents.get(node)
         while parent is not None:
@@ -81,18 +81,18 @@ class Scopes:
         return self.source.tree
 
     def function(self, node: ast.AST) -> ast.AST:
-        """The function or module in which a node is run."""
+        """The function or module in which a node runs."""
         scope = self.scope(node)
         while isinstance(scope, (*COMPREHENSIONS, ast.ClassDef)):
             scope = self.scope(scope)
         return scope
 
     def lookup(self, name: ast.Name) -> list[Binding]:
-        """All bindings that a name may mean, in the order of the text."""
+        """All bindings that a name may refer to, in source order."""
         return self._home(name)[1]
 
     def reaching(self, name: ast.Name) -> list[Binding]:
-        """The bindings that a use may see: the last that surely holds there, and any after it."""
+        """The bindings that a use may see: the last that certainly applies, and any after it."""
         home, bindings = self._home(name)
         found = [one for one in bindings if one.how != "augmented"]
         if isinstance(home, (*COMPREHENSIONS, ast.ClassDef)):
@@ -121,7 +121,7 @@ class Scopes:
             scope = self.scope(scope)
 
     def certain(self, node: ast.AST, use: ast.AST) -> bool:
-        """Whether a statement was surely run when the text comes to a use behind it."""
+        """Whether a statement has certainly run when a later use is reached."""
         around = {use, *self.source.ancestors(use)}
         if isinstance(node, (ast.arg, ast.comprehension)):
             return True
@@ -214,7 +214,7 @@ class Scopes:
 
 
 def apart(source: Source, one: ast.AST, other: ast.AST) -> bool:
-    """Whether two nodes stand in different branches of one `if`, so that only one is run."""
+    """Whether two nodes are in different branches of one `if`, so that only one of them runs."""
     mine = {parent: child for child, parent in _chain(source, one)}
     for child, parent in _chain(source, other):
         if parent in mine:
@@ -238,14 +238,14 @@ def _side(parent: ast.AST, child: ast.AST) -> str:
 
 
 def _inside(child: ast.AST, scope: ast.AST) -> bool:
-    """Whether a child of a scope's node uses the names of the scope, not those around it."""
+    """Whether a child of a scope's node uses the names of that scope, not of the outer one."""
     if isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
         return any(child is statement for statement in scope.body)
     return not (isinstance(scope, ast.Lambda) and child is scope.args)
 
 
 def _leaves(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
-    """The single targets of an assignment, each with its way through the unpacking."""
+    """The single targets of an assignment, each with its steps through the unpacking."""
     if isinstance(target, ast.Starred):
         yield target.value, (ANY,)
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -260,7 +260,7 @@ def _leaves(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
 
 
 def _base(node: ast.ImportFrom, module: str) -> str:
-    """The module that `from ... import` names, a relative one made absolute."""
+    """The absolute name of the module in `from ... import`."""
     if not node.level:
         return node.module or ""
     package = module.split(".")[: -node.level]

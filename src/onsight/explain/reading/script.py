@@ -1,4 +1,4 @@
-"""A script with the modules of its own folder that it imports, and what their names stand for."""
+"""A script with the modules of its own folder that it imports, and what their names mean."""
 
 import ast
 import contextlib
@@ -17,9 +17,9 @@ from onsight.explain.reading.source import (
 
 Definition = Function | ast.ClassDef
 
-_MOST_FILES = 100  # a script beside a whole library does not need all of it
+_MOST_FILES = 100  # a script next to a whole library does not need all of it
 
-_INNER = (  # where torch keeps a thing, and where everybody knows it
+_INNER = (  # the module where torch defines something, and the public one
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
     (re.compile(r"^torch\.nn\.parallel\.(?:data_parallel|distributed)\."), "torch.nn.parallel."),
     (re.compile(r"^torch\.utils\.data\.(?:dataloader|dataset)\."), "torch.utils.data."),
@@ -29,7 +29,7 @@ _INNER = (  # where torch keeps a thing, and where everybody knows it
 
 
 class Script:
-    """The sources, the script itself first, and the meaning of names in all of them."""
+    """The sources, the script itself first, and the meaning of the names in them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Script:
         self._modules: dict[str, Source] = {}
         self._home: dict[ast.AST, Source] = {}
         self._add(path, path.stem)
-        for source in self.sources:  # grows while it is walked: one level after the other
+        for source in self.sources:  # grows while it is iterated: breadth first
             for name in _imported(source):
                 if len(self.sources) < _MOST_FILES:
                     self._find_module(name)
@@ -52,12 +52,12 @@ class Script:
         return self.scopes[self._home[node]]
 
     def parent(self, node: ast.AST) -> ast.AST:
-        """What a node stands in."""
+        """The node that contains a node."""
         return self._home[node].parents[node]
 
-    def words(self, node: ast.AST) -> str:
-        """The source of a node as the user wrote it."""
-        return self._home[node].words(node)
+    def code(self, node: ast.AST) -> str:
+        """The source code of a node."""
+        return self._home[node].code(node)
 
     def nodes(self) -> Iterator[ast.AST]:
         """Every node of every file."""
@@ -65,11 +65,11 @@ class Script:
             yield from source.nodes
 
     def function(self, node: ast.AST) -> ast.AST:
-        """The function, lambda or module in which a node is run."""
+        """The function, lambda or module in which a node runs."""
         return self.scope(node).function(node)
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class whose method a node stands in."""
+        """The class whose method contains a node."""
         function: ast.AST | None = None
         for parent in self.source(node).ancestors(node):
             if isinstance(parent, ast.ClassDef) and function is not None:
@@ -79,7 +79,7 @@ class Script:
         return None
 
     def path_of(self, expression: ast.AST) -> str:
-        """What an expression names, in full: `torch.nn.functional.softmax`; empty for variables."""
+        """The full name of an expression: `torch.nn.functional.softmax`; empty for variables."""
         parts: list[str] = []
         while isinstance(expression, ast.Attribute):
             parts.append(expression.attr)
@@ -102,7 +102,7 @@ class Script:
         return None
 
     def exported(self, path: str, depth: int = 8) -> list[Binding]:
-        """The bindings behind the full path of a name in a module of these files."""
+        """The bindings of a name in a module of these files, by its full path."""
         module, _, name = path.rpartition(".")
         source = self._modules.get(module)
         if source is None or not name or not depth:
@@ -144,14 +144,14 @@ class Script:
         self._home |= dict.fromkeys(source.nodes, source)
 
     def _find_module(self, name: str) -> None:
-        """Add the file of a module, if the script's own folder has it."""
+        """Add the file of a module, if it is in the script's own folder."""
         parts = name.split(".")
         for n in range(1, len(parts) + 1):
             module = ".".join(parts[:n])
             if module in self._modules:
                 continue
             plain = self.path.parent.joinpath(*parts[:n])
-            with contextlib.suppress(DataError):  # a module that cannot be read stays unknown
+            with contextlib.suppress(DataError):  # a module that cannot be read is ignored
                 if (file := plain.with_name(plain.name + ".py")).is_file():
                     self._add(file, module)
                 elif (file := plain / "__init__.py").is_file():

@@ -1,4 +1,4 @@
-"""A Python file parsed once: its tree, what stands in what, and its own words."""
+"""A parsed Python file: its syntax tree, the parents of nodes, and their source code."""
 
 import ast
 import tokenize
@@ -18,7 +18,7 @@ _CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 
 class Source:
-    """A parsed file; module is the name under which the script imports it."""
+    """A parsed file; module: the name under which the script imports it."""
 
     def __init__(self, path: Path, text: str, tree: ast.Module, module: str) -> None:
         self.path, self.text, self.tree, self.module = path, text, tree, module
@@ -30,15 +30,15 @@ class Source:
             self._starts.append(self._starts[-1] + len(line) + 1)
 
     def start(self, node: ast.AST) -> int:
-        """Where a node begins, in characters of the text."""
+        """Where a node begins, as an index into the text."""
         return self.offset(start_place(node))
 
     def end(self, node: ast.AST) -> int:
-        """Where a node ends, in characters of the text."""
+        """Where a node ends, as an index into the text."""
         return self.offset(end_place(node))
 
-    def words(self, node: ast.AST) -> str:
-        """The source of a node as the user wrote it."""
+    def code(self, node: ast.AST) -> str:
+        """The source code of a node."""
         return self.text[self.start(node) : self.end(node)]
 
     def indentation(self, node: ast.AST) -> str:
@@ -47,19 +47,19 @@ class Source:
         return line[: len(line) - len(line.lstrip())]
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node stands in, from the nearest outwards."""
+        """The nodes that contain a node, from the innermost outwards."""
         while (parent := self.parents.get(node)) is not None:
             yield parent
             node = parent
 
     def statement(self, node: ast.AST) -> ast.stmt:
-        """The statement that a node is or stands in."""
+        """The statement that a node is, or is part of."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         return node
 
     def offset(self, place: Place) -> int:
-        """A place in characters of the text; Python counts columns in bytes of UTF-8."""
+        """A place as an index into the text; Python counts columns in bytes of UTF-8."""
         line, column = place
         line = min(line, len(self.lines))  # Python 3.11 misplaces what is inside some f-strings
         text = self.lines[line - 1]
@@ -69,11 +69,11 @@ class Source:
 
 
 def read_source(path: Path, module: str) -> Source:
-    """Parse a file; raises DataError, with file and line, where that cannot be done."""
+    """Parse a file. Raises DataError, with file and line, if that fails."""
     text = _read(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the script's own escape sequences
+            warnings.simplefilter("ignore")  # about the script's own escape sequences
             tree = ast.parse(text)
     except SyntaxError as error:
         raise _not_python(path, error) from error
@@ -90,12 +90,12 @@ def start_place(node: ast.AST) -> Place:
 
 
 def end_place(node: ast.AST) -> Place:
-    """Line and column behind the end of a node."""
+    """Line and column just after the end of a node."""
     return getattr(node, "end_lineno", 1), getattr(node, "end_col_offset", 0)
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node contains, in the order of the text, without the insides of nested functions."""
+    """The nodes within a node, in source order, without the insides of nested functions."""
     waiting = list(_children(node))[::-1]
     while waiting:
         child = waiting.pop()
@@ -105,7 +105,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def body_nodes(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[ast.AST]:
-    """What the body of a loop contains, without the insides of nested functions."""
+    """The nodes within the body of a loop, without the insides of nested functions."""
     for statement in loop.body:
         yield statement
         if not isinstance(statement, _CLOSED):
@@ -120,7 +120,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 def _read(path: Path) -> str:
     try:
-        with tokenize.open(path) as file:  # knows the coding line and the byte order mark
+        with tokenize.open(path) as file:  # handles coding lines and byte order marks
             return file.read()
     except SyntaxError as error:
         raise DataError(f"{path} is not a Python script: {error.msg}.") from error
@@ -133,5 +133,5 @@ def _read(path: Path) -> str:
 def _not_python(path: Path, error: SyntaxError) -> DataError:
     return DataError(
         f"{path}, line {error.lineno}: Python cannot read this ({error.msg}). "
-        "Mend it, so that the script starts, and ask again."
+        "Fix it so that the script starts, then try again."
     )

@@ -1,4 +1,4 @@
-"""How names are used where they live: which methods they are asked for, and whether called."""
+"""How names are used in their scopes: with which methods, and whether they are called."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ from onsight.explain.reading.vocabulary import (
 
 
 class Uses:
-    """The attributes that each name of a script is used with, and the names that are called."""
+    """The attributes that each name in a script is used with, and the names that are called."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -25,11 +25,11 @@ class Uses:
             self._note_use(node)
 
     def of(self, expression: ast.AST) -> set[str]:
-        """The methods and attributes that a name or `self.name` is used with where it lives."""
+        """The methods and attributes that a name or `self.name` is used with in its scope."""
         return self._use.get(self._key(expression), set())
 
     def kind(self, expression: ast.AST) -> Kind:
-        """The kind that a name is used as, or the one that its name says."""
+        """The kind that a name is used as, or that the name itself suggests."""
         key = self._key(expression)
         words, used = key[1], self._use.get(key, set())
         if not words:
@@ -55,7 +55,7 @@ class Uses:
             self._called.add(self._key(node.func))
 
     def _key(self, expression: ast.AST) -> tuple[ast.AST, str]:
-        """Where a name or `self.name` lives, and its words; no words for anything else."""
+        """The scope of a name or `self.name`, and its code; "" for anything else."""
         if isinstance(expression, ast.arg):
             return self.script.parent(self.script.parent(expression)), expression.arg
         if isinstance(expression, ast.Name):

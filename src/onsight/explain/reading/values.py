@@ -1,4 +1,4 @@
-"""Where a value comes from: names, attributes, arguments and returns followed to their origins."""
+"""Where a value comes from: follows names, attributes, arguments and returns to their origins."""
 
 import ast
 from collections import defaultdict
@@ -8,27 +8,27 @@ from onsight.explain.reading.calls import default, last_name
 from onsight.explain.reading.scopes import ANY, EACH, Binding, Step
 from onsight.explain.reading.script import Definition, Script
 from onsight.explain.reading.source import FUNCTIONS, Function, own_nodes
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 Steps = tuple[Step, ...]
 
-_SAME = word_set(  # methods that give their owner back, or a copy of it
+_SAME = word_set(  # methods that return their object, or a copy of it
     "to cuda cpu half float double bfloat16 eval train requires_grad_ xpu share_memory_ compile"
 )
-_WRAPPERS = word_set(  # calls that give their first argument back, in other clothes
+_WRAPPERS = word_set(  # calls that return their first argument, wrapped
     "compile DataParallel DistributedDataParallel DDP FullyShardedDataParallel FSDP deepcopy "
     "script trace convert_sync_batchnorm tqdm trange track iter list tuple islice log_every "
     "prepare prepare_model prepare_data_loader progress_bar setup_dataloaders auto_model "
     "auto_dataloader MpDeviceLoader freeze optimize_for_inference"
 )
 _DEEPEST = 40  # steps from a use to its origin
-_MOST_WORK = 2000  # steps in all, before a question is given up
+_MOST_WORK = 2000  # steps in total, before the search is given up
 _MOST_STEPS = 6  # into tuples, dicts and loops
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """An expression or parameter that leads no further; steps say which part of it is meant."""
+    """An expression or parameter that leads no further; steps: which part of it is meant."""
 
     node: ast.AST
     steps: Steps = ()
@@ -49,11 +49,11 @@ class Values:
                 self._calls[last_name(node.func)].append(node)
 
     def origins(self, expression: ast.AST, steps: Steps = ()) -> list[Origin]:
-        """All that an expression, or a part of it, may come from."""
+        """Everything that an expression, or a part of it, may come from."""
         key = expression, steps
         if key in self._known:
             return self._known[key]
-        self._known[key] = []  # what leads back to itself adds nothing
+        self._known[key] = []  # recursion adds nothing
         self._work = self._work + 1 if self._depth else 0
         if self._depth > _DEEPEST or self._work > _MOST_WORK or len(steps) > _MOST_STEPS:
             return []
@@ -67,7 +67,7 @@ class Values:
         return found
 
     def calls(self, name: str) -> list[ast.Call]:
-        """All calls of anything of this name, whoever owns it."""
+        """All calls of a function or method of this name, on any object."""
         return self._calls[name]
 
     def callee(self, call: ast.Call) -> Definition | None:
@@ -104,14 +104,14 @@ class Values:
         return [one for one in found if one is not None]
 
     def made(self, origin: Origin) -> ast.ClassDef | None:
-        """The class of these files of which an origin makes an instance."""
+        """The class of these files of which an origin creates an instance."""
         if origin.steps or not isinstance(origin.node, ast.Call):
             return None
         found = self.script.definition(origin.node.func)
         return found if isinstance(found, ast.ClassDef) else None
 
     def bases(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """The base classes that stand in these files."""
+        """The base classes that are defined in these files."""
         found = (self.script.definition(base) for base in owner.bases)
         return [one for one in found if isinstance(one, ast.ClassDef) and one is not owner]
 
@@ -131,7 +131,7 @@ class Values:
         return None
 
     def argument(self, call: ast.Call, function: Function, name: str) -> ast.expr | None:
-        """What a call hands over for a parameter; its default if nothing."""
+        """What a call passes for a parameter, or else its default."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -157,7 +157,7 @@ class Values:
         return self._returned[function]
 
     def members(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
-        """The values that an attribute of an instance of these files was given."""
+        """The values assigned to an attribute of an instance of a class in these files."""
         owners = self.classes(expression.value)
         family = [one for owner in owners for one in self.lineage(owner)]
         found: list[tuple[ast.expr, Steps]] = []
@@ -173,7 +173,7 @@ class Values:
         return found
 
     def _bound(self, call: ast.Call, function: Function) -> int:
-        """How many of a function's parameters are filled without standing in the call."""
+        """How many of a function's parameters are bound without being in the call (self, cls)."""
         if not isinstance(self.script.parent(function), ast.ClassDef):
             return 0
         decorators = {last_name(one) for one in function.decorator_list}
@@ -185,7 +185,7 @@ class Values:
         return 0 if named and "classmethod" not in decorators else 1
 
     def _follow(self, expression: ast.AST, steps: Steps) -> list[Origin] | None:
-        """One step nearer to the origin; None where there is none."""
+        """The origins found one step further back; None if there is no such step."""
         match expression:
             case ast.Name():
                 return self._follow_name(expression, steps)
@@ -246,7 +246,7 @@ class Values:
         return found or [Origin(node, steps)]
 
     def _follow_attribute(self, expression: ast.Attribute, steps: Steps) -> list[Origin] | None:
-        if expression.attr == "module":  # what DataParallel and its like hold
+        if expression.attr == "module":  # what DataParallel and the like wrap
             return self.origins(expression.value, steps)
         path = self.script.path_of(expression)
         if path:
@@ -276,7 +276,7 @@ class Values:
         return [one for part in parts for one in self.origins(part, rest)]
 
     def _appended(self, made: ast.expr) -> list[ast.expr]:
-        """What is appended, in the same function, to a list that is made as a name."""
+        """What is appended, in the same function, to a list that is assigned to a name."""
         holder = self.script.parent(made)
         if not isinstance(holder, ast.Assign) or not isinstance(holder.targets[0], ast.Name):
             return []
@@ -324,7 +324,7 @@ class Values:
         return [one for value in values for one in self.origins(value, steps)] or None
 
     def _follow_each(self, call: ast.Call, name: str, steps: Steps) -> list[Origin] | None:
-        """What looping over the result of a call gives."""
+        """The elements of the result of a call, when looped over."""
         key = steps[1] if len(steps) > 1 else None
         if name == "enumerate" and call.args:
             return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
@@ -338,7 +338,7 @@ class Values:
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
     def _items(self, name: ast.Name, steps: Steps) -> list[Origin]:
-        """What was put under a key: `loaders["val"] = ...`."""
+        """What was assigned to a key: `loaders["val"] = ...`."""
         if not steps or steps[0] == EACH:
             return []
         found: list[Origin] = []

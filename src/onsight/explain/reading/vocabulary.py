@@ -1,24 +1,27 @@
-"""The words by which torch's world is known: kinds of values, and the names that tell them."""
+"""The vocabulary of torch: kinds of values, and the names that identify them."""
 
 import re
 from enum import Enum
 
-from onsight.explain.reading.wordset import word_set
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a string as a set."""
+    return frozenset(text.split())
 
 
 class Kind(Enum):
     """What matters here about a value."""
 
     NETWORK = "a module with layers"
-    LOSS = "a module or function that gives a loss"
+    LOSS = "a module or function that computes a loss"
     LAYER = "any other module"
     TENSOR = "a tensor"
     LOADER = "a DataLoader"
-    BATCH = "what a DataLoader gives"
+    BATCH = "what a DataLoader yields"
     DATASET = "a dataset"
     OPTIMIZER = "an optimizer"
     OTHER = "anything else"
-    UNKNOWN = "not to be told"
+    UNKNOWN = "unknown"
 
 
 MODULES = frozenset({Kind.NETWORK, Kind.LOSS, Kind.LAYER})
@@ -47,7 +50,7 @@ TENSOR_FUNCTIONS = word_set(
     "index_select one_hot outer dot norm tril triu cumsum normal bernoulli multinomial vmap "
     "square pow maximum minimum"
 )
-NUMBERS = word_set(  # what methods of tensors give that is no tensor
+NUMBERS = word_set(  # methods of tensors that do not return a tensor
     "item tolist numpy size dim numel ndimension get_device is_contiguous data_ptr stride "
     "element_size type backward is_cuda register_hook"
 )
@@ -56,5 +59,5 @@ LOADER_NAME = re.compile(r"loader(\d*$|_(train|val|valid|test|eval)$)|(^|_)dl$")
 NETWORK_NAME = re.compile(r"^(self\.)?(model|net|network|.*_(model|net))$")
 NETWORK_USES = frozenset({"parameters", "named_parameters", "named_modules", "load_state_dict"})
 OPTIMIZER_USES = frozenset({"step", "zero_grad", "param_groups"})
-OWN_DATA = ("torch_geometric", "dgl")  # their loaders give graphs
+OWN_DATA = ("torch_geometric", "dgl")  # their loaders yield graphs
 TENSOR_LOSSES = re.compile(r"^torch\.nn\.functional\.(\w+_loss|\w*cross_entropy\w*|kl_div)$")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explain.busy import warn_if_busy
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.read import read_script
+from onsight.explain.reading.read import Finding, read_script
 from onsight.explain.script.advice import Line, merged
 from onsight.explain.script.causes import find_cause, verdict
 from onsight.explain.script.launch import Launcher

@@ -11,7 +11,7 @@ from onsight.explain.script.items import examine_items
 from onsight.explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explain.tracing.recorder import Recorder
 from onsight.explain.tracing.sites import Site
-from onsight.hardware.placement.proof import placement
+from onsight.hardware.placement.placement import placement
 
 _LEAST_READS = 0.5  # a step, to be worth mentioning
 

@@ -1,9 +1,9 @@
-"""A placement as people read it: a row a kind and device, and one line of verdict."""
+"""A placement for people to read: a table by kind and device, and a one-line verdict."""
 
 from collections import Counter
-from typing import Any
+from typing import NamedTuple
 
-from onsight.hardware.placement.faults import Problem
+from onsight.hardware.placement.problems import Problem
 from onsight.hardware.placement.table import (
     ATTRIBUTE,
     BATCH,
@@ -27,31 +27,39 @@ _NOUNS = {
     COPY: "averaged tensor",
     BATCH: "batch tensor",
 }
-_HEADER = ("kind", "device", "dtype", "tensors", "numbers", "bytes")
-_WORDS = 3  # columns of words, the others are numbers
+_WORDS = 3  # the first columns are words, the others are numbers
 
 
-def grouped(rows: list[Row]) -> list[dict[str, Any]]:
-    """Rows of equal kind, device and dtype as one, with their number, numbers and bytes."""
-    groups: dict[tuple[str, str, str], dict[str, Any]] = {}
+class Group(NamedTuple):
+    """The tensors of one kind and dtype on one device; numbers: how many they hold in total."""
+
+    kind: str
+    device: str
+    dtype: str
+    tensors: int
+    numbers: int
+    bytes: int
+
+
+def grouped(rows: list[Row]) -> list[Group]:
+    """The rows by kind, device and dtype, in the order of the kinds."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: list(_NOUNS).index(row.kind)):
-        key = (row.kind, row.device, row.dtype)
-        counts = {"tensors": 0, "numbers": 0, "bytes": 0}
-        group = groups.setdefault(key, dict(zip(_HEADER, key, strict=False)) | counts)
-        group["tensors"] += 1
-        group["numbers"] += row.numbers
-        group["bytes"] += row.bytes
-    return list(groups.values())
+        groups.setdefault((row.kind, row.device, row.dtype), []).append(row)
+    return [
+        Group(*key, len(of), sum(row.numbers for row in of), sum(row.bytes for row in of))
+        for key, of in groups.items()
+    ]
 
 
 def table_text(rows: list[Row]) -> str:
-    """The groups as lines of equal columns."""
-    cells = [_HEADER, *(tuple(map(_cell, group.values())) for group in grouped(rows))]
+    """The groups as lines with aligned columns."""
+    cells = [Group._fields, *(tuple(map(_cell, group)) for group in grouped(rows))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(_line(row, widths) for row in cells)
 
 
-def _cell(value: str | int) -> str:
+def _cell(value: object) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
@@ -75,5 +83,5 @@ def _all_is_well(rows: list[Row], home: str) -> str:
     counts = [plural(kinds[k], noun) for k, noun in _NOUNS.items() if kinds[k] or k in always]
     away = Counter((row.kind, row.device) for row in rows if row.device != home)
     but = [f"{plural(count, _NOUNS[kind])} on {device}" for (kind, device), count in away.items()]
-    rest = f" but {' and '.join(but)}, where torch takes them from" if but else ""
+    rest = f" but {' and '.join(but)}, where torch accepts them" if but else ""
     return f"everything is on {home}{rest}: {', '.join(counts) or 'no tensors'}"

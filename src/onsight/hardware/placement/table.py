@@ -1,4 +1,4 @@
-"""Every tensor of a training loop as a row: what it is, how large, and on which device."""
+"""The tensors of a training loop as rows: what each one is, how large, and on which device."""
 
 import math
 from collections import Counter
@@ -21,13 +21,13 @@ METRIC = "metric"
 COPY = "copy of the model"
 BATCH = "batch"
 
-# Torch mixes a single number on the CPU with any device, and averages count their updates there.
+# Torch combines single numbers on the CPU with any device; averages count their updates there.
 _TAKES_SCALARS = {ATTRIBUTE, LOSS, COPY, BATCH}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A tensor; shape: None where it is not known yet, as in a lazy module."""
+    """A tensor; shape: None if it is not known yet, as in a lazy module."""
 
     name: str
     kind: str
@@ -44,10 +44,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """A row, and what is known of where it belongs.
+    """A row, and where it belongs.
 
-    fix: the line that brings it there; holder: as of a Leaf; home: its device where that is not
-    the model's; may_stray: whether it is right on the CPU too.
+    fix: the line that moves it there; holder: as in Leaf; home: its device, if not the model's;
+    may_stray: whether it may also be on the CPU.
     """
 
     row: Row
@@ -57,23 +57,23 @@ class Found:
     may_stray: bool = False
 
     def is_misplaced(self, home: str) -> bool:
-        """Whether it lies elsewhere than it must."""
+        """Whether it is on the wrong device."""
         device, home = self.row.device, self.home or home
-        is_same = device == home or home.startswith(f"{device}:")  # cuda is some cuda:0
+        is_same = device == home or home.startswith(f"{device}:")  # cuda matches any cuda:0
         return not (is_same or (self.may_stray and device == "cpu"))
 
 
 class Table:
-    """The rows found so far; a tensor has one, however many names lead to it."""
+    """The rows found so far; a tensor has one row, however many names it has."""
 
     def __init__(self) -> None:
         self.found: list[Found] = []
-        self.seen: dict[int, Tensor] = {}  # kept, so that no id is used again
+        self.seen: dict[int, Tensor] = {}  # keeps them alive, so that ids stay unique
 
     def add(
         self, kind: str, leaf: Leaf, home: str | None = None, may_stray: bool | None = None
     ) -> None:
-        """Enter a tensor, unless it is there already."""
+        """Add a tensor, unless it is there already."""
         if id(leaf.tensor) in self.seen:
             return
         self.seen[id(leaf.tensor)] = leaf.tensor
@@ -83,7 +83,7 @@ class Table:
         self.found.append(Found(row, leaf.fix, leaf.holder, home, may_stray))
 
     def add_model(self, model: nn.Module) -> None:
-        """Parameters, buffers, and tensors that hang on the network unregistered."""
+        """Add the parameters, the buffers, and tensors in plain attributes of the network."""
         prefix, walk, line = wrapped_prefix(model), Walk(), moved("model")
         for kind, named in (
             (PARAMETER, model.named_parameters()),
@@ -95,12 +95,12 @@ class Table:
             self.add(ATTRIBUTE, leaf._replace(path=leaf.path.removeprefix(prefix)))
 
     def add_loss(self, loss: Any) -> None:
-        """The tensors of a loss: of a module, an object, or the keywords of a partial."""
+        """Add the tensors of a loss: of a module, an object, or the keywords of a partial."""
         for leaf in Walk().tensors(loss, "loss"):
             self.add(LOSS, leaf)
 
     def add_metrics(self, metrics: Any, model: nn.Module | None) -> None:
-        """The tensors of metrics and moving averages, or else the device that they name."""
+        """Add the tensors of metrics and moving averages, or else their `device` attribute."""
         copied = set() if model is None else _copied(model)
         for path, metric in _each(metrics, "metric"):
             leaves = Walk(public=True).tensors(metric, path)
@@ -117,12 +117,12 @@ class Table:
                 self.found.append(Found(row, moved(path)))
 
     def add_batch(self, batch: Any) -> None:
-        """The tensors of a batch, however it is nested."""
+        """Add the tensors of a batch, in any nesting."""
         for leaf in Walk().tensors(batch, "batch"):
             self.add(BATCH, leaf._replace(fix=_batch_line(batch)))
 
     def home(self) -> str:
-        """The device where all should be: the model's, an accelerator rather than the CPU."""
+        """The device where everything should be: the model's, preferably an accelerator."""
         free = [found.row for found in self.found if found.home is None]
         for kind in (PARAMETER, BUFFER, None):
             rows = [row for row in free if kind in (None, row.kind)]
@@ -154,7 +154,7 @@ def _shape(tensor: Tensor) -> tuple[int, ...] | None:
 
 
 def _copied(model: nn.Module) -> set[tuple[str, tuple[int, ...] | None]]:
-    """Name and shape of all that a copy of the model has too."""
+    """(name, shape) of every tensor that a copy of the model has."""
     prefix = wrapped_prefix(model)
     tensors = chain(model.named_parameters(), model.named_buffers())
     return {(name.removeprefix(prefix), _shape(tensor)) for name, tensor in tensors}
@@ -168,7 +168,7 @@ def _ends(path: str) -> Iterator[str]:
 
 
 def _each(things: Any, name: str) -> Iterable[tuple[str, Any]]:
-    """One thing under its name, or several as elements of the name's plural."""
+    """(path, object) of one object, or of each one in a container of several."""
     if isinstance(things, Mapping):
         return [(f'{name}s["{key}"]', thing) for key, thing in things.items()]
     if isinstance(things, (list, tuple)):

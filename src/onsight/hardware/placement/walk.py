@@ -1,4 +1,4 @@
-"""The tensors that a thing holds, each with its path and the line of code that moves it."""
+"""The tensors that an object contains, each with its path and the line of code that moves it."""
 
 import functools
 import re
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-_TORCHS_OWN = frozenset(vars(nn.Module()))  # what every module has, such as its list of buffers
+_TORCHS_OWN = frozenset(vars(nn.Module()))  # what every module has, such as its dict of buffers
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-_DEEPEST = 2  # objects inside objects: an average that holds a model, but not all of a trainer
+_DEEPEST = 2  # nested objects: enough for an average of a model, but not for a whole trainer
 _WRAPPERS = {"module", "_orig_mod"}  # of data parallel and compiled networks
 
 
 class Leaf(NamedTuple):
-    """A tensor; holder: the class that keeps it as a plain attribute, which `.to()` passes by."""
+    """A tensor; holder: the class that has it as a plain attribute, which `.to()` does not move."""
 
     path: str
     tensor: Tensor
@@ -26,27 +26,27 @@ class Leaf(NamedTuple):
 
 
 class Walk:
-    """Goes through things and tells their tensors; a thing met again is not entered again.
+    """Finds the tensors in objects; an object is entered only once.
 
-    public: whether attributes whose names begin with _ are their class's own affair.
+    public: whether to ignore attributes whose names begin with _.
     """
 
     def __init__(self, public: bool = False) -> None:
         self.public = public
-        self.entered: dict[int, Any] = {}  # kept, so that no id is used again
+        self.entered: dict[int, Any] = {}  # keeps them alive, so that ids stay unique
 
     def tensors(self, thing: Any, path: str, mover: str = "", depth: int = _DEEPEST) -> list[Leaf]:
-        """Every tensor in a thing known as path; mover: what around it has a `.to()`."""
+        """Every tensor in an object; path: its name in code; mover: the owner with a `.to()`."""
         return list(self._leaves(thing, path, mover, depth))
 
     def module(self, module: nn.Module, path: str, mover: str) -> Iterator[Leaf]:
-        """What a module has registered, then what hangs on it and on its parts."""
+        """The registered tensors of a module, then those in plain attributes."""
         for name, tensor in chain(module.named_parameters(), module.named_buffers()):
             yield Leaf(_dotted(path, name), tensor, moved(mover))
         yield from self.attributes(module, path, mover)
 
     def attributes(self, module: nn.Module, path: str, mover: str) -> Iterator[Leaf]:
-        """Tensors that hang on a module or its parts without being registered."""
+        """Tensors in plain attributes of a module or its submodules."""
         parts = dict(module.named_modules())
         self.entered |= {id(part): part for part in parts.values()}
         for place, part in parts.items():
@@ -89,14 +89,14 @@ class Walk:
                 yield leaf._replace(fix=bound) if leaf.tensor is value else leaf
 
     def _kept(self, value: Any, where: str, words: str, part: nn.Module) -> Iterator[Leaf]:
-        """Tensors of a plain attribute; words: the attribute as the class's own code calls it."""
+        """Tensors in a plain attribute; words: the attribute's name in the class's own code."""
         holder, name = type(part).__name__, words.partition("[")[0]
         kind = "Dict" if isinstance(vars(part)[name], Mapping) else "List"
         if isinstance(value, nn.Parameter) and words != name:
             yield Leaf(where, value, f"self.{name} = nn.Parameter{kind}({name})", holder)
         elif isinstance(value, Tensor):
-            is_cache = words.endswith(f'["{value.device}"]')  # one entry a device, as LeViT keeps
-            if value.grad_fn is None and not is_cache:  # nor the result of a forward pass
+            is_cache = words.endswith(f'["{value.device}"]')  # one entry per device, as in LeViT
+            if value.grad_fn is None and not is_cache:  # nor is it the result of a forward pass
                 buffer = re.sub(r"\W+", "_", words).strip("_")
                 yield Leaf(where, value, f'self.register_buffer("{buffer}", {words})', holder)
         elif id(value) in self.entered:
@@ -115,12 +115,12 @@ class Walk:
 
 
 def moved(path: str) -> str:
-    """The line that moves what is known as path."""
+    """The line that moves what is named path."""
     return f"{path} = {path}.to(device)"
 
 
 def wrapped_prefix(module: nn.Module) -> str:
-    """What the names of a network begin with inside wrappers such as DistributedDataParallel."""
+    """The prefix that wrappers such as DistributedDataParallel add to a network's names."""
     children = dict(module.named_children())
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     if own or len(children) != 1 or not children.keys() <= _WRAPPERS:
@@ -130,7 +130,7 @@ def wrapped_prefix(module: nn.Module) -> str:
 
 
 def _items(thing: Any) -> list[tuple[str, Any]]:
-    """(key as in code, value) for what a container holds."""
+    """(key as in code, value) of each item of a container; nothing for other objects."""
     if isinstance(thing, Mapping):
         pairs: Iterable[tuple[Any, Any]] = thing.items()
     elif isinstance(thing, (list, tuple, set, frozenset, deque)):
@@ -141,7 +141,7 @@ def _items(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _is_computed(part: nn.Module, name: str) -> bool:
-    """Whether each forward pass makes the attribute anew, as weight norm and pruning do."""
+    """Whether each forward pass computes the attribute, as with weight norm and pruning."""
     registered = vars(part).get("_parameters", {})
     return f"{name}_orig" in registered or f"{name}_g" in registered
 

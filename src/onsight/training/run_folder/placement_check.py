@@ -11,8 +11,8 @@ from onsight.data.loader import Batch
 from onsight.errors import PlacementError
 from onsight.files import write_json
 from onsight.hardware.memory import is_out_of_memory
-from onsight.hardware.placement.faults import BUILD, Problem
-from onsight.hardware.placement.proof import Placement, placement
+from onsight.hardware.placement.placement import Placement, placement
+from onsight.hardware.placement.problems import BUILD, Problem
 from onsight.hardware.placement.table import ATTRIBUTE
 from onsight.report.console import Reporter
 from onsight.training.run_folder.folder import RunFolder

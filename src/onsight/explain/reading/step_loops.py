@@ -1,4 +1,4 @@
-"""Loops that take batches by slicing tensors, or train on all rows at once: no loader is there."""
+"""Loops without a DataLoader: batches sliced from tensors, or training on all rows at once."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.loops import BatchLoop, network_calls, peeled, trains
+from onsight.explain.reading.loops import BatchLoop, Run, network_calls, peeled, trains
 from onsight.explain.reading.source import body_nodes
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
-_JUDGES = word_set("argmax item tolist numpy topk eq")  # what no gradient comes through
+_EVALUATES = word_set("argmax item tolist numpy topk eq")  # methods that pass on no gradient
 
 
 def step_loops(facts: Facts, loops: Sequence[BatchLoop]) -> list[BatchLoop]:
-    """The loops over loaders together with those that do the same without one."""
+    """The given loops over loaders, and those that do the same without one."""
     taken = {loop.node for loop in loops}
     found = list(loops)
     for node in facts.script.nodes():
@@ -23,14 +23,14 @@ def step_loops(facts: Facts, loops: Sequence[BatchLoop]) -> list[BatchLoop]:
         head = node.test if isinstance(node, ast.While) else node.iter
         calls = network_calls(facts, node)
         if calls and _asks_for_gradients(facts, node):
-            found.append(BatchLoop(node, head, [], True, [(call, None) for call in calls]))
+            found.append(BatchLoop(node, head, [], True, [Run(call) for call in calls]))
         elif isinstance(node, ast.For) and (calls := list(_sliced(facts, node, calls))):
-            found.append(BatchLoop(node, head, [], False, [(call, None) for call in calls]))
+            found.append(BatchLoop(node, head, [], False, [Run(call) for call in calls]))
     return found
 
 
 def _asks_for_gradients(facts: Facts, loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a backward call stands in a loop, and in none inside it."""
+    """Whether a loop contains a backward call that is not in a nested loop."""
     for node in body_nodes(loop):
         if isinstance(node, ast.Call) and last_name(node.func) == "backward":
             around = facts.script.source(node).ancestors(node)
@@ -41,7 +41,7 @@ def _asks_for_gradients(facts: Facts, loop: ast.For | ast.AsyncFor | ast.While) 
 
 
 def _sliced(facts: Facts, loop: ast.For, calls: Sequence[ast.Call]) -> Iterator[ast.Call]:
-    """The calls of a network in an evaluation by numbers: `net(images[i : i + 100])`."""
+    """The calls of a network in an evaluation by index: `net(images[i : i + 100])`."""
     counted = peeled(loop.iter)
     if not isinstance(counted, ast.Call) or last_name(counted.func) != "range":
         return
@@ -49,7 +49,7 @@ def _sliced(facts: Facts, loop: ast.For, calls: Sequence[ast.Call]) -> Iterator[
     if trains(facts, loop) or (owner is not None and facts.kinds.is_module_class(owner)):
         return
     words = {last_name(one) for one in body_nodes(loop) if isinstance(one, ast.Attribute)}
-    if not words & _JUDGES:
+    if not words & _EVALUATES:
         return
     for call in calls:
         parts = [one for value in call.args for one in ast.walk(value)]

@@ -5,17 +5,17 @@ import re
 from collections.abc import Iterator, Sequence
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import fixed, found, replaced
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import fixed, replaced
 from onsight.explain.reading.flow import key_of
+from onsight.explain.reading.listing import is_listing, is_sorted_listing
 from onsight.explain.reading.loops import BatchLoop, loop_nodes
-from onsight.explain.reading.rules.listing import is_listing, is_sorted_listing
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _WHY = (
-    "A shuffled loader gives its rows in another order each time, so predictions do not stand in "
+    "A shuffled loader yields its rows in a different order each time, so predictions are not in "
     "the order of the dataset's own lists."
 )
 _LISTS = word_set(
@@ -23,28 +23,31 @@ _LISTS = word_set(
 )
 
 
-def shuffled_pairs(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]:
-    """Predictions from a shuffled loader beside the dataset's lists in their own order."""
-    told: set[ast.AST] = set()
-    for loop in loops:
+def _find(context: Context) -> Iterator[Mistake]:
+    """Predictions from a shuffled loader paired with the dataset's lists, which are not."""
+    seen: set[ast.AST] = set()
+    for loop in context.batch_loops:
         if not loop.evaluates:
             continue
-        for call in facts.loaders.made(loop.loader):
-            flag = facts.loaders.setting(call, "shuffle")
-            if flag is None or facts.constants.fixed(flag) is not True or call in told:
+        for call in context.loaders.made(loop.loader):
+            flag = context.loaders.setting(call, "shuffle")
+            if flag is None or context.constants.fixed(flag) is not True or call in seen:
                 continue
-            if _is_paired(facts, loop, call) or _is_indexed(facts, loop):
-                told.add(call)
-                text = fixed(facts.script, flag, [replaced(flag, "False")])
-                words = facts.script.words(loop.loader)
-                problem = f"predictions from the shuffled {words} are matched by their order"
-                yield found(facts.script, call, "rows-out-of-step", problem, _WHY, text)
+            if _is_paired(context, loop, call) or _is_indexed(context, loop):
+                seen.add(call)
+                text = fixed(context.script, flag, [replaced(flag, "False")])
+                words = context.script.code(loop.loader)
+                problem = f"predictions from the shuffled {words} are matched by position"
+                yield Mistake(call, problem, text)
 
 
-def _is_paired(facts: Facts, loop: BatchLoop, call: ast.Call) -> bool:
-    """Whether gathered predictions meet a list of the dataset behind the loop."""
+RULE = Rule("rows-out-of-step", _WHY, _find)
+
+
+def _is_paired(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
+    """Whether collected predictions are paired with a list of the dataset after the loop."""
     gathered = set(_gathered(loop))
-    scope = facts.script.function(loop.node)
+    scope = context.script.function(loop.node)
     inside = set(loop_nodes(loop))
     for node in own_nodes(scope):
         if node in inside or not isinstance(node, (ast.Call, ast.Compare, ast.Dict)):
@@ -52,15 +55,15 @@ def _is_paired(facts: Facts, loop: BatchLoop, call: ast.Call) -> bool:
         if start_place(node) < start_place(loop.node):
             continue
         parts = [one for one in ast.walk(node) if isinstance(one, ast.expr)]
-        if not _pairs(node) or not gathered & _derived(facts, parts):
+        if not _pairs(node) or not gathered & _derived(context, parts):
             continue
-        if any(_is_list(facts, one) for one in parts):
+        if any(_is_list(context, one) for one in parts):
             return True
     return False
 
 
 def _pairs(node: ast.AST) -> bool:
-    """Whether a node sets rows side by side."""
+    """Whether a node pairs rows."""
     if isinstance(node, ast.Call):
         return bool(
             re.search(
@@ -71,37 +74,37 @@ def _pairs(node: ast.AST) -> bool:
     return True
 
 
-def _derived(facts: Facts, parts: Sequence[ast.expr]) -> set[str]:
-    """The names in an expression, and those that they were made of."""
+def _derived(context: Context, parts: Sequence[ast.expr]) -> set[str]:
+    """The names in some expressions, and those that they were computed from."""
     names = {key_of(one) for one in parts}
     for one in parts:
         if isinstance(one, ast.Name):
-            for binding in facts.script.scope(one).reaching(one):
+            for binding in context.script.scope(one).reaching(one):
                 if binding.how == "value" and binding.value is not None:
                     made = (part for part in ast.walk(binding.value) if isinstance(part, ast.expr))
                     names |= {key_of(part) for part in made}
     return names - {""}
 
 
-def _is_list(facts: Facts, expression: ast.expr) -> bool:
-    """Whether an expression is a list that the dataset or a folder gives in its own order."""
+def _is_list(context: Context, expression: ast.expr) -> bool:
+    """Whether an expression is a list in the order of the dataset or of a folder."""
     if isinstance(expression, ast.Attribute) and expression.attr in _LISTS:
-        return _is_dataset(facts, expression.value)
+        return _is_dataset(context, expression.value)
     if not isinstance(expression, ast.Name):
         return False
-    for binding in facts.script.scope(expression).reaching(expression):
+    for binding in context.script.scope(expression).reaching(expression):
         value = binding.value
         if binding.how != "value" or value is None or binding.steps:
             continue
         inside = [one for one in ast.walk(value) if isinstance(one, ast.Attribute)]
-        if any(one.attr in _LISTS and _is_dataset(facts, one.value) for one in inside):
+        if any(one.attr in _LISTS and _is_dataset(context, one.value) for one in inside):
             return True
-        if is_listing(facts, value) or is_sorted_listing(facts, value):
+        if is_listing(context, value) or is_sorted_listing(context, value):
             return True
     return False
 
 
-def _is_dataset(facts: Facts, expression: ast.expr) -> bool:
+def _is_dataset(context: Context, expression: ast.expr) -> bool:
     words = last_name(expression)
     return bool(re.search(r"dataset|data$|_set$|(^|_)ds$|testset|valset", words))
 
@@ -115,8 +118,8 @@ def _gathered(loop: BatchLoop) -> Iterator[str]:
             yield key_of(node.target)
 
 
-def _is_indexed(facts: Facts, loop: BatchLoop) -> bool:
-    """Whether the dataset's lists are indexed by the number of the batch."""
+def _is_indexed(context: Context, loop: BatchLoop) -> bool:
+    """Whether the dataset's lists are indexed with the batch number."""
     node = loop.node
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
         return False
@@ -127,6 +130,6 @@ def _is_indexed(facts: Facts, loop: BatchLoop) -> bool:
         match one:
             case ast.Subscript(value=ast.Attribute(value=owner, attr=name), slice=key):
                 used = {key_of(part) for part in ast.walk(key) if isinstance(part, ast.expr)}
-                if name in _LISTS and _is_dataset(facts, owner) and number in used:
+                if name in _LISTS and _is_dataset(context, owner) and number in used:
                     return True
     return False

@@ -1,58 +1,58 @@
-"""Rule on losses gathered together with their graphs."""
+"""Rule on losses that are accumulated together with their graphs."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import fixed, found, replaced
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import fixed, replaced
 from onsight.explain.reading.flow import backward_calls, backward_keys, key_of, keys
-from onsight.explain.reading.gradients import Gradients
 from onsight.explain.reading.loops import BatchLoop, loop_nodes
-from onsight.explain.reading.modes import Modes
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.scopes import Binding
 from onsight.explain.reading.source import start_place
 from onsight.explain.reading.values import Origin
-from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind, word_set
 
 _CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")
 _WHY = (
-    "The sum or list holds the graph of every step's loss, so memory grows with each batch. "
-    "The number is wanted, not the graph: take it out with .item()."
+    "The sum or list keeps the graph of every step's loss, so memory grows with each batch. "
+    "Only the number is needed: read it with .item()."
 )
 
 
-def kept_graphs(facts: Facts, loops: Sequence[BatchLoop]) -> Iterator[Finding]:
-    """`total_loss += loss` where the total is never asked for gradients."""
-    gradients, told = Gradients(facts, Modes(facts)), set()
-    for loop in loops:
+def _find(context: Context) -> Iterator[Mistake]:
+    """`total_loss += loss` where no gradient of the total is ever computed."""
+    seen: set[ast.AST] = set()
+    for loop in context.step_loops:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
             continue
-        wanted = backward_keys(facts.script.function(loop.node))
+        wanted = backward_keys(context.script.function(loop.node))
         for node in loop_nodes(loop):
             gathered = _gathered(node)
-            if gathered is None or node in told:
+            if gathered is None or node in seen:
                 continue
             target, value = gathered
-            loss = _loss(facts, value)
+            loss = _loss(context, value)
             if loss is None or key_of(target) in wanted or not key_of(target):
                 continue
-            if _is_fresh(loop, target, node) or gradients.off_here(node):
+            if _is_fresh(loop, target, node) or context.gradients.off_here(node):
                 continue
-            if not _has_graph(facts, gradients, loop, node, loss):
+            if not _has_graph(context, loop, node, loss):
                 continue
-            told.add(node)
-            words = facts.script.words(loss)
-            text = fixed(facts.script, node, [replaced(loss, f"{words}.item()")])
-            problem = f"{facts.script.words(target)} gathers {words} with its graph"
-            yield found(facts.script, node, "graph-kept", problem, _WHY, text)
+            seen.add(node)
+            words = context.script.code(loss)
+            text = fixed(context.script, node, [replaced(loss, f"{words}.item()")])
+            problem = f"{context.script.code(target)} keeps the graph of each {words}"
+            yield Mistake(node, problem, text)
+
+
+RULE = Rule("graph-kept", _WHY, _find)
 
 
 def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    """What is added to what."""
+    """(the sum or list, what is added to it)."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
             return target, value
@@ -63,7 +63,7 @@ def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
     return None
 
 
-def _loss(facts: Facts, value: ast.expr) -> ast.expr | None:
+def _loss(context: Context, value: ast.expr) -> ast.expr | None:
     """The part of a value that may be a loss with its graph: `loss` of `loss * len(x)`."""
     while isinstance(value, ast.BinOp):
         if not isinstance(value.op, (ast.Mult, ast.Div)):
@@ -72,28 +72,28 @@ def _loss(facts: Facts, value: ast.expr) -> ast.expr | None:
         value = value.right if constant else value.left
     if isinstance(value, (ast.List, ast.Tuple, ast.Dict)):  # `losses += [loss]`
         parts = value.values if isinstance(value, ast.Dict) else value.elts
-        return next((one for one in parts if _makes_loss(facts, one)), None)
-    return value if isinstance(_core(facts, value), (ast.Name, ast.Call)) else None
+        return next((one for one in parts if _makes_loss(context, one)), None)
+    return value if isinstance(_core(context, value), (ast.Name, ast.Call)) else None
 
 
-def _core(facts: Facts, value: ast.expr) -> ast.expr:
+def _core(context: Context, value: ast.expr) -> ast.expr:
     """The loss in `loss.mean().cpu()`, which keeps the graph."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in _KEEPS or facts.script.path_of(value.func):
+        if value.func.attr not in _KEEPS or context.script.path_of(value.func):
             break
         value = value.func.value
     return value
 
 
-def _is_loss_call(facts: Facts, call: ast.Call) -> bool:
-    path = facts.script.path_of(call.func)
+def _is_loss_call(context: Context, call: ast.Call) -> bool:
+    path = context.script.path_of(call.func)
     return bool(TENSOR_LOSSES.match(path)) or (
-        not path and facts.kinds.kind(call.func) is Kind.LOSS
+        not path and context.kinds.kind(call.func) is Kind.LOSS
     )
 
 
 def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
-    """Whether what gathers is made anew for each batch."""
+    """Whether the sum or list is created again for each batch."""
     for node in loop_nodes(loop):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and _gathered(node) is None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -103,56 +103,54 @@ def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
     return False
 
 
-def _has_graph(
-    facts: Facts, gradients: Gradients, loop: BatchLoop, node: ast.AST, loss: ast.expr
-) -> bool:
-    """Whether a loss surely hangs on a graph where it is gathered."""
-    if loop.evaluates and gradients.off(node):
+def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr) -> bool:
+    """Whether a loss certainly has a graph where it is accumulated."""
+    if loop.evaluates and context.gradients.off(node):
         return False
     if not loop.trains and not loop.evaluates:
         return False
-    if _makes_loss(facts, loss):
+    if _makes_loss(context, loss):
         return True
-    loss = _core(facts, loss)
+    loss = _core(context, loss)
     if not isinstance(loss, ast.Name):
         return False
-    bindings = facts.script.scope(loss).reaching(loss)
-    return _asked(facts, loop, loss, bindings) and not _is_cut(bindings)
+    bindings = context.script.scope(loss).reaching(loss)
+    return _asked(context, loop, loss, bindings) and not _is_cut(bindings)
 
 
-def _makes_loss(facts: Facts, value: ast.expr, depth: int = 6) -> bool:
+def _makes_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
     """Whether an expression is a loss with its graph, wherever it comes from."""
-    origins = facts.values.origins(value)
-    return bool(origins) and all(_is_loss(facts, origin, depth) for origin in origins)
+    origins = context.values.origins(value)
+    return bool(origins) and all(_is_loss(context, origin, depth) for origin in origins)
 
 
-def _is_loss(facts: Facts, origin: Origin, depth: int) -> bool:
+def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
     node = origin.node
     if origin.steps or not depth:
         return False
     if isinstance(node, ast.BinOp):
-        return any(_makes_loss(facts, one, depth - 1) for one in (node.left, node.right))
+        return any(_makes_loss(context, one, depth - 1) for one in (node.left, node.right))
     if not isinstance(node, ast.Call):
         return False
     kept = isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS
-    if kept and isinstance(node.func, ast.Attribute) and not facts.script.path_of(node.func):
-        return _makes_loss(facts, node.func.value, depth - 1)
-    return _is_loss_call(facts, node)
+    if kept and isinstance(node.func, ast.Attribute) and not context.script.path_of(node.func):
+        return _makes_loss(context, node.func.value, depth - 1)
+    return _is_loss_call(context, node)
 
 
-def _asked(facts: Facts, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]) -> bool:
-    """Whether the same loss is itself asked for gradients in the loop."""
+def _asked(context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]) -> bool:
+    """Whether gradients of the same loss are computed in the loop."""
     for call in backward_calls(loop.node):
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         for name in (owner, *call.args):
             if isinstance(name, ast.Name) and name.id == loss.id:
-                same = facts.script.scope(name).reaching(name)
+                same = context.script.scope(name).reaching(name)
                 if start_place(call) < start_place(loss) and same == bindings:
                     return True
     return False
 
 
 def _is_cut(bindings: Sequence[Binding]) -> bool:
-    """Whether a value was taken out of its graph where it was bound."""
+    """Whether a value was detached from its graph where it was assigned."""
     values = [one.value for one in bindings if one.value is not None]
     return any(last_name(part) in _CUTS for value in values for part in ast.walk(value))

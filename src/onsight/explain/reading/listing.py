@@ -1,4 +1,4 @@
-"""Whether a list is in the order in which the disk gives it, which is no order to rely on."""
+"""Whether a list is in the arbitrary order of a folder listing."""
 
 import ast
 
@@ -11,7 +11,7 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob", "glob.iglob"})
 
 
 def is_listing(facts: Facts, expression: ast.expr) -> bool:
-    """Whether a list is in the order in which the disk gives it."""
+    """Whether a list is in the order of an unsorted folder listing."""
     if isinstance(expression, ast.Name) and _is_sorted_name(facts, expression):
         return False
     origins = facts.values.origins(expression)
@@ -34,7 +34,7 @@ def _lists(facts: Facts, origin: Origin, depth: int = 3) -> bool:
 
 
 def is_sorted_listing(facts: Facts, value: ast.expr) -> bool:
-    """Whether a value is a listing put into an order."""
+    """Whether a value is a sorted listing."""
     if isinstance(value, ast.Call) and last_name(value.func) in ("sorted", "natsorted"):
         return bool(value.args) and is_listing(facts, value.args[0])
     return False

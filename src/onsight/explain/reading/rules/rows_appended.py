@@ -1,21 +1,20 @@
-"""Rule on two lists that fall out of step when a picture is skipped."""
+"""Rule on two lists that get out of step when a picture is skipped."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import found, indented
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import indented
 from onsight.explain.reading.flow import key_of
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
-_RULE = "rows-out-of-step"
 _WHY = (
-    "After the first picture that is skipped every row of one list stands beside the wrong row of "
-    "the other. Append to both at the same place."
+    "After the first skipped picture, every row of one list is paired with the wrong row of the "
+    "other. Append to both in the same place."
 )
 _PAIRS = word_set(
     "zip TensorDataset train_test_split accuracy_score confusion_matrix classification_report "
@@ -31,24 +30,27 @@ class _Append:
     node: ast.Expr
 
 
-def appended_apart(facts: Facts) -> Iterator[Finding]:
-    """A label appended for every picture, its picture only if it can be read."""
-    for source in facts.script.sources:
+def _find(context: Context) -> Iterator[Mistake]:
+    """A label that is always appended, and its picture only if it can be read."""
+    for source in context.script.sources:
         for loop in source.nodes:
             if isinstance(loop, (ast.For, ast.AsyncFor)):
-                yield from _in_loop(facts, loop)
+                yield from _in_loop(context, loop)
 
 
-def _in_loop(facts: Facts, loop: ast.For | ast.AsyncFor) -> Iterator[Finding]:
+RULE = Rule("rows-out-of-step", _WHY, _find)
+
+
+def _in_loop(context: Context, loop: ast.For | ast.AsyncFor) -> Iterator[Mistake]:
     always = [one for one in map(_append, loop.body) if one is not None]
     for sure in always:
         place = next(n for n, part in enumerate(loop.body) if part is sure.node)
-        for late, skipped in _later(facts, loop, place):
+        for late, skipped in _later(context, loop, place):
             if late.key == sure.key or not skipped:
                 continue
             loose = skipped == "if"
-            if _belong_together(facts, loop, sure.key, late.key, loose):
-                yield _finding(facts, sure, late)
+            if _belong_together(context, loop, sure.key, late.key, loose):
+                yield _mistake(context, sure, late)
                 break
 
 
@@ -59,8 +61,10 @@ def _append(statement: ast.stmt) -> _Append | None:
     return None
 
 
-def _later(facts: Facts, loop: ast.For | ast.AsyncFor, place: int) -> Iterator[tuple[_Append, str]]:
-    """The appends behind a statement of a loop, with what may skip each: "" if nothing."""
+def _later(
+    context: Context, loop: ast.For | ast.AsyncFor, place: int
+) -> Iterator[tuple[_Append, str]]:
+    """The appends after a statement of a loop, with what may skip each: "" if nothing."""
     skip = ""
     for statement in loop.body[place + 1 :]:
         if (one := _append(statement)) is not None:
@@ -75,14 +79,14 @@ def _later(facts: Facts, loop: ast.For | ast.AsyncFor, place: int) -> Iterator[t
         elif isinstance(statement, ast.If):
             if _continues(statement.body):
                 skip = "try"
-            elif not statement.orelse and _asks_for_row(facts, loop, statement.test):
+            elif not statement.orelse and _asks_for_row(context, loop, statement.test):
                 for inner in statement.body:
                     if (one := _append(inner)) is not None:
                         yield one, skip or "if"
 
 
-def _asks_for_row(facts: Facts, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
-    """Whether a test asks if a row of the loop can be used: a file is there, a picture was read."""
+def _asks_for_row(context: Context, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
+    """Whether a test asks if a row can be used: whether a file exists, a picture was read."""
     if not any(_asks_for_file(one) for one in ast.walk(test)):
         return False
     inside = {loop, *own_nodes(loop)}
@@ -90,7 +94,7 @@ def _asks_for_row(facts: Facts, loop: ast.For | ast.AsyncFor, test: ast.expr) ->
     return any(
         binding.node in inside
         for name in names
-        for binding in facts.script.scope(name).reaching(name)
+        for binding in context.script.scope(name).reaching(name)
     )
 
 
@@ -116,17 +120,17 @@ def _continues(body: list[ast.stmt]) -> bool:
     return not fixes and any(isinstance(one, ast.Continue) for one in nodes)
 
 
-def _belong_together(facts: Facts, loop: ast.AST, one: str, other: str, strictly: bool) -> bool:
-    """Whether two lists are used row by row: zipped, made a dataset, returned, or indexed alike."""
-    scope = facts.script.function(loop)
-    home = facts.script.enclosing_class(loop) if one.startswith("self.") else None
+def _belong_together(context: Context, loop: ast.AST, one: str, other: str, strictly: bool) -> bool:
+    """Whether two lists are paired: zipped, put in a dataset, returned, or indexed alike."""
+    scope = context.script.function(loop)
+    home = context.script.enclosing_class(loop) if one.startswith("self.") else None
     inside = set(own_nodes(loop))
     places: dict[str, set[str]] = {one: set(), other: set()}
     for node in ast.walk(home) if home is not None else own_nodes(scope):
         if node in inside:
             continue
         if isinstance(node, ast.Subscript) and key_of(node.value) in places:
-            places[key_of(node.value)].add(facts.script.words(node.slice))
+            places[key_of(node.value)].add(context.script.code(node.slice))
         if start_place(node) < start_place(loop):
             continue
         if {one, other} <= _met(node, strictly):
@@ -135,7 +139,7 @@ def _belong_together(facts: Facts, loop: ast.AST, one: str, other: str, strictly
 
 
 def _met(node: ast.AST, strictly: bool) -> set[str]:
-    """The lists that a node sets side by side."""
+    """The lists that a node pairs."""
     if isinstance(node, ast.Call):
         name = last_name(node.func)
         if name in _PAIRS or (name[:1].isupper() and not strictly):
@@ -154,8 +158,8 @@ def _parts(value: ast.AST) -> Iterator[ast.expr]:
     return (one for one in ast.walk(value) if isinstance(one, ast.expr))
 
 
-def _finding(facts: Facts, sure: _Append, late: _Append) -> Finding:
-    lines = [facts.script.words(late.node), facts.script.words(sure.node)]
-    text = "\n".join(indented(facts.script, late.node, line) for line in lines)
-    problem = f"{sure.key} grows for every row, {late.key} only for those not skipped"
-    return found(facts.script, sure.node, _RULE, problem, _WHY, text)
+def _mistake(context: Context, sure: _Append, late: _Append) -> Mistake:
+    lines = [context.script.code(late.node), context.script.code(sure.node)]
+    text = "\n".join(indented(context.script, late.node, line) for line in lines)
+    problem = f"{sure.key} grows for every row, {late.key} only for rows that are not skipped"
+    return Mistake(sure.node, problem, text)

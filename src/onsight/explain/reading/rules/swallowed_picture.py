@@ -1,16 +1,16 @@
-"""Rule on pictures that cannot be read and are passed over in silence."""
+"""Rule on pictures that cannot be read and are silently skipped."""
 
 import ast
 import re
 from collections.abc import Iterator
 
 from onsight.explain.reading.calls import last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import found, header
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import header
 from onsight.explain.reading.flow import key_of
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, Source, own_nodes, start_place
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _READERS = word_set(
     "PIL.Image.open cv2.imread torchvision.io.read_image torchvision.io.decode_image "
@@ -20,79 +20,86 @@ _READERS = word_set(
     "torchvision.datasets.folder.pil_loader cv2.imdecode"
 )
 _OWN_READERS = frozenset({"loader", "read_image", "load_image", "pil_loader"})
-_SAYS = re.compile(
+_REPORTING = re.compile(
     r"^(print|log\w*|warn\w*|error|exception|info|debug|critical|write\w*|echo|secho|cprint|exit"
     r"|_exit|abort|fail|put|report\w*|note\w*|record\w*|send|emit)$"
 )
-_REPORTS = frozenset({"error", "message", "detail", "reason", "status"})
+_REPORT_KEYS = frozenset({"error", "message", "detail", "reason", "status"})
 _KEEPS = frozenset({"append", "add", "extend", "update", "insert", "setdefault"})
 _WHY = (
-    "A broken or missing picture vanishes without a word, or another stands in its place: nobody "
-    "learns how many pictures were used, or which were not."
+    "A broken or missing picture is dropped, or replaced by another, and nothing reports it: "
+    "nobody learns how many pictures were used, or which were not."
 )
 
 
-def swallowed_pictures(facts: Facts) -> Iterator[Finding]:
-    """Handlers around the reading of a picture that say nothing."""
-    for source in facts.script.sources:
+def _find(context: Context) -> Iterator[Mistake]:
+    """Handlers around the reading of a picture that do not report the error."""
+    for source in context.script.sources:
         for node in source.nodes:
             if isinstance(node, ast.Try):
-                reads = _reads(facts, node)
+                reads = _reads(context, node)
                 for handler in node.handlers if reads else []:
-                    if _is_silent(facts, source, node, handler, reads[0]):
-                        yield _finding(facts, node, handler, reads[0])
+                    if _is_silent(context, source, node, handler, reads[0]):
+                        yield _mistake(context, node, handler, reads[0])
                         break
 
 
-def _reads(facts: Facts, node: ast.Try) -> list[ast.Call]:
+RULE = Rule("swallowed-picture", _WHY, _find)
+
+
+def _reads(context: Context, node: ast.Try) -> list[ast.Call]:
     """The calls in a try that read a picture."""
     inside = (one for part in node.body for one in (part, *own_nodes(part)))
-    return [one for one in inside if isinstance(one, ast.Call) and _is_reader(facts, one)]
+    return [one for one in inside if isinstance(one, ast.Call) and _is_reader(context, one)]
 
 
-def _is_reader(facts: Facts, call: ast.Call, deep: bool = True) -> bool:
-    path = facts.script.path_of(call.func)
+def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
+    path = context.script.path_of(call.func)
     if path in _READERS:
         return True
-    if path and facts.script.definition(call.func) is None:
+    if path and context.script.definition(call.func) is None:
         return False
     name = last_name(call.func)
     if not path and isinstance(call.func, ast.Attribute) and name in _OWN_READERS:
         return True
     if name == "__getitem__" and isinstance(call.func, ast.Attribute):
         return last_name(call.func.value) == "super"
-    callee = facts.values.callee(call) if deep else None
+    callee = context.values.callee(call) if deep else None
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
     return any(
-        isinstance(one, ast.Call) and _is_reader(facts, one, deep=False)
+        isinstance(one, ast.Call) and _is_reader(context, one, deep=False)
         for one in own_nodes(callee)
     )
 
 
 def _is_silent(
-    facts: Facts, source: Source, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
+    context: Context, source: Source, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
 ) -> bool:
     if not _catches_reading(handler):
         return False
     inside = [one for part in handler.body for one in (part, *own_nodes(part))]
     if any(isinstance(one, (ast.Raise, ast.Assert, ast.Yield)) for one in inside):
         return False
-    names = _identity(facts, read) | ({handler.name} if handler.name else set())
+    names = _identity(context, read) | ({handler.name} if handler.name else set())
     for one in inside:
-        if isinstance(one, ast.Call) and (_tells(one) or _keeps(one, names)):
+        if isinstance(one, ast.Call) and (_reports(one) or _keeps(one, names)):
             return False
-        if isinstance(one, ast.Call) and _is_reader(facts, one) and last_name(one) != "__getitem__":
+        if (
+            isinstance(one, ast.Call)
+            and _is_reader(context, one)
+            and last_name(one) != "__getitem__"
+        ):
             return False  # another way to read the same picture
-        if isinstance(one, (ast.Assign, ast.AugAssign)) and _notes(facts, one, names):
+        if isinstance(one, (ast.Assign, ast.AugAssign)) and _records(context, one, names):
             return False
         if handler.name and isinstance(one, ast.Name) and one.id == handler.name:
-            return False  # whatever is done with the error, it is not lost
+            return False  # the error is used somehow, so it is not lost
         if isinstance(one, ast.Return) and _answers(one.value, names):
             return False
-        if isinstance(one, ast.Call) and _may_tell(facts, one):
+        if isinstance(one, ast.Call) and _may_report(context, one):
             return False
-    if _is_retried(source, node) or _is_asked_for(facts, node, inside):
+    if _is_retried(source, node) or _is_checked_later(context, node, inside):
         return False
     return not (node.finalbody and _raises(node.finalbody))
 
@@ -118,8 +125,8 @@ def _catches_reading(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def _identity(facts: Facts, read: ast.Call) -> set[str]:
-    """The names by which a picture is known: its path, and what the path was made of."""
+def _identity(context: Context, read: ast.Call) -> set[str]:
+    """The names that identify a picture: its path, and what the path was made of."""
     found: set[str] = set()
     waiting: list[ast.AST] = [*read.args, *(one.value for one in read.keywords)]
     for _ in range(3):
@@ -128,14 +135,14 @@ def _identity(facts: Facts, read: ast.Call) -> set[str]:
         for name in names:
             if name.id not in found and name.id != "self":
                 found.add(name.id)
-                bindings = facts.script.scope(name).reaching(name)
+                bindings = context.script.scope(name).reaching(name)
                 waiting += [one.value for one in bindings if one.value is not None]
     return found
 
 
-def _tells(call: ast.Call) -> bool:
-    """Whether a call says something that is not the same for every picture."""
-    if not _SAYS.match(last_name(call.func)):
+def _reports(call: ast.Call) -> bool:
+    """Whether a call reports something that differs from picture to picture."""
+    if not _REPORTING.match(last_name(call.func)):
         return False
     if last_name(call.func) in ("exception", "exit", "_exit", "abort"):
         return True
@@ -151,10 +158,10 @@ def _keeps(call: ast.Call, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _notes(facts: Facts, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
-    """Whether an assignment keeps the picture's name or the error, or counts."""
+def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
+    """Whether an assignment keeps the picture's name or the error, or counts errors."""
     if isinstance(node, ast.AugAssign):
-        return isinstance(node.value, ast.Constant) and _is_read(facts, node)
+        return isinstance(node.value, ast.Constant) and _is_read(context, node)
     targets = [one for target in node.targets for one in ast.walk(target)]
     used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
     keyed = {one.id for one in targets if isinstance(one, ast.Name)} & names
@@ -163,25 +170,25 @@ def _notes(facts: Facts, node: ast.Assign | ast.AugAssign, names: set[str]) -> b
     return stored or (bool(used & names) and not calls)
 
 
-def _is_read(facts: Facts, node: ast.AugAssign) -> bool:
-    """Whether a counter is looked at anywhere."""
+def _is_read(context: Context, node: ast.AugAssign) -> bool:
+    """Whether a counter is read anywhere."""
     key = key_of(node.target)
     return any(
         isinstance(one, (ast.Name, ast.Attribute))
         and isinstance(one.ctx, ast.Load)
         and last_name(one) == last_name(node.target)
-        for one in facts.script.nodes()
+        for one in context.script.nodes()
         if key
     )
 
 
 def _answers(value: ast.expr | None, names: set[str]) -> bool:
-    """Whether what is returned tells the caller which picture failed, or that one did."""
+    """Whether the return value shows the caller which picture failed, or that one did."""
     parts = list(ast.walk(value)) if value is not None else []
     if any(isinstance(one, ast.Constant) and " " in str(one.value) for one in parts):
         return True  # a message
     if any(isinstance(one, ast.Dict) for one in parts):
-        return any(isinstance(one, ast.Constant) and one.value in _REPORTS for one in parts)
+        return any(isinstance(one, ast.Constant) and one.value in _REPORT_KEYS for one in parts)
     if isinstance(value, ast.Constant) and isinstance(value.value, (bool, str)):
         return True
     if value is None or any(isinstance(one, ast.Call) for one in ast.walk(value)):
@@ -192,12 +199,12 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
     return bool(used & names)
 
 
-def _may_tell(facts: Facts, call: ast.Call) -> bool:
-    """Whether a function of these files that is called says something."""
-    callee = facts.values.callee(call)
+def _may_report(context: Context, call: ast.Call) -> bool:
+    """Whether a call is of a function in these files that reports something."""
+    callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
-    return any(isinstance(one, ast.Call) and _tells(one) for one in own_nodes(callee)) or any(
+    return any(isinstance(one, ast.Call) and _reports(one) for one in own_nodes(callee)) or any(
         isinstance(one, ast.Raise) for one in own_nodes(callee)
     )
 
@@ -218,25 +225,25 @@ def _is_retried(source: Source, node: ast.Try) -> bool:
     return False
 
 
-def _is_asked_for(facts: Facts, node: ast.Try, inside: list[ast.AST]) -> bool:
-    """Whether the None that stands for a picture is looked for afterwards, and told."""
-    function = facts.script.function(node)
+def _is_checked_later(context: Context, node: ast.Try, inside: list[ast.AST]) -> bool:
+    """Whether the None in place of a picture is checked for later, and reported."""
+    function = context.script.function(node)
     left = [one.targets[0] for one in inside if isinstance(one, ast.Assign)]
-    if any(_is_told(function, key_of(one)) for one in left):
+    if any(_is_tested(function, key_of(one)) for one in left):
         return True
     returned = any(isinstance(one, ast.Return) for one in inside)
     if not isinstance(function, FUNCTIONS) or not returned:
         return False
-    for call in facts.values.call_sites(function):
-        statement = facts.script.source(call).statement(call)
+    for call in context.values.call_sites(function):
+        statement = context.script.source(call).statement(call)
         key = key_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-        if _is_told(facts.script.function(call), key):
+        if _is_tested(context.script.function(call), key):
             return True
     return False
 
 
-def _is_told(function: ast.AST, key: str) -> bool:
-    """Whether a function asks for a value, and says or keeps something in one case."""
+def _is_tested(function: ast.AST, key: str) -> bool:
+    """Whether a function tests a value, and reports or records something in one case."""
     for one in own_nodes(function):
         if isinstance(one, ast.If) and key:
             parts = (part for part in ast.walk(one.test) if isinstance(part, ast.expr))
@@ -244,7 +251,7 @@ def _is_told(function: ast.AST, key: str) -> bool:
                 said = [part for step in one.body for part in (step, *own_nodes(step))]
                 calls = [part for part in said if isinstance(part, ast.Call)]
                 if _raises(one.body) or any(
-                    _tells(call) or last_name(call.func) in _KEEPS for call in calls
+                    _reports(call) or last_name(call.func) in _KEEPS for call in calls
                 ):
                     return True
     return False
@@ -254,20 +261,22 @@ def _raises(body: list[ast.stmt]) -> bool:
     return any(isinstance(one, ast.Raise) for part in body for one in (part, *own_nodes(part)))
 
 
-def _finding(facts: Facts, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call) -> Finding:
-    script = facts.script
+def _mistake(
+    context: Context, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
+) -> Mistake:
+    script = context.script
     margin = script.source(node).indentation(node)
     ahead = [part for part in node.body if start_place(part) <= start_place(read)]
     lines = [header(script, part) for part in ahead]
     rest = ["..."] if len(ahead) < len(node.body) else []
     inner = f"\n{margin}    ".join([*lines, *rest])
-    kind = script.words(handler.type) if handler.type is not None else "Exception"
+    kind = script.code(handler.type) if handler.type is not None else "Exception"
     name = handler.name or "error"
-    picture = script.words(read.args[0]) if read.args else "the picture"
+    picture = script.code(read.args[0]) if read.args else "the picture"
     shown = "{" + picture.replace('"', "'") + "}" if read.args else picture
     text = (
         f"{margin}try:\n{margin}    {inner}\n{margin}except {kind} as {name}:\n"
         f'{margin}    raise RuntimeError(f"cannot read {shown}") from {name}'
     )
-    problem = f"a picture that cannot be read is passed over in silence ({script.words(read.func)})"
-    return found(script, handler, "swallowed-picture", problem, _WHY, text)
+    problem = f"a picture that cannot be read is silently skipped ({script.code(read.func)})"
+    return Mistake(handler, problem, text)

@@ -1,4 +1,4 @@
-"""Where everything of a training loop really is: the table, the verdict, and what to fix."""
+"""Where every tensor of a training loop is: the table, the verdict, and what to fix."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from torch import nn
 
 from onsight.errors import PlacementError
-from onsight.hardware.placement.faults import Problem, misplaced, torch_build, unused
-from onsight.hardware.placement.held import Held
+from onsight.hardware.placement.optimizers import Optimizers
+from onsight.hardware.placement.problems import Problem, misplaced, torch_build, unused
 from onsight.hardware.placement.show import grouped, table_text, verdict_of
 from onsight.hardware.placement.table import Row, Table
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Rows of all tensors found, the device where they should be, problems and notes."""
+    """The rows of all tensors found, the device where they should be, problems and notes."""
 
     rows: list[Row]
     device: str
@@ -27,19 +27,19 @@ class Placement:
         return verdict_of(self.rows, self.device, self.problems, self.notes)
 
     def check(self) -> "Placement":
-        """The placement itself when all is well. Raises PlacementError."""
+        """Return the placement itself. Raises PlacementError if it has problems."""
         if self.problems:
             raise PlacementError("\n".join(map(str, self.problems)))
         return self
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for JSON; the rows as in the printed table, a kind on a device each."""
+        """Plain values for JSON, with the rows of the printed table."""
         return {
             "device": self.device,
             "verdict": self.verdict,
             "problems": [asdict(problem) for problem in self.problems],
             "notes": list(self.notes),
-            "rows": grouped(self.rows),
+            "rows": [group._asdict() for group in grouped(self.rows)],
         }
 
     def __str__(self) -> str:
@@ -55,28 +55,28 @@ def placement(
     metrics: Any = None,
     batch: Any = None,
 ) -> Placement:
-    """Where every tensor of a training loop is; call it after a step, when all of them are there.
+    """Where every tensor of a training loop is; call it after a step, when all of them exist.
 
-    loss: a module, a partial or an object; optimizer: one or several; metrics: objects with
-    tensors, or a moving average, one or several; batch: tensors, however nested. Nothing is
-    computed, copied or waited for.
+    loss: a module, a partial or an object; optimizer: one or several; metrics: one or several
+    objects with tensors, or a moving average; batch: tensors in any nesting. Nothing is computed
+    or copied, and no device is waited for. Raises TypeError.
     """
     if all(part is None for part in (model, loss, optimizer, metrics, batch)):
         raise TypeError("placement needs a model, loss, optimizer, metrics or batch to look at")
     if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}, a torch.nn.Module is needed")
-    table, held = Table(), None if optimizer is None else Held(optimizer)
+        raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    table, optimizers = Table(), None if optimizer is None else Optimizers(optimizer)
     if model is not None:
         table.add_model(model)
-    if held:
-        held.enter(table, model)
+    if optimizers:
+        optimizers.enter(table, model)
     table.add_loss(loss)
     table.add_metrics(metrics, model)
     table.add_batch(batch)
     rows, home = [found.row for found in table.found], table.home()
     problems = [*misplaced(table.found, home, model is not None), *torch_build(rows)]
     notes = unused(rows)
-    if held and model is not None:
-        found, told = held.compare(model, loss)
-        problems, notes = [*found, *problems], [*told, *notes]
+    if optimizers and model is not None:
+        more_problems, more_notes = optimizers.compare(model, loss)
+        problems, notes = [*more_problems, *problems], [*more_notes, *notes]
     return Placement(rows, home, problems, notes)

@@ -1,11 +1,11 @@
-"""What an optimizer holds: its state, and whether the parameters it updates are the model's own."""
+"""The tensors of optimizers: their state, and whether they update the model's own parameters."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from onsight.hardware.placement.faults import Problem
+from onsight.hardware.placement.problems import Problem
 from onsight.hardware.placement.table import PARAMETER, STATE, Table
 from onsight.hardware.placement.walk import Walk, wrapped_prefix
 from onsight.words import listed, plural
@@ -13,8 +13,8 @@ from onsight.words import listed, plural
 _KEEP_STATE = "optimizer.load_state_dict(optimizer.state_dict())"  # moves it to its parameters
 
 
-class Held:
-    """The parameters of one optimizer or several, by identity."""
+class Optimizers:
+    """The parameters of one or several optimizers, by identity."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizers = _several(optimizer)
@@ -29,7 +29,7 @@ class Held:
                     self.groups[id(parameter)] = group
 
     def enter(self, table: Table, model: nn.Module | None) -> None:
-        """Add the state to a table, and the parameters too where there is no model."""
+        """Add the state to a table, and the parameters too if there is no model."""
         names = dict(self.places)
         if model is not None:
             prefix = wrapped_prefix(model)
@@ -43,10 +43,10 @@ class Held:
                 self._enter_state(table, parameter, state, names)
 
     def _enter_state(self, table: Table, parameter: Any, state: Any, names: dict[int, str]) -> None:
-        """The state of one parameter, which belongs beside it."""
+        """Add the state of one parameter, which belongs on the same device."""
         home = str(parameter.device) if isinstance(parameter, Tensor) else None
         group = self.groups.get(id(parameter), {})
-        # Only optimizers that work wholly on the device keep their count of steps there.
+        # Only fused and capturable optimizers keep their step count on the device.
         on_device = bool(group.get("fused") or group.get("capturable"))
         for leaf in Walk().tensors(state, ""):
             name = leaf.path.removeprefix('["').replace('"]', "", 1)
@@ -57,7 +57,7 @@ class Held:
             table.add(STATE, entry, home=home, may_stray=scalar)
 
     def compare(self, model: nn.Module, loss: Any) -> tuple[list[Problem], list[str]]:
-        """Problems and notes of who is updated: the model's own parameters, or others."""
+        """Problems and notes if the model's parameters are not the ones that are updated."""
         prefix = wrapped_prefix(model)
         own = {id(parameter) for parameter in model.parameters()}
         missing = [
@@ -72,25 +72,23 @@ class Held:
         strangers = plural(len(self.parameters.keys() - known), "tensor")
         if not own & self.parameters.keys():
             what = (
-                f"the optimizer holds {strangers} of something else and none of the model's: it "
-                "was made for another model, or before this one was copied, moved or replaced, "
-                "so its steps change nothing here"
+                f"the optimizer updates {strangers} of something else and none of the model's: it "
+                "was created for another model, or before this one was copied, moved or replaced"
             )
         elif self.parameters.keys() - known:
             what = (
-                f"the optimizer holds {strangers} of something else, but not {names}: "
-                "it was made before a part of the model was replaced, and its steps do not change "
-                "the new one"
+                f"the optimizer updates {strangers} of something else, but not {names}: "
+                "it was created before a part of the model was replaced"
             )
         else:
             alone = len(missing) == 1
             words = "requires grad but is" if alone else "require grad but are"
             never = "it never changes" if alone else "they never change"
-            return [], [f"{names} {words} in no optimizer, so {never}"]
-        return [Problem(names, PARAMETER, what, self._made_anew())], []
+            return [], [f"{names} {words} not in any optimizer, so {never}"]
+        return [Problem(names, PARAMETER, what, self._created_again())], []
 
-    def _made_anew(self) -> str:
-        """The line that makes the first optimizer again, for the model as it is now."""
+    def _created_again(self) -> str:
+        """The line that creates the first optimizer again, for the model as it is now."""
         one = self.optimizers[0]
         kind = type(one)
         home = "torch.optim." if kind.__module__.startswith("torch.optim") else ""
@@ -106,5 +104,5 @@ def _several(optimizer: Any) -> list[Any]:
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     for one in optimizers:
         if not hasattr(one, "param_groups"):
-            raise TypeError(f"optimizer is a {type(one).__name__}, a torch.optim one is needed")
+            raise TypeError(f"optimizer is a {type(one).__name__}; it must be one of torch.optim")
     return optimizers

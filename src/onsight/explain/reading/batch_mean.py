@@ -5,10 +5,9 @@ import ast
 from onsight.explain.reading.calls import keyword, last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.values import Origin
-from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import TENSOR_LOSSES, Kind, word_set
 
-READS = word_set("item detach cpu float numpy double to")  # methods that change no figure
+READS = word_set("item detach cpu float numpy double to")  # methods that keep the value
 _SHARES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
 
@@ -74,7 +73,7 @@ def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
 
 
 def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
-    """Whether a loss is the mean over its batch, which it is unless told otherwise."""
+    """Whether a loss is the mean over its batch, as it is by default."""
     if isinstance(facts.script.definition(call.func), ast.ClassDef):
         return False
     reduction = keyword(call, "reduction")
@@ -102,7 +101,7 @@ def _is_rows(facts: Facts, expression: ast.expr) -> bool:
 
 
 def _read(facts: Facts, call: ast.Call) -> ast.expr | None:
-    """What `.item()` and its like are called on."""
+    """The value that `.item()` and similar methods are called on."""
     if isinstance(call.func, ast.Attribute) and call.func.attr in READS:
         return None if facts.script.path_of(call.func) else call.func.value
     return None

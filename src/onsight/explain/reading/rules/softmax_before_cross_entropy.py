@@ -1,13 +1,13 @@
-"""Rule on a softmax before cross-entropy, which takes one itself."""
+"""Rule on a softmax before cross-entropy, which already includes one."""
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from onsight.explain.reading.calls import keyword, last_name
-from onsight.explain.reading.facts import Facts
-from onsight.explain.reading.finding import Finding
-from onsight.explain.reading.fix import Edit, fixed, found, replaced
+from onsight.explain.reading.context import Context
+from onsight.explain.reading.fix import Edit, fixed, replaced
+from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.scopes import Step
 from onsight.explain.reading.source import (
     FUNCTIONS,
@@ -16,26 +16,26 @@ from onsight.explain.reading.source import (
     own_nodes,
     start_place,
 )
-from onsight.explain.reading.wordset import word_set
+from onsight.explain.reading.vocabulary import word_set
 
 _CROSS_ENTROPIES = word_set("CrossEntropyLoss LabelSmoothingCrossEntropy SoftTargetCrossEntropy")
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Softmax2d"})
 _SHAPES = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
 _HEADS = frozenset({"fc", "classifier", "head", "heads"})
 _WHY = (
-    "Cross-entropy takes the log-softmax itself. A second softmax squeezes all scores into 0 to 1: "
-    "gradients become small and the loss cannot come near 0."
+    "Cross-entropy already includes a log-softmax. Another softmax squeezes all scores into 0 to "
+    "1: gradients become small and the loss cannot come near 0."
 )
 _WHY_LOG = (
-    "Cross-entropy takes the log-softmax itself; a second one changes no figure and costs time. "
-    "Give it the raw scores, or use nll_loss."
+    "Cross-entropy already includes a log-softmax; another one changes no figure and costs time. "
+    "Pass it the raw scores, or use nll_loss."
 )
 _DEEPEST = 12
 
 
 @dataclass(frozen=True)
 class _Softmax:
-    """A softmax: its node, and what stays when it is taken away (nothing of a layer in a list)."""
+    """A softmax: its node, and what remains without it (None for a layer in a list)."""
 
     node: ast.AST
     inner: ast.AST | None
@@ -46,31 +46,34 @@ class _Softmax:
         return last_name(self.node).lower().startswith("log")
 
 
-def softmaxes(facts: Facts) -> Iterator[Finding]:
-    """Cross-entropy that is fed with the output of a softmax."""
-    search, told = _Search(facts), set()
-    for node in facts.script.nodes():
-        if isinstance(node, ast.Call) and (scores := _scores(facts, node)) is not None:
+def _find(context: Context) -> Iterator[Mistake]:
+    """Cross-entropy of the output of a softmax."""
+    search, seen = _Search(context), set()
+    for node in context.script.nodes():
+        if isinstance(node, ast.Call) and (scores := _scores(context, node)) is not None:
             for softmax in search.ends(scores):
-                if softmax.node not in told:
-                    told.add(softmax.node)
-                    yield _finding(facts, softmax)
+                if softmax.node not in seen:
+                    seen.add(softmax.node)
+                    yield _mistake(context, softmax)
 
 
-def _finding(facts: Facts, softmax: _Softmax) -> Finding:
-    script, name = facts.script, last_name(softmax.node)
-    edits = [_edit(facts, softmax)]
+RULE = Rule("softmax-before-cross-entropy", _WHY, _find)
+
+
+def _mistake(context: Context, softmax: _Softmax) -> Mistake:
+    script, name = context.script, last_name(softmax.node)
+    edits = [_edit(context, softmax)]
     text = fixed(script, softmax.node, edits)
-    problem = f"{name} is taken before cross-entropy, which takes its own"
-    why = _WHY_LOG if softmax.is_log else _WHY
-    return found(script, softmax.node, "softmax-before-cross-entropy", problem, why, text)
+    problem = f"{name} is applied before cross-entropy, which already includes one"
+    why = _WHY_LOG if softmax.is_log else ""
+    return Mistake(softmax.node, problem, text, why)
 
 
-def _edit(facts: Facts, softmax: _Softmax) -> Edit:
+def _edit(context: Context, softmax: _Softmax) -> Edit:
     if softmax.inner is not None:
-        return replaced(softmax.node, facts.script.words(softmax.inner))
-    node, holder = softmax.node, facts.script.parent(softmax.node)
-    outer = facts.script.parent(holder)
+        return replaced(softmax.node, context.script.code(softmax.inner))
+    node, holder = softmax.node, context.script.parent(softmax.node)
+    outer = context.script.parent(holder)
     if isinstance(holder, ast.Tuple) and isinstance(outer, ast.List):
         node, holder = holder, outer  # ("softmax", nn.Softmax()) in an OrderedDict
     parts = holder.args if isinstance(holder, ast.Call) else getattr(holder, "elts", [])
@@ -78,10 +81,10 @@ def _edit(facts: Facts, softmax: _Softmax) -> Edit:
     return (end_place(ahead[-1]) if ahead else start_place(node)), end_place(node), ""
 
 
-def _scores(facts: Facts, call: ast.Call) -> ast.expr | None:
-    """The scores that a call of cross-entropy is given."""
-    if facts.script.path_of(call.func) != "torch.nn.functional.cross_entropy":
-        origins = facts.values.origins(call.func)
+def _scores(context: Context, call: ast.Call) -> ast.expr | None:
+    """The scores that are passed to a call of cross-entropy."""
+    if context.script.path_of(call.func) != "torch.nn.functional.cross_entropy":
+        origins = context.values.origins(call.func)
         names = {
             last_name(one.node.func) if isinstance(one.node, ast.Call) and not one.steps else ""
             for one in origins
@@ -92,13 +95,13 @@ def _scores(facts: Facts, call: ast.Call) -> ast.expr | None:
 
 
 class _Search:
-    """Looks for the softmax that a value ends with."""
+    """Finds the softmaxes that are applied last to a value."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts, self.script = facts, facts.script
+    def __init__(self, context: Context) -> None:
+        self.context, self.script = context, context.script
 
     def ends(self, value: ast.AST, depth: int = _DEEPEST) -> list[_Softmax]:
-        """The softmaxes that a value is surely the result of."""
+        """The softmaxes that a value certainly results from."""
         if not depth:
             return []
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
@@ -124,7 +127,7 @@ class _Search:
         return found
 
     def _part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
-        """The softmaxes at the end of a part of a tuple that is unpacked."""
+        """The same for one element of an unpacked tuple."""
         if not steps:
             return self.ends(value, depth)
         if isinstance(value, ast.Call) and len(steps) == 1 and isinstance(steps[0], int):
@@ -140,7 +143,7 @@ class _Search:
         if isinstance(function, ast.ClassDef):
             return []
         found: list[_Softmax] = []
-        for origin in self.facts.values.origins(call.func):
+        for origin in self.context.values.origins(call.func):
             ends = [] if origin.steps else self._of_network(origin.node, depth, part)
             if not ends:
                 return []
@@ -148,7 +151,7 @@ class _Search:
         return found
 
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
-        """A call of softmax in any of its three forms."""
+        """A call of softmax as a function, a module or a method."""
         path = self.script.path_of(call.func)
         if path.startswith("torch.") and last_name(call.func) in ("softmax", "log_softmax"):
             return _Softmax(call, call.args[0]) if call.args else None
@@ -160,8 +163,8 @@ class _Search:
         return None
 
     def _is_module(self, function: ast.expr) -> bool:
-        """Whether a function is an nn.Softmax or nn.LogSoftmax that was made before."""
-        origins = self.facts.values.origins(function)
+        """Whether a function is an nn.Softmax or nn.LogSoftmax."""
+        origins = self.context.values.origins(function)
         return bool(origins) and all(
             isinstance(one.node, ast.Call)
             and self.script.path_of(one.node.func).startswith("torch.nn.")
@@ -170,7 +173,7 @@ class _Search:
         )
 
     def _of_function(self, function: Function, depth: int, part: int | None) -> list[_Softmax]:
-        """The softmaxes at the ends of a function, if all its returns have one."""
+        """The softmaxes that a function ends with, if all its returns have one."""
         found: list[_Softmax] = []
         for node in own_nodes(function):
             if isinstance(node, (ast.Yield, ast.YieldFrom)):
@@ -206,12 +209,12 @@ class _Search:
         return False
 
     def _of_network(self, node: ast.AST, depth: int, part: int | None) -> list[_Softmax]:
-        """The softmax that a network ends with, by the call that makes it."""
+        """The softmax that a network ends with, by the call that creates it."""
         if not isinstance(node, ast.Call) or not depth:
             return []
         owner = self.script.definition(node.func)
-        if isinstance(owner, ast.ClassDef) and self.facts.kinds.is_module_class(owner):
-            forward = self.facts.values.method(owner, "forward")
+        if isinstance(owner, ast.ClassDef) and self.context.kinds.is_module_class(owner):
+            forward = self.context.values.method(owner, "forward")
             return self._of_function(forward, depth, part) if forward is not None else []
         if last_name(node.func) == "Sequential" and part is None:
             return self._of_layers(node.args, depth)
@@ -232,13 +235,13 @@ class _Search:
         return self._of_network(last, depth - 1, None) if last is not None else []
 
     def _last_of_list(self, name: ast.expr) -> ast.expr | None:
-        """The last layer of a list that is spread out: of its text, or appended for certain."""
+        """The last layer of an unpacked list: written in it, or certainly appended to it."""
         if not isinstance(name, ast.Name):
             return None
         scopes = self.script.scope(name)
         appended = [
             call
-            for call in self.facts.values.calls("append")
+            for call in self.context.values.calls("append")
             if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
             if call.func.value.id == name.id and start_place(call) < start_place(name)
             if self.script.function(call) is self.script.function(name)
@@ -256,7 +259,7 @@ class _Search:
         for scopes in self.script.scopes.values():
             for member in scopes.members:
                 if member.key in _HEADS and not member.steps:
-                    owners = self.facts.values.origins(member.receiver)
+                    owners = self.context.values.origins(member.receiver)
                     if any(one.node is made for one in owners):
                         return self._of_network(member.value, depth - 1, None)
         return []

@@ -1,4 +1,4 @@
-"""How much memory of each GPU is free, and who holds the rest."""
+"""How much memory of each GPU is free, and which processes use the rest."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from onsight.hardware.devices import available_devices
 from onsight.words import gib
 
 _SCARCE_SHARE = 0.5
-_NAMED = 3  # processes that are named at most
+_NAMED = 3  # processes named at most
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Memory:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether much of it is taken."""
+        """Whether less than half of it is free."""
         return self.free_bytes < _SCARCE_SHARE * self.total_bytes
 
 
 def check_gpu_memory() -> Line | None:
-    """Free memory of every GPU, and who holds the rest where it is scarce; None without GPUs."""
+    """Free memory of every GPU and, if scarce, which processes use the rest; None without GPUs."""
     gpus = _of_smi() or _of_torch()
     if not gpus:
         return None
@@ -38,14 +38,12 @@ def check_gpu_memory() -> Line | None:
     )
     figures = {"gpus": [asdict(one) for one in gpus]}
     if not any(one.is_scarce for one in gpus):
-        return Line("gpu memory", "ok", f"{said}.", "", figures)
+        return Line("ok", f"{said}.", "", figures)
     holders = _holders()
     return Line(
-        "gpu memory",
         "warning",
         f"{said}.{_who(holders)}",
-        "Wait for other work to end, or end it, or name another GPU by --device, such as "
-        "--device cuda:1.",
+        "Wait for the other work to end, stop it, or choose another GPU, such as --device cuda:1.",
         figures | {"processes": holders},
     )
 
@@ -58,7 +56,7 @@ def _of_smi() -> list[Memory]:
     found = []
     for row in rows:
         total, used = mebibytes(row["memory.total"]), mebibytes(row["memory.used"])
-        if total is not None and used is not None:  # not told where memory is the machine's
+        if total is not None and used is not None:  # unknown if it is shared with the CPU
             found.append(Memory(f"GPU {row['index']} ({row['name']})", total, total - used))
     return found
 
@@ -74,7 +72,7 @@ def _of_torch() -> list[Memory]:
 
 
 def _holders() -> list[dict[str, str | int]]:
-    """Other processes that hold memory of a GPU, those that hold most first."""
+    """Other processes that use memory of a GPU, the largest first."""
     try:
         rows = ask("compute-apps", "pid", "process_name", "used_memory")
     except SmiError:
@@ -93,9 +91,12 @@ def _holders() -> list[dict[str, str | int]]:
 
 def _who(holders: list[dict[str, str | int]]) -> str:
     if not holders:
-        return " The driver does not say who holds the rest; the screen and other containers can."
+        return (
+            " The driver does not say what uses the rest; it may be the screen or another "
+            "container."
+        )
     words = [
-        f"{one['name']} (process {one['pid']}) holds {gib(int(one['bytes']))}"
+        f"{one['name']} (process {one['pid']}) uses {gib(int(one['bytes']))}"
         for one in holders[:_NAMED]
     ]
     return f" {', '.join(words)}."

@@ -1,4 +1,4 @@
-"""The mistakes that leave a tensor in the wrong place, each with the line of code to fix it."""
+"""Mistakes that leave a tensor on the wrong device, each with the line of code that fixes it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ from onsight.words import listed
 BUILD = "torch build"
 
 _WHY = {
-    PARAMETER: "a network works on one device",
-    BUFFER: "it was made or replaced after the model was moved",
-    LOSS: "a loss keeps tensors of its own, which do not move with the model",
-    STATE: "the optimizer's state was made before the model was moved, or loaded without it",
-    METRIC: "a metric keeps tensors of its own, which do not move with the model",
-    COPY: "a copy is made on the device of the moment, and does not follow the model",
-    BATCH: ".to() returns a new tensor and leaves the old one where it is, so keep its result",
+    PARAMETER: "all parameters of a network belong on one device",
+    BUFFER: "it was created or replaced after the model was moved",
+    LOSS: "a loss has its own tensors, which do not move with the model",
+    STATE: "the optimizer's state was created before the model was moved, or loaded elsewhere",
+    METRIC: "a metric has its own tensors, which do not move with the model",
+    COPY: "a copy stays on the device where it was made and does not follow the model",
+    BATCH: ".to() returns a new tensor and leaves the old one where it is, so assign its result",
 }
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, in a sentence, and the line of code to write."""
+    """What is wrong, in a sentence, and the line of code that fixes it."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Problem:
 
 
 def misplaced(found: Iterable[Found], home: str, has_model: bool) -> list[Problem]:
-    """A problem for those tensors that lie wrong together and are fixed by one line."""
+    """One problem for all misplaced tensors that are on one device and fixed by one line."""
     together: dict[tuple[str, ...], list[Found]] = {}
     for one in found:
         if one.is_misplaced(home):
@@ -56,7 +56,7 @@ def misplaced(found: Iterable[Found], home: str, has_model: bool) -> list[Proble
 
 
 def _fix(one: Found, home: str) -> str:
-    """Where all but the model lies on an accelerator, it is the model that was left behind."""
+    """The line that fixes it; if all but the model is on an accelerator, it moves the model."""
     is_left = home == "cpu" and not one.holder and one.row.kind in (LOSS, METRIC, COPY, BATCH)
     return "model = model.to(device)" if is_left else one.fix
 
@@ -75,20 +75,20 @@ def _problem(group: list[Found], home: str, fix: str, has_model: bool) -> Proble
 
 def _why(row: Row, holder: str, fix: str) -> str:
     if holder and "register_buffer" in fix:
-        return f"a tensor as a plain attribute of {holder} is no buffer, so .to() passes it by"
+        return f"it is a plain attribute of {holder}, not a buffer, so .to() does not move it"
     if holder:
-        return f"{holder} keeps it in a plain attribute, which .to() passes by"
+        return f"{holder} keeps it in a plain attribute, which .to() does not move"
     if fix.startswith("model =") and row.kind not in (PARAMETER, BUFFER):
         return "the model was not moved"
     return _WHY[row.kind]
 
 
 def torch_build(rows: list[Row]) -> list[Problem]:
-    """The GPU that stays hidden from a torch built without it, where everything is on the CPU."""
+    """A problem if everything is on the CPU because torch was built without CUDA."""
     if not _is_all_on_cpu(rows) or not is_cpu_build_beside_gpu():
         return []
     what = (
-        "everything is on cpu: an NVIDIA driver is there, but this torch is a CPU-only build and "
+        "everything is on cpu: there is an NVIDIA driver, but this torch is a CPU-only build and "
         "sees no GPU"
     )
     fix = "pip install --force-reinstall torch  # built as https://pytorch.org/get-started says"
@@ -96,7 +96,7 @@ def torch_build(rows: list[Row]) -> list[Problem]:
 
 
 def unused(rows: list[Row]) -> list[str]:
-    """A note on the accelerator that nothing uses."""
+    """A note if there is an accelerator that nothing uses."""
     best = available_devices()[0] if _is_all_on_cpu(rows) else "cpu"
     return [] if best == "cpu" else [f"torch sees {best}, which nothing here uses"]
 
