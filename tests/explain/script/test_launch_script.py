@@ -42,7 +42,8 @@ NEIGHBOUR = "from torch import nn\ndef make(): return nn.Linear(3, 2)\n"
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # on a busy machine, two threads can be far slower
     path = tmp_path / "project" / "train.py"
     path.parent.mkdir()
     path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
@@ -69,9 +70,11 @@ def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
 
 def test_the_same_seed_gives_the_same_losses_and_changes_are_made(script):
     runs = launcher(script, "1000000")
-    plain, changed = runs.run(), runs.run(what_ifs_from({"threads": 1, "fused": True}))
-    assert plain.losses == pytest.approx(changed.losses, rel=1e-4)
-    assert changed.threads == 1
+    plain, changed = runs.run(), runs.run(what_ifs_from({"threads": 2, "fused": True}))
+    pairs = list(zip(plain.losses, changed.losses, strict=False))  # one run may be shorter
+    assert len(pairs) > 3
+    assert all(one == pytest.approx(other, rel=1e-4) for one, other in pairs)
+    assert (plain.threads, changed.threads) == (1, 2)
     assert changed.optimizer.is_fused
 
 

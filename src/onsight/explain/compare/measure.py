@@ -119,26 +119,26 @@ def _make_trials(
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise DeviceError(
-                    f"no memory left on {candidate.device} even for the network and the first "
-                    "batch: end what else uses it, or leave it out of --compare"
+                    f"{candidate.device} has too little free memory even for the network and the "
+                    "first batch: stop what else uses it, or leave it out of --compare"
                 ) from error
             if not candidate.tentative:
                 raise
-            reporter.warn(f"{candidate.name} is left out: {config.model} cannot run so ({error})")
+            reporter.warn(f"{candidate.name} is left out: {config.model} fails there ({error})")
             continue
         trials[candidate] = trial
     return trials
 
 
 def _make_trial(candidate: Candidate, config: Config, dataset: Dataset) -> Trial:
-    """The candidate's training, its pictures where a run on its device would keep them."""
+    """The candidate's training, with the pictures where a run on its device would keep them."""
     device = candidate.device
-    so = {"threads": candidate.threads, "precision": candidate.precision}
-    shared = device.type == "cpu" and config.residency == "auto"  # one map for every candidate
+    fields = {"threads": candidate.threads, "precision": candidate.precision}
+    shared = device.type == "cpu" and config.residency == "auto"  # one map for all candidates
     where = "map" if shared else config.residency
     residency = choose_residency(dataset.pictures, device, where).value
     placed = place(dataset, config, device, residency)
-    return Trial(config.model_copy(update=so), placed)
+    return Trial(config.model_copy(update=fields), placed)
 
 
 def _time(cells: list[Cell], reporter: Reporter) -> None:

@@ -104,12 +104,8 @@ class _Bench:
     def __init__(
         self, config: Config, data: TrainingData, seconds: float, reporter: Reporter
     ) -> None:
-        self.config, self.data, self.seconds, self.reporter = (
-            config,
-            data,
-            seconds,
-            reporter,
-        )
+        self.config, self.data = config, data
+        self.seconds, self.reporter = seconds, reporter
 
     def config_with(self, change: FlagChange) -> Config:
         return self.config.model_copy(update=change.fields)
