@@ -32,8 +32,8 @@ from onsight.training.step.step import Step
 
 CPU = torch.device("cpu")
 AUGMENTATIONS = {
-    "flip and translate": Augmentation(flip=True, translate=0.05),
-    "no augmentation": Augmentation(),
+    "flip and translate": Augmentation.of(flip=True, translate=0.05),
+    "no augmentation": Augmentation.of(),
 }
 
 

@@ -3,19 +3,30 @@
 import os
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command line does, before torch loads
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import onsight
+from onsight.report.console import SilentReporter
+
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache(tmp_path_factory):
+    """What tests share is cached here; nothing touches the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """No test touches the user's cache."""
+    """Each test has a cache of its own."""
     monkeypatch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -30,13 +41,31 @@ def shape_picture(kind: str, rng: np.random.Generator, side: int = 12) -> np.nda
     return pixels
 
 
-@pytest.fixture
-def bars(tmp_path: Path) -> Path:
-    """Two classes of 60 grey PNGs each, without a split."""
+def make_bars(folder: Path) -> Path:
+    """Two classes of 60 grey PNGs each, without a split; always the same pictures."""
     rng = np.random.default_rng(1)
     for kind in ("across", "down"):
-        folder = tmp_path / "bars" / kind
-        folder.mkdir(parents=True)
+        (folder / kind).mkdir(parents=True)
         for number in range(60):
-            Image.fromarray(shape_picture(kind, rng)).save(folder / f"{number:03d}.png")
-    return tmp_path / "bars"
+            Image.fromarray(shape_picture(kind, rng)).save(folder / kind / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture
+def bars(tmp_path: Path) -> Path:
+    """Pictures of a test's own."""
+    return make_bars(tmp_path / "bars")
+
+
+@pytest.fixture(scope="session")
+def shared_bars(tmp_path_factory) -> Path:
+    """The same pictures for what tests share; nobody changes them."""
+    return make_bars(tmp_path_factory.mktemp("shared") / "bars")
+
+
+@pytest.fixture(scope="session")
+def trained(shared_bars, tmp_path_factory) -> onsight.Run:
+    """A run of three epochs on the bars, with what it wrote; nobody changes it."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    fields = {"epochs": 3, "batch_size": 16, "threads": 1}
+    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **fields)

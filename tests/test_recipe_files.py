@@ -11,7 +11,7 @@ from onsight.errors import ConfigError
 from onsight.models.catalog import make_model
 
 RECIPES = ("cifar10-lenet", "cifar10-quick", "data-parallel", "dogs-vs-cats", "fast")
-HEADINGS = ("# Reproduces: ", "# Source: ", "# There: ", "# Here: ", "# Command: ")
+HEADINGS = ("# Reproduces: ", "# Source: ", "# Published: ", "# Measured: ", "# Command: ")
 
 
 def text_of(name):
@@ -36,7 +36,7 @@ def test_it_begins_with_what_it_reproduces_and_how_that_went(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_says_of_itself_what_the_list_shows(name):
     about = read_about(name)
-    assert set(about) == {"data", "reproduces", "there", "here", "stand_in"}
+    assert set(about) == {"data", "reproduces", "published", "measured", "stand_in"}
     for value in about.values():
         assert isinstance(value, str)
         assert value
@@ -92,5 +92,5 @@ def test_the_recipe_on_vectors_needs_nothing_else(monkeypatch, tmp_path):
 
 def test_a_name_that_is_none():
     for read in (read_recipe, read_about):
-        with pytest.raises(ConfigError, match=r"no recipe 'dogs'\..*There are: cifar10-lenet, "):
+        with pytest.raises(ConfigError, match=r"no recipe 'dogs'\..*Available: cifar10-lenet, "):
             read("dogs")

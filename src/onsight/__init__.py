@@ -26,6 +26,10 @@ _HOMES = {
 __all__ = ["Predictor", "Run", "evaluate", "load", "placement", "train"]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -1,6 +1,6 @@
-"""The command line: which commands there are, and how each ends.
+"""The command line: its commands and their exit codes.
 
-stdout holds the result, stderr the reporter. Commands are imported when they are called, so
+Results go to stdout, everything else to stderr. Commands are imported when they are called, so
 that `onsight --help` is quick.
 """
 
@@ -12,25 +12,24 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from onsight.errors import OnsightError
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
 
 _INTERRUPTED = 130
 
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
-    "eval": "Say how good a model is on DATA, leaving out pictures that it was trained on.",
-    "predict": "Predict the class of pictures; every input gets a row, a broken one its reason.",
-    "models": "List the models by name: Onsight's own first, then timm's.",
-    "recipes": "Say what each ready-made config for --recipe reproduces, there and here.",
-    "report": "Write a run's report.html again from the files in its folder.",
-    "explain": "Say what holds a run, DATA or any training script back, and what would help.",
-    "doctor": "Look over this machine: what works, what slows training, and how to fix it.",
+    "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
+    "predict": "Predict the class of pictures.",
+    "models": "List the available models: Onsight's own first, then timm's.",
+    "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
+    "report": "Write report.html of a run again, from the files in its folder.",
+    "explain": "Find out what slows down a run or any training script, and what would help.",
+    "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
-_FUNCTIONS = {"eval": "evaluate"}  # eval is a name of Python's own
+_FUNCTIONS = {"eval": "evaluate"}  # eval is a Python builtin
 
 app = App(
     name="onsight",
-    help="Point it at pictures: it trains an image classifier, says how good it is for every "
+    help="Point it at pictures: it trains an image classifier, reports how good it is for every "
     "class, and shows what it gets wrong. Try: onsight train demo",
     version_flags=["--version"],
     help_format="plaintext",
@@ -42,8 +41,7 @@ for _place, (_name, _help) in enumerate(_COMMANDS.items()):
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line and exit: 0 done, 1 failed, 2 for the user to fix, 130 interrupted."""
-    os.environ.setdefault(SPIN_VARIABLE, SHORT_SPIN)
+    """Run a command line and exit: 0 done, 1 failed, 2 the user can fix it, 130 interrupted."""
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
@@ -52,7 +50,7 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
-    except BrokenPipeError:  # the reader of stdout, such as head, has gone
+    except BrokenPipeError:  # whatever read stdout, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 

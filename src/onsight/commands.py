@@ -1,40 +1,47 @@
-"""One short function a command: parse, call, print."""
+"""One short function per command: parse, call, print."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from onsight.config import Config, Tta, read_about, recipe_names
 from onsight.errors import AbsentData, ConfigError
 
+if TYPE_CHECKING:
+    from onsight.evaluation.results import Results
+
 _RUN = Group("Run", sort_key=0)
 _COMPARE = Group("Comparing devices", sort_key=1)
 _DATA = (
     "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
-    "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. A "
-    "--recipe names its own, so that with one it may be left out."
+    "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. "
+    "Optional with --recipe, which names its own."
 )
 Recipe = Annotated[
-    str | None, Parameter(group=_RUN, help="A ready-made config; see `onsight recipes`.")
+    str | None, Parameter(group=_RUN, help="A ready-made config from `onsight recipes`.")
 ]
 ConfigFile = Annotated[
-    Path | None, Parameter(group=_RUN, help="A TOML file such as a run's config.toml.")
+    Path | None,
+    Parameter(group=_RUN, help="A TOML file with settings, such as the config.toml of a run."),
 ]
 Json = Annotated[
-    bool, Parameter(name="--json", negative="", help="Print one JSON object on stdout.")
+    bool,
+    Parameter(name="--json", negative="", help="Print the result as one JSON object on stdout."),
 ]
 Module = Annotated[
     str | None,
-    Parameter(help="package.module:callable of a network of your own; a file never names code."),
+    Parameter(
+        help="package.module:callable that makes your own network, for a model that needs it."
+    ),
 ]
-Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu, mps.")]
-DataFormat = Annotated[str, Parameter(help="What DATA is, when it should not be found out.")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
+DataFormat = Annotated[str, Parameter(help="The format of DATA. auto: detect it.")]
 CacheFolder = Annotated[
     str,
     Parameter(
-        help="Where decoded pictures are kept for the next time; none: nowhere. "
+        help="Where decoded pictures are kept for the next run; none: keep nothing. "
         "Empty: $ONSIGHT_CACHE or ~/.cache/onsight."
     ),
 ]
@@ -44,19 +51,22 @@ def train(
     data: Annotated[str | None, Parameter(help=_DATA)] = None,
     *,
     out: Annotated[
-        Path | None, Parameter(group=_RUN, help="Run folder to make. Default: runs/NAME.")
+        Path | None, Parameter(group=_RUN, help="Run folder to create. Default: runs/NAME.")
     ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     resume: Annotated[
-        bool, Parameter(group=_RUN, negative="", help="Go on with the stopped run in --out.")
+        bool, Parameter(group=_RUN, negative="", help="Continue the stopped run in --out.")
     ] = False,
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
     """Train a classifier and report how good it is for every class."""
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
+    from onsight.hardware.spinning import choose_spinning
     from onsight.hardware.usage import seconds_since_start
+
+    choose_spinning()  # before torch loads
     from onsight.training.run import train as train_run
 
     try:
@@ -74,12 +84,12 @@ def train(
             raise
         others = read_about(recipe)["stand_in"]
         raise AbsentData(
-            f"{error}\nThe recipe takes that folder as --data FOLDER, and runs on {others}"
+            f"{error}\nTo use that folder from elsewhere, add --data FOLDER. "
+            f"The recipe also runs on {others}"
         ) from error
     if run.rank > 0:  # under torchrun or srun the first rank prints for all
         return
-    results = run.results | {"architecture": run.results["model"]}
-    _show_results(results, json_, run=run.path, model=run.model, report=run.report)
+    _show_results(run.results, json_, run=run.path, model=run.model, report=run.report)
 
 
 def evaluate(
@@ -91,16 +101,19 @@ def evaluate(
     data_format: DataFormat = "auto",
     cache_folder: CacheFolder = "",
     module: Module = None,
-    csv: Annotated[Path | None, Parameter(help="Write a row for every picture here.")] = None,
+    csv: Annotated[
+        Path | None, Parameter(help="Write a row for every picture to this file.")
+    ] = None,
     tta: Annotated[
         Tta,
         Parameter(
-            help="Tell the accuracy of several tta of each picture too, beside the plain one."
+            help="Test-time augmentation: also report the accuracy of the mean over several views "
+            "of each picture."
         ),
     ] = "one",
     json_: Json = False,
 ) -> None:
-    """Say how good a model is on DATA, leaving out pictures that it was trained on.
+    """Evaluate a model on DATA, leaving out pictures that it was trained on.
 
     Parameters
     ----------
@@ -111,6 +124,7 @@ def evaluate(
     """
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
+    from onsight.words import plural
 
     reporter = Reporter()
     results = evaluate_model(
@@ -127,7 +141,8 @@ def evaluate(
     for problem in results.pop("problem_rows"):
         reporter.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
-        reporter.say(f"{results['seen']:,} pictures left out: they trained or chose the model")
+        left_out = plural(results["seen"], "picture")
+        reporter.say(f"{left_out} left out: the model was trained or selected with them")
     _show_results(results, json_)
 
 
@@ -139,18 +154,20 @@ def predict(
         str | None,
         Parameter(
             allow_leading_hyphen=True,
-            help="Write a row for every input to this file, or - for stdout.",
+            help="Write a row for every input to this file; - for stdout.",
         ),
     ] = None,
     save_grid: Annotated[
         Path | None,
-        Parameter(help="Draw the first 64 pictures with their predictions into this PNG file."),
+        Parameter(help="Draw the first 64 pictures and their predictions into this PNG file."),
     ] = None,
     device: Device = "auto",
     module: Module = None,
     json_: Json = False,
 ) -> None:
-    """Predict the class of pictures; every input gets a row, a broken one its reason.
+    """Predict the class of pictures.
+
+    Every input gets a row; for one that cannot be used, the row says why.
 
     Parameters
     ----------
@@ -167,12 +184,12 @@ def predict(
 
 
 def models(name_contains: str = "", /) -> None:
-    """List the models by name: Onsight's own first, then timm's.
+    """List the available models: Onsight's own first, then timm's.
 
     Parameters
     ----------
     name_contains
-        Show only names that contain this.
+        Show only names that contain this text.
     """
     from onsight.models.catalog import model_names
 
@@ -182,7 +199,7 @@ def models(name_contains: str = "", /) -> None:
 
 
 def recipes() -> None:
-    """Say what each ready-made config for --recipe reproduces, there and here."""
+    """List the ready-made configs for --recipe and the results they reproduce."""
     from rich.console import Console
 
     from onsight.report.recipes import print_recipe
@@ -193,7 +210,7 @@ def recipes() -> None:
 
 
 def report(run: Path, /) -> None:
-    """Write a run's report.html again from the files in its folder.
+    """Write report.html of a run again, from the files in its folder.
 
     Parameters
     ----------
@@ -206,14 +223,14 @@ def report(run: Path, /) -> None:
 
 
 def _choose_data(data: str | None, recipe: str | None) -> str:
-    """DATA as given, else that of the recipe. Raises ConfigError."""
+    """DATA as given, or that of the recipe. Raises ConfigError."""
     if data is not None:
         return data
     if recipe is None:
         raise ConfigError(
             "no DATA to train on. Type `onsight train FOLDER` with a folder of class folders, "
-            "`onsight train demo` to try it, or `onsight train --recipe NAME` (`onsight recipes` "
-            "lists them). All that DATA may be: `onsight train --help`"
+            "`onsight train demo` to try it out, or `onsight train --recipe NAME` with a name from "
+            "`onsight recipes`. `onsight train --help` lists everything that DATA can be"
         )
     return read_about(recipe)["data"]
 
@@ -226,43 +243,52 @@ def explain(
         str | None,
         Parameter(
             group=_COMPARE,
-            help="Devices to compare, such as cpu,cuda:0; cpu alone: its threads and precisions; "
-            "all: the CPU and every accelerator.",
+            help="Devices to compare, such as cpu,cuda:0. cpu alone: compare thread counts and "
+            "precisions; all: the CPU and every accelerator.",
         ),
     ] = None,
     batch_sizes: Annotated[
         str,
-        Parameter(group=_COMPARE, help="Such as 4,32. Empty: 4, 32, 128, 512 and the config's."),
+        Parameter(
+            group=_COMPARE,
+            help="Batch sizes to compare, such as 4,32. Empty: 4, 32, 128, 512 and the config's.",
+        ),
     ] = "",
     save_plot: Annotated[
         Path | None, Parameter(group=_COMPARE, help="Draw the comparison into this PNG file.")
     ] = None,
     what_ifs: Annotated[
-        bool, Parameter(group=_RUN, help="Try changes, each really run or timed.")
+        bool, Parameter(group=_RUN, help="Try out changes and time each of them.")
     ] = True,
     seconds: Annotated[
-        float, Parameter(group=_RUN, help="Of training that are measured in each run.")
+        float, Parameter(group=_RUN, help="Seconds of training to measure per run.")
     ] = 4.0,
     limit: Annotated[
         float,
-        Parameter(group=_RUN, help="Seconds that a run of SCRIPT.py may take, its start included."),
+        Parameter(
+            group=_RUN,
+            help="Longest time for one run of SCRIPT.py, in seconds, including its start.",
+        ),
     ] = 120.0,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
-    """Say what holds a run, DATA or any training script back, and what would help.
+    """Find out what slows down a run or any training script, and what would help.
 
     Parameters
     ----------
     subject
-        A run folder, such as runs/pets; or labelled pictures in any form that `onsight train`
-        takes, for the run it would make; or somebody's own PyTorch script, as in
-        `onsight explain train.py -- --epochs 3`, which is run unchanged.
+        A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
+        takes, to explain the run it would start; or any PyTorch training script, which is run
+        unchanged, as in `onsight explain train.py -- --epochs 3`.
     script_args
         Arguments of the script, after --.
     """
+    from onsight.hardware.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
     from onsight.explain.dispatch import explain_any
 
     asked = compare is not None or bool(batch_sizes) or save_plot is not None
@@ -280,15 +306,15 @@ def explain(
 
 
 def doctor(*, json_: Json = False) -> None:
-    """Look over this machine: what works, what slows training, and how to fix it."""
+    """Check this machine: what works, what slows down training, and how to fix it."""
     from rich.console import Console
 
     from onsight.doctor.examine import examine
     from onsight.doctor.line import count
     from onsight.doctor.show import facts, print_lines
 
-    with Console(stderr=True).status("looking over this machine") as status:
-        lines = examine(tell=lambda topic: status.update(f"looking over this machine: {topic}"))
+    with Console(stderr=True).status("checking this machine") as status:
+        lines = examine(tell=lambda topic: status.update(f"checking this machine: {topic}"))
     if json_:
         print(json.dumps(facts(lines)))
     else:
@@ -298,18 +324,21 @@ def doctor(*, json_: Json = False) -> None:
 
 
 def _given(fields: Config | None) -> dict[str, Any]:
-    """The fields that were named on the command line."""
+    """The fields that were given on the command line."""
     return fields.model_dump(include=fields.model_fields_set) if fields else {}
 
 
-def _show_results(results: dict[str, Any], as_json: bool, **places: Path) -> None:
-    """Print results and the places of what was written, for people or as one JSON object."""
+def _show_results(results: "Results", as_json: bool, **places: Path) -> None:
+    """Print the results and what was written where, for people or as one JSON object."""
     from rich.console import Console
 
     from onsight.report.console import print_results
 
     if as_json:
-        print(json.dumps(results | {name: str(path) for name, path in places.items()}))
+        written = {name: str(path) for name, path in places.items()}
+        if "model" in written:  # the file takes the place of the network's name
+            written = {"architecture": results["model"], **written}
+        print(json.dumps({**results, **written}))
         return
     console = Console(highlight=False, soft_wrap=True)
     print_results(results, console)

@@ -1,4 +1,4 @@
-"""The config of a run: every flag of `onsight train` is a field here, with its sentence and unit.
+"""The config of a run: every flag of `onsight train` is a field here, with help text and unit.
 
 Precedence: flags, then --config FILE, then --recipe NAME, then the defaults below.
 """
@@ -22,11 +22,26 @@ _AUGMENTATION = Parameter(group=Group("Augmentation (training pictures only)", s
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
+# Marks a field that changes how long a training step takes: plans are kept by these fields.
+SHAPES_STEP = object()
+
 Tta = Literal["one", "flip", "flip-shift"]
 
 
+class Switch(BaseModel):
+    """What a run computes with from an epoch and a step on, both counted from 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epoch: int
+    step: int
+    precision: str
+    threads: int
+    accumulate: int
+
+
 class Config(BaseModel):
-    """What a run does; saved whole as config.toml in the run folder."""
+    """All settings of a run, saved as config.toml in the run folder."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
@@ -35,63 +50,67 @@ class Config(BaseModel):
     image_size: Annotated[str, _DATA] = Field(
         "auto",
         pattern=r"^(auto|[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})?)$",
-        description="Picture size in pixels, as 64 or HEIGHTxWIDTH. auto: the data's own size "
-        "when all are alike and small, else what the model wants.",
+        description="Picture size in pixels, as 64 or HEIGHTxWIDTH. auto: the pictures' own size "
+        "if it is small and the same for all, otherwise the size the model expects.",
     )
     channels: Annotated[Literal["auto", "1", "3"], BeforeValidator(str), _DATA] = Field(
-        "auto", description="1 grey, 3 colour. auto: 1 when every picture is stored grey."
+        "auto", description="1 for grey, 3 for colour. auto: 1 if every picture is stored as grey."
     )
     fit: Annotated[Literal["stretch", "crop", "pad"], _DATA] = Field(
         "stretch",
-        description="How a picture meets the size: stretch all of it, crop its centre, "
-        "or pad it with the background.",
+        description="How a picture is brought to that size: stretch it, crop its centre, or pad "
+        "it with the background colour.",
     )
     background: Annotated[str, _DATA] = Field(
         "#ffffff",
         pattern=r"^#[0-9a-fA-F]{6}$",
-        description="Colour laid under transparent pictures and around padded ones.",
+        description="Colour behind transparent pictures and around padded ones.",
     )
     pixel_limit_megapixels: Annotated[float, _DATA] = Field(
         64.0,
         gt=0,
         le=178,
-        description="Pictures of more megapixels are refused before any memory is taken.",
+        description="Refuse larger pictures before any memory is allocated for them.",
     )
     validation_fraction: Annotated[float, _DATA] = Field(
-        0.1, ge=0, lt=0.5, description="Share held out for choices when the data has no such split."
+        0.1,
+        ge=0,
+        lt=0.5,
+        description="Share held out for validation if the data has no validation split.",
     )
     test_fraction: Annotated[float, _DATA] = Field(
         0.1,
         ge=0,
         lt=0.5,
-        description="Share held out for the one final claim when the data has no such split.",
+        description="Share held out for the final test if the data has no test split.",
     )
     data_format: Annotated[
         Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA
-    ] = Field("auto", description="What DATA is, when it should not be found out.")
+    ] = Field("auto", description="The format of DATA. auto: detect it.")
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first picture that cannot be used, instead of listing it."
     )
     cache_folder: Annotated[str, _DATA] = Field(
         "",
-        description="Where decoded pictures are kept for the next run; none: nowhere. "
-        "Empty: $ONSIGHT_CACHE or ~/.cache/onsight.",
+        description="Where decoded pictures are kept for the next run; none: keep nothing. Empty: "
+        "$ONSIGHT_CACHE or ~/.cache/onsight.",
     )
 
-    model: Annotated[str, _MODEL] = Field(
+    model: Annotated[str, _MODEL, SHAPES_STEP] = Field(
         "compact",
-        description="A name from `onsight models` (timm's too), or package.module:callable.",
+        description="A name from `onsight models` (timm's included), or package.module:callable.",
     )
-    pretrained: Annotated[bool, _MODEL] = Field(
-        False, description="Start a timm model from its published weights (may use the network)."
+    pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
+        False, description="Start a timm model from its published weights (may download them)."
     )
-    freeze: Annotated[bool, _MODEL] = Field(
-        False, description="Train the last layer only, the rest stays as it is."
+    freeze: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
+        False, description="Train only the last layer and leave the rest as it is."
     )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
-        description="Input scaling: dataset = mean 0 and deviation 1 of the training pictures, "
-        "half = to [-1, 1], none = to [0, 1]. auto: what pretrained weights want, else dataset.",
+        description="How inputs are scaled: dataset = to mean 0 and standard deviation 1 over the "
+        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as pretrained weights "
+        "expect, otherwise dataset.",
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
@@ -100,154 +119,187 @@ class Config(BaseModel):
     budget: Annotated[str, _TRAINING] = Field(
         "",
         pattern=r"^$|^[0-9]+(\.[0-9]+)?[smh]$",
-        description="Time for the whole run, as 90s, 5m or 2h, instead of epochs: picture size and "
-        "course of the learning rate are fitted to it, evaluation and report included.",
+        description="Time for the whole run, such as 90s, 5m or 2h, instead of epochs. Picture "
+        "size and learning rate schedule are chosen to fit; evaluation and report are included.",
     )
-    batch_size: Annotated[int, _TRAINING] = Field(
-        128, ge=1, description="Pictures a step, over all devices together."
+    batch_size: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
+        128, ge=1, description="Pictures per step, over all devices together."
     )
-    optimizer: Annotated[str, _TRAINING] = Field(
-        "adamw", description="sgd, nesterov (sgd with it), adam, adamw, or any of timm's."
+    optimizer: Annotated[str, _TRAINING, SHAPES_STEP] = Field(
+        "adamw",
+        description="sgd, nesterov (sgd with Nesterov momentum), adam, adamw, or one of timm's.",
     )
     learning_rate: Annotated[float, _TRAINING] = Field(
         0.0,
         ge=0,
-        description="Highest learning rate of the schedule; 0: by optimizer and model.",
+        description="Highest learning rate of the schedule; 0: chosen by optimizer and model.",
     )
     momentum: Annotated[float, _TRAINING] = Field(
         0.9,
         ge=0,
         lt=1,
-        description="Momentum of sgd, nesterov and of timm's optimizers that have one.",
+        description="Momentum of sgd, nesterov and those of timm's optimizers that have one.",
     )
     weight_decay: Annotated[float, _TRAINING] = Field(
-        0.05, ge=0, description="Weight decay; biases and norms are spared."
+        0.05, ge=0, description="Weight decay; not applied to biases and normalization layers."
     )
     schedule: Annotated[Literal["one-cycle", "cosine", "linear", "constant"], _TRAINING] = Field(
         "one-cycle",
-        description="Course of the learning rate over the run; linear: straight down to nothing.",
+        description="How the learning rate changes over the run; linear: straight down to zero.",
     )
     warmup_epochs: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, description="Epochs of linear warm-up before cosine, linear or constant."
     )
-    loss: Annotated[Literal["cross-entropy", "mse"], _TUTORIALS] = Field(
+    loss: Annotated[Literal["cross-entropy", "mse"], _TUTORIALS, SHAPES_STEP] = Field(
         "cross-entropy",
-        description="mse: mean squared error between probabilities and the one-hot label.",
+        description="mse: mean squared error between the probabilities and the one-hot label.",
     )
     label_smoothing: Annotated[float, _TRAINING] = Field(
-        0.0, ge=0, lt=1, description="Share of the label spread over all classes."
+        0.0, ge=0, lt=1, description="Share of each label that is spread over all classes."
     )
     class_weights: Annotated[Literal["none", "balanced"], _TRAINING] = Field(
-        "none", description="balanced: rare classes weigh more in the loss, n / (K n_class)."
+        "none",
+        description="balanced: weight each class in the loss by n / (K n_class), so that rare "
+        "classes count more.",
     )
-    ema: Annotated[float, _TRAINING] = Field(
-        0.0, ge=0, lt=1, description="Decay a step of the weights' moving average; 0 is off."
+    ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
+        0.0, ge=0, lt=1, description="Decay per step of a moving average of the weights; 0: off."
     )
     recalibrate_norm: Annotated[bool, _TRAINING] = Field(
         False,
-        description="At the end, measure batch norm's statistics anew on 4,096 training pictures "
-        "as they are, without augmentation.",
+        description="At the end, measure batch norm's statistics again on 4,096 training pictures "
+        "without augmentation.",
     )
-    clip_norm: Annotated[float, _TRAINING] = Field(
-        0.0, ge=0, description="Largest gradient norm; 0 is off."
+    clip_norm: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
+        0.0,
+        ge=0,
+        description="Largest gradient norm; larger gradients are scaled down to it. 0: off.",
     )
-    accumulate: Annotated[int, _TRAINING] = Field(
-        1, ge=1, description="Parts each batch is computed in, to save memory; same update."
+    accumulate: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
+        1,
+        ge=1,
+        description="Number of parts in which each batch is computed, to save memory; the update "
+        "is the same.",
     )
     patience_epochs: Annotated[int, _TRAINING] = Field(
-        0, ge=0, description="Stop after so many epochs without a better validation; 0 is off."
+        0,
+        ge=0,
+        description="Stop after this many epochs without a better validation result; 0: off.",
     )
     log_every_steps: Annotated[int, _TRAINING] = Field(
         0,
         ge=0,
-        description="Steps between lines of the mean loss; 0: one line per epoch only.",
+        description="Steps between lines with the mean loss; 0: only one line per epoch.",
     )
     keep_epochs: Annotated[bool, _TUTORIALS] = Field(
-        False, description="Keep a model file of every epoch, in checkpoints/epoch-NN.safetensors."
+        False, description="Keep a model file of every epoch, as checkpoints/epoch-NN.safetensors."
     )
     test_each_epoch: Annotated[bool, _TUTORIALS] = Field(
         False,
-        description="Also report test accuracy each epoch; never used for selection.",
+        description="Also report test accuracy after each epoch; it is never used for selection.",
     )
     tta: Annotated[Tta, _TRAINING] = Field(
         "one",
-        description="Tell the accuracy of several views of each picture too, beside the plain one: "
-        "flip: it and its mirror image; flip-shift: both, also moved by 1 pixel.",
+        description="Test-time augmentation: also report the accuracy of the mean over several "
+        "views of each picture. flip: the picture and its mirror image; flip-shift: both, also "
+        "shifted by 1 pixel.",
     )
-    seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything drawn.")
+    seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything random.")
 
-    flip: Annotated[bool, _AUGMENTATION] = Field(
-        True, description="Mirror left-right half of the time. Turn off for digits or text."
+    flip: Annotated[bool, _AUGMENTATION, SHAPES_STEP] = Field(
+        True,
+        description="Mirror half of the pictures left to right. Turn off for digits and text.",
     )
-    translate: Annotated[float, _AUGMENTATION] = Field(
+    translate: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.05,
         ge=0,
         le=0.5,
         description="Largest shift, as a share of the side; edges are reflected.",
     )
-    crop_area: Annotated[float, _AUGMENTATION] = Field(
-        1.0, gt=0, le=1, description="Least area share of a random-resized crop; 1 is off."
+    crop_area: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Smallest area of a random-resized crop, as a share of the picture; 1: off.",
     )
-    rotate_degrees: Annotated[float, _AUGMENTATION] = Field(
-        0.0, ge=0, le=180, description="Largest rotation either way, in degrees."
+    rotate_degrees: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
+        0.0, ge=0, le=180, description="Largest rotation in either direction, in degrees."
     )
-    jitter: Annotated[float, _AUGMENTATION] = Field(
-        0.0, ge=0, le=1, description="Strength of brightness, contrast and saturation changes."
-    )
-    cutout: Annotated[float, _AUGMENTATION] = Field(
-        0.0, ge=0, le=1, description="Side of a blanked square, as a share of the picture's side."
-    )
-    mixup: Annotated[float, _AUGMENTATION] = Field(
-        0.0, ge=0, le=1, description="Alpha of mixup; 0 is off."
-    )
-    cutmix: Annotated[float, _AUGMENTATION] = Field(
+    jitter: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0,
         ge=0,
         le=1,
-        description="Alpha of cutmix; with mixup too, each serves half the pictures.",
+        description="Strength of random changes in brightness, contrast and saturation.",
+    )
+    cutout: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Side of a blanked-out square, as a share of the picture's side.",
+    )
+    mixup: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
+        0.0, ge=0, le=1, description="Alpha of mixup; 0: off."
+    )
+    cutmix: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Alpha of cutmix; 0: off. With mixup, each is applied to half of the pictures.",
     )
 
     device: Annotated[str, _MACHINE] = Field(
         "auto",
-        description="auto, cpu, cuda, cuda:1, xpu, mps; several as all or cuda:0,cuda:2.",
+        description="auto, cpu, cuda, cuda:1, xpu or mps; several as all or cuda:0,cuda:2.",
     )
     ranks: Annotated[int, _MACHINE] = Field(
         0,
         ge=0,
-        description="Processes that train together, sharing each batch; 0: one for each device.",
+        description="Processes that train together and share each batch; 0: one per device.",
     )
-    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE] = Field(
-        "auto", description="Arithmetic of forward and backward. auto: bf16 where a GPU has it."
-    )
-    memory_format: Annotated[Literal["auto", "channels_last", "contiguous"], _MACHINE] = Field(
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE, SHAPES_STEP] = Field(
         "auto",
-        description="Order of a picture's numbers in memory. auto: channels_last where the "
-        "network takes it, which is faster nearly everywhere.",
+        description="Number format of the computation. auto: bf16 on GPUs that support it.",
     )
-    residency: Annotated[Literal["auto", "device", "memory", "map", "stream"], _MACHINE] = Field(
+    memory_format: Annotated[
+        Literal["auto", "channels_last", "contiguous"], _MACHINE, SHAPES_STEP
+    ] = Field(
         "auto",
-        description="Where decoded pictures wait: device = in the accelerator's own memory, memory "
-        "= copied to RAM, map = in the cache's file, stream = nowhere: each batch is decoded anew. "
-        "auto: the first that has room.",
+        description="Order of a picture's values in memory. auto: channels_last if the network "
+        "supports it, which is nearly always faster.",
+    )
+    residency: Annotated[
+        Literal["auto", "device", "memory", "map", "stream"], _MACHINE, SHAPES_STEP
+    ] = Field(
+        "auto",
+        description="Where decoded pictures are kept: device = in the accelerator's own memory, "
+        "memory = in RAM, map = in the cache file, stream = nowhere, so that each batch is "
+        "decoded again. auto: the first of these that has room.",
     )
     plan: Annotated[Literal["auto", "fresh", "default"], _MACHINE] = Field(
         "auto",
-        description="How what is left open here is chosen. auto: by timing the run's own step for "
-        "a few seconds, once for this machine and network; fresh: anew; default: nothing is timed.",
+        description="How the settings left open here are chosen. auto: by timing the run's own "
+        "training step for a few seconds, once per machine and network; fresh: by timing it "
+        "again; default: without timing.",
     )
-    compile: Annotated[Literal["auto", "on", "off"], _MACHINE] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], _MACHINE, SHAPES_STEP] = Field(
         "auto",
-        description="Use torch.compile. auto: in long runs, where a measurement says that it pays.",
+        description="Use torch.compile. auto: in long runs, if it was measured to pay off.",
     )
-    threads: Annotated[int, _MACHINE] = Field(
+    threads: Annotated[int, _MACHINE, SHAPES_STEP] = Field(
         0,
         ge=0,
-        description="Compute and decode threads of each rank; 0: every core it may use.",
+        description="Threads for compute and decoding in each rank; 0: every core available to it.",
+    )
+
+    switches: Annotated[tuple[Switch, ...], Parameter(show=False, parse=False)] = Field(
+        (),
+        description="Written by a run that changed how it computes while it trained, so that it "
+        "can be repeated to the bit.",
     )
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) in pixels, or None when it is to be found out."""
+        """(height, width) in pixels, or None for auto."""
         if self.image_size == "auto":
             return None
         height, _, width = self.image_size.partition("x")
@@ -255,7 +307,7 @@ class Config(BaseModel):
 
     @property
     def background_rgb(self) -> tuple[int, int, int]:
-        """The background as three bytes."""
+        """The background as (red, green, blue), 0 to 255."""
         red, green, blue = bytes.fromhex(self.background[1:])
         return red, green, blue
 
@@ -265,8 +317,13 @@ class Config(BaseModel):
         return int(self.pixel_limit_megapixels * 1e6)
 
 
+def step_fields() -> list[str]:
+    """The fields that change how long a training step takes."""
+    return [name for name, field in Config.model_fields.items() if SHAPES_STEP in field.metadata]
+
+
 def make_config(*layers: dict[str, Any]) -> Config:
-    """A config from layers of fields, the last one winning. Raises ConfigError."""
+    """A config from layers of fields; later layers win. Raises ConfigError."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged |= layer
@@ -277,7 +334,7 @@ def make_config(*layers: dict[str, Any]) -> Config:
 
 
 def explain_invalid(error: ValidationError) -> str:
-    """A pydantic refusal in one plain line for each field."""
+    """A pydantic error as one plain line per field."""
     lines = []
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])
@@ -297,13 +354,13 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML file: {error}") from error
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
 def config_layers(
     recipe: str | None, config_file: str | Path | None, fields: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The fields of a recipe, of a file and as given, the last to win. Raises ConfigError."""
+    """The fields of a recipe, of a file and as given; later ones win. Raises ConfigError."""
     return [
         read_recipe(recipe) if recipe else {},
         read_config_file(Path(config_file)) if config_file else {},
@@ -317,23 +374,23 @@ def save_config(config: Config, path: Path) -> None:
 
 
 def recipe_names() -> list[str]:
-    """The ready-made configs inside the package."""
+    """Names of the ready-made configs in the package."""
     folder = resources.files("onsight") / "recipes"
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """The fields of a recipe. Raises ConfigError naming those there are."""
+    """The fields of a recipe. Raises ConfigError, which lists the recipes there are."""
     fields = _load_recipe(name)
     del fields["about"]
     return fields
 
 
 def read_about(name: str) -> dict[str, str]:
-    """What a recipe says of itself: data, reproduces, there, here and stand_in.
+    """What a recipe says about itself: data, reproduces, published, measured, stand_in.
 
-    data is the DATA it was made for; there and here are figures of its source and of this
-    project; stand_in says what else it runs on. Raises ConfigError as `read_recipe`.
+    data is the DATA it was made for; published are the figures of its source, measured those of
+    this project; stand_in says what else it runs on. Raises ConfigError like `read_recipe`.
     """
     about: dict[str, str] = _load_recipe(name)["about"]
     return about
@@ -343,7 +400,7 @@ def _load_recipe(name: str) -> dict[str, Any]:
     names = recipe_names()
     if name not in names:
         raise ConfigError(
-            f"no recipe '{name}'.{did_you_mean(name, names)} There are: {', '.join(names)}"
+            f"no recipe '{name}'.{did_you_mean(name, names)} Available: {', '.join(names)}"
         )
     text = (resources.files("onsight") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

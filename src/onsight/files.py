@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DiskError, OutputError
+from onsight.words import data_size
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -20,7 +21,7 @@ def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        need = f" ({needed_bytes / 1e6:,.1f} MB needed)" if needed_bytes else ""
+        need = f" ({data_size(needed_bytes)} needed)" if needed_bytes else ""
         if error.errno in _NO_ROOM:
             raise DiskError(
                 f"no space left on the disk while writing {path}{need}. "

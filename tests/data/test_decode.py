@@ -46,7 +46,7 @@ def test_jpeg_equals_pillow(subsampling, progressive):
     assert difference.max() <= 1
 
 
-def test_format_is_told_by_content_not_by_name():
+def test_format_is_recognised_by_content_not_by_name():
     assert decode(encoded(Image.fromarray(smooth()), "BMP")).shape == (40, 60, 3)
 
 

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 
 
 def make_source(pictures, labels=None, fingerprint="one", root="/data"):
-    """A source of plain pixels; None stands for a picture that cannot be had."""
+    """A source of plain pixels; None is a picture that cannot be read."""
     labels = labels or ["a" if number % 2 else "b" for number in range(len(pictures))]
 
     def read(row):
@@ -70,7 +70,7 @@ def test_order_is_that_of_the_digests_whatever_the_order_of_the_source(tmp_path)
     assert sorted(map(bytes, one.digests)) == [bytes(digest) for digest in one.digests]
 
 
-def test_digest_tells_content_not_container():
+def test_digest_depends_on_content_not_container():
     picture = grey(1)[0]
     assert digest_of(picture) == digest_of(np.repeat(picture, 3, axis=2))
     other = picture.copy()
@@ -114,7 +114,7 @@ def test_unusable_pictures_are_listed_and_distort_nothing(tmp_path):
         open_job(make_source(pictures), AUTO, tmp_path, strict=True)
 
 
-def test_a_class_without_usable_pictures_is_no_class():
+def test_a_class_without_usable_pictures_is_not_a_class():
     pictures = grey(4)
     pictures[3] = None
     pack = open_job(make_source(pictures, ["x", "y", "x", "z"]), AUTO, None)

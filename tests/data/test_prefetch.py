@@ -1,4 +1,4 @@
-"""The accelerator is mocked at torch's own border: a queue that notes what it is told."""
+"""Prefetching to a mocked accelerator, whose stream records what it is asked to do."""
 
 import types
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ GPU = torch.device("cuda:0")
 
 
 class Accelerator:
-    """Stands in for torch.cuda; `told` is all that happened, in order."""
+    """A stand-in for torch.cuda; `told` records everything that happened, in order."""
 
     def __init__(self):
         self.told = []
@@ -96,7 +96,7 @@ def test_the_next_is_sent_before_one_is_handed_out_and_waited_for_by_its_own_eve
     assert ("send 2", "side") in accelerator.told
 
 
-def test_what_lies_in_locked_memory_is_not_copied_again(accelerator, monkeypatch):
+def test_what_is_in_locked_memory_is_not_copied_again(accelerator, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
     list(prefetch(batches(accelerator, 2), GPU))
     assert ("pin", "side") not in accelerator.told
@@ -135,5 +135,5 @@ def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(m
 @pytest.mark.parametrize(
     ("name", "expected"), [("cuda", True), ("xpu", True), ("mps", False), ("cpu", False)]
 )
-def test_which_devices_copy_beside_computing(name, expected):
+def test_which_devices_copy_while_computing(name, expected):
     assert can_prefetch(torch.device(name)) is expected

@@ -1,5 +1,7 @@
 """Pictures kept larger than the model's input, so that crops keep their detail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,11 @@ import onsight
 from onsight.config import make_config
 from onsight.data import transforms
 from onsight.data.augment import Augmentation
-from onsight.data.dataset import choose_packed_size, open_dataset
+from onsight.data.dataset import choose_packed_size, choose_size, open_dataset
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization, resize
 from onsight.data.sources.find import find_source
-from onsight.inference.predictor import Predictor
-from onsight.models.file import ModelFile, load_model_file, save_model
+from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 
 PLAIN = Normalization((0.0,) * 3, (1.0,) * 3, (28, 28))
@@ -53,6 +54,18 @@ def test_crops_get_an_eighth_more_each_side_where_the_pictures_have_it(photos):
     assert packed_size(photos, (28, 28), residency="stream") == (28, 28)
 
 
+def test_a_source_is_looked_at_once_for_all_choices_of_a_size(photos):
+    source, read = find_source(str(photos)), []
+    counting = replace(source, read=lambda row: (read.append(row), source.read(row))[1])
+    config = make_config({"crop_area": 0.5})
+    assert choose_size(counting, None, None).value == (64, 64)
+    assert choose_packed_size(counting, (28, 28), config).value == (32, 32)
+    assert read == list(range(60))
+    read.clear()
+    assert open_dataset(counting, config, (28, 28), None, 1).packed_size.value == (32, 32)
+    assert sorted(read) == list(range(60))  # each picture once, to decode it
+
+
 def opened(photos, **fields):
     return open_dataset(find_source(str(photos)), make_config(fields), (28, 28), None, 1)
 
@@ -64,7 +77,7 @@ def test_room_changes_the_pack_and_neither_input_nor_split(photos):
     assert plain.input_shape == roomy.input_shape == (3, 28, 28)
     assert np.array_equal(plain.pack.digests, roomy.pack.digests)
     assert np.array_equal(plain.splits, roomy.splits)
-    assert "input_size" not in plain.format.facts()  # so that its pack's key is as ever
+    assert "input_size" not in plain.format.facts()  # so that its pack's key stays the same
 
 
 def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):
@@ -78,9 +91,9 @@ def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):
 
 def test_resize_is_the_usual_one_with_antialiasing():
     images = torch.randint(0, 256, (3, 37, 32, 3), dtype=torch.uint8)
-    planes = images.permute(0, 3, 1, 2).float()
+    planes = images.permute(0, 3, 1, 2).double()
     expected = reference.resize(planes, [28, 20], antialias=True).permute(0, 2, 3, 1)
-    assert torch.allclose(resize(images, (28, 20)), expected, atol=1e-3)
+    assert torch.allclose(resize(images, (28, 20)).double(), expected, atol=1e-3)  # grey values
 
 
 def test_pictures_of_the_inputs_size_are_not_touched():
@@ -90,20 +103,22 @@ def test_pictures_of_the_inputs_size_are_not_touched():
 
 
 def test_a_warp_to_another_size_samples_the_same_window():
-    ramp = torch.arange(64.0).view(1, 64, 1, 1).expand(1, 64, 64, 1)
-    half, nothing = torch.full((1,), 0.5), torch.zeros(1)
+    ramp = torch.arange(64.0, dtype=torch.float64).view(1, 64, 1, 1).expand(1, 64, 64, 1)
+    half = torch.full((1,), 0.5, dtype=torch.float64)
+    nothing = torch.zeros_like(half)
     numbers = (half, half, half / 2, nothing, nothing, nothing.bool())
     out = transforms.warp(ramp, *numbers, (16, 20))
     assert out.shape == (1, 16, 20, 1)
     # The window spans 24 to 56 of 64 pixels; 16 rows of 2 pixels, centres between two.
-    assert torch.allclose(out[0, :, 3, 0], 24 + 2 * torch.arange(16.0) + 0.5, atol=1e-3)
+    expected = 24 + 2 * torch.arange(16, dtype=torch.float64) + 0.5
+    assert torch.allclose(out[0, :, 3, 0], expected, atol=1e-9)
 
 
 def test_training_pictures_come_out_at_the_inputs_size():
     images = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8)
     labels = torch.arange(4)
     batch = Batch(images, labels, labels, labels)
-    augmentation = Augmentation(flip=True, crop_area=0.4, cutmix=1.0, input_size=(28, 24))
+    augmentation = Augmentation.of(flip=True, crop_area=0.4, cutmix=1.0, input_size=(28, 24))
     numbers = augmentation.draw(1, 2, labels)
     scaling = Normalization(PLAIN.mean, PLAIN.std)
     inputs, targets = augmentation.apply(batch, numbers, scaling, 4)
@@ -113,22 +128,8 @@ def test_training_pictures_come_out_at_the_inputs_size():
 
 def test_a_run_with_room_is_evaluated_and_predicts_to_the_bit(photos, tmp_path):
     run = onsight.train(photos, out=tmp_path / "run", crop_area=0.5, model="lenet", **FAST)
-    assert load_model_file(run.model).picture["input_size"] == [28, 28]
-    assert load_model_file(run.model).picture["height"] == 32
+    preprocessing = load_model_file(run.model).preprocessing
+    assert (preprocessing.input_size, preprocessing.height) == ((28, 28), 32)
     results = onsight.evaluate(run.path, photos, csv=tmp_path / "again.csv")
     assert results["loss"] == run.results["loss"]
     assert (tmp_path / "again.csv").read_text() == (run.path / "predictions.csv").read_text()
-
-
-def test_a_model_file_from_before_there_was_room_still_loads(photos, tmp_path):
-    run = onsight.train(photos, out=tmp_path / "run", model="lenet", **FAST)
-    file = load_model_file(run.model)
-    assert set(file.picture) == {
-        *("height", "width", "channels", "fit", "background", "pixel_limit"),
-        *("mean", "std", "precision"),
-    }
-    save_model(tmp_path / "old.safetensors", ModelFile(**vars(file)))
-    predictor = onsight.load(tmp_path / "old.safetensors")
-    assert isinstance(predictor, Predictor)
-    assert predictor.classifier.normalization.size == (28, 28)
-    assert predictor.predict([next(photos.rglob("*.jpg"))])[0] in ("dark", "light")

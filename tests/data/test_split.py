@@ -59,6 +59,15 @@ def test_given_splits_stay_and_the_missing_one_is_drawn_from_train():
     assert np.array_equal(assign(digests(range(1000)), given, 0.1, 0.1), given)
 
 
+def test_given_validation_pictures_never_become_test_pictures():
+    given = np.array([TRAIN] * 800 + [VALIDATION] * 200, np.int8)
+    splits = assign(digests(range(1000)), given, 0.1, 0.1)
+    assert (splits[800:] == VALIDATION).all()
+    drawn = assign(digests(range(800)), unsplit(800), 0.1, 0.1)
+    assert np.array_equal(splits[:800] == TEST, drawn == TEST)
+    assert set(splits[:800]) == {TRAIN, TEST}
+
+
 def test_twins_across_given_splits_leave_the_dirtier_side():
     given = np.array([TRAIN, TEST, TRAIN, VALIDATION, VALIDATION, TEST, TRAIN], np.int8)
     marked = leaks(digests([1, 1, 2, 2, 3, 3, 4]), given)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from onsight.config import make_config
-from onsight.data.augment import AREA, CROP_X, CROP_Y, RATIO
+from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO
 from onsight.data.crop import Window, crop_picture
 from onsight.data.dataset import open_dataset
 from onsight.data.decode import PictureFormat, decode
@@ -29,7 +29,7 @@ SIZE = (48, 40)
 
 
 def photo(rng, height, width):
-    """A smooth colour picture: windows of it hardly depend on how exactly they are resampled."""
+    """A smooth colour picture, whose windows hardly depend on how they are resampled."""
     rough = rng.integers(0, 256, (5, 6, 3), np.uint8)
     return Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
 

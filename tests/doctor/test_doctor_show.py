@@ -13,8 +13,6 @@ from onsight.doctor import examine
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.line import Line
 from onsight.doctor.show import facts, print_lines, verdict
-from onsight.doctor.units import counted, gib
-from onsight.report.rates import flops_words, rate_words
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 FINE = Line("ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
@@ -172,25 +170,3 @@ def test_a_cpu_only_torch_on_a_gpu_machine_exits_with_1_and_shows_the_command(
 def test_the_page_names_every_check():
     rows = re.findall(r"^\| ([a-z, ]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(examine.CHECKS) <= {topic for row in rows for topic in row.split(", ")}
-
-
-# ------------------------------------------------------------------------ units
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (flops_words(145.2e9), "145 GFLOP/s"),
-        (flops_words(61.53e12), "61.5 TFLOP/s"),
-        (flops_words(2e15), "2.0 PFLOP/s"),
-        (flops_words(5e8), "0.5 GFLOP/s"),
-        (rate_words(890e6), "890 MB/s"),
-        (rate_words(3.35e12), "3.4 TB/s"),
-        (rate_words(12.34e9), "12.3 GB/s"),
-        (gib(3 << 29), "1.5 GiB"),
-        (counted(1, "core"), "1 core"),
-        (counted(1024, "core"), "1,024 cores"),
-    ],
-)
-def test_rates_and_sizes_in_words(words, expected):
-    assert words == expected

@@ -8,8 +8,9 @@ from sklearn import metrics as sklearn
 
 from onsight.data.loader import Batch
 from onsight.evaluation.intervals import wilson
-from onsight.evaluation.metrics import summarise
+from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import evaluate_batches
+from onsight.evaluation.results import CalibrationBin, ClassResult, Metrics, TtaResult
 
 CLASSES = tuple("abcdefg")
 
@@ -69,6 +70,16 @@ def test_calibration_error_equals_a_plain_loop():
             expected += inside.mean() * gap
     assert results["expected_calibration_error"] == pytest.approx(expected, abs=1e-9)
     assert sum(b["images"] for b in results["calibration"]) == 2000
+
+
+@pytest.mark.parametrize("classes", [5, 7])
+def test_results_have_the_keys_that_their_types_promise(classes):
+    results = summarised(50, 8, classes)[0]
+    assert Metrics.__required_keys__ <= results.keys() <= Metrics.__annotations__.keys()
+    assert {*results["classes"][0]} == ClassResult.__required_keys__
+    assert {*results["calibration"][0]} == CalibrationBin.__required_keys__
+    per_image = evaluate_batches(*make_batches(50, 8, classes)[:2])
+    assert tta_results(per_image, "flip").keys() == TtaResult.__annotations__.keys()
 
 
 def test_five_classes_have_no_top5():

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from onsight.explain.phase_table import phase_table, reached
 from onsight.hardware.ceilings import Ceilings
-from onsight.report.rates import rate_words
+from onsight.words import rate_words
 
 
 def test_the_largest_phase_comes_first_with_its_share_and_its_time_a_step():

@@ -20,7 +20,6 @@ from onsight.errors import PlacementError, UserError
 from onsight.hardware import devices
 from onsight.hardware.placement import problems
 from onsight.hardware.placement.placement import placement
-from onsight.hardware.placement.problems import listed
 from onsight.hardware.placement.table import Found, Row
 
 META = torch.device("meta")
@@ -155,13 +154,6 @@ def test_a_placement_needs_something_to_look_at():
     with pytest.raises(TypeError, match=r"optimizer is a dict_values|optimizer is a str"):
         placement(optimizer="sgd")
     assert issubclass(PlacementError, UserError)
-
-
-def test_a_long_list_of_names_is_shortened():
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b"]) == "a and b"
-    assert listed(list("abcd")) == "a, b, c and d"
-    assert listed(list("abcdefg")) == "a, b, c and 4 more"
 
 
 # ---- losses ----------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Oracle: the run's own predictions.csv."""
 
 import csv
+import html
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,8 @@ FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter(
 
 
 @pytest.fixture
-def run(bars, tmp_path):
-    return onsight.train(bars, out=tmp_path / "run", **FAST)
+def run(trained):
+    return trained
 
 
 def rows_of(run):
@@ -70,23 +72,25 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
     count = len(rows_of(other))
     assert other.results["views_accuracy"] == right / count != run.results["accuracy"]
     assert (other.results["views"], other.results["views_images"]) == ("flip", count)
-    evaluated = onsight.evaluate(run.path, bars, views="flip")
+    evaluated = onsight.evaluate(run.path, bars, tta="flip")
     assert {name: evaluated[name] for name in names} == {
         name: other.results[name] for name in names
     }
     assert evaluated["loss"] == run.results["loss"]
     with pytest.raises(ConfigError, match="no views 'five'"):
-        onsight.evaluate(run.path, bars, views="five")
+        onsight.evaluate(run.path, bars, tta="five")
 
 
 def test_a_picture_gives_the_same_alone_and_among_others(run, bars):
     predictor = onsight.load(run.path)
     paths = sorted(bars.rglob("*.png"))[:40]
-    before = {name: t.clone() for name, t in predictor.classifier.net.state_dict().items()}
+    net = predictor.classifier.net.double()  # in float32 other batches may be rounded otherwise
+    net.register_forward_pre_hook(lambda net, inputs: inputs[0].double())
+    before = {name: t.clone() for name, t in net.state_dict().items()}
     together = predictor.predict_proba(paths)
     alone = np.concatenate([predictor.predict_proba([path]) for path in paths])
     assert np.allclose(together, alone, atol=1e-5)
-    for name, tensor in predictor.classifier.net.state_dict().items():
+    for name, tensor in net.state_dict().items():
         assert torch.equal(tensor, before[name])
 
 
@@ -94,8 +98,47 @@ def test_paths_bytes_and_pixels_are_the_same_to_it(run, bars):
     predictor = onsight.load(run.model)
     path = next(bars.rglob("*.png"))
     pixels = np.asarray(Image.open(path))[:, :, None]
-    rows = predictor.predict_proba([path, str(path), path.read_bytes(), pixels])
+    forms = [path, str(path), path.read_bytes(), Image.open(path), pixels, pixels[:, :, 0]]
+    rows = predictor.predict_proba(forms)
     assert (rows == rows[0]).all()
+
+
+def test_one_picture_gives_one_answer_and_several_a_list(run, bars):
+    predictor = onsight.load(run.model)
+    paths = sorted(bars.rglob("*.png"))[:3]
+    labels, rows = predictor.predict(paths), predictor.predict_proba(paths)
+    assert predictor.predict(np.array([str(path) for path in paths])) == labels
+    pixels = np.stack([np.asarray(Image.open(path))[:, :, None] for path in paths])
+    assert (predictor.predict_proba(pixels) == rows).all()
+    for one in (
+        paths[0],
+        paths[0].read_bytes(),
+        Image.open(paths[0]),
+        pixels[0],
+        pixels[0, :, :, 0],
+    ):
+        assert predictor.predict(one) == labels[0]
+        assert predictor.predict_proba(one).shape == (2,)
+        assert predictor.predict([one]) == labels[:1]
+    assert predictor.predict([]) == []
+    assert predictor.predict_proba([]).shape == (0, 2)
+    image = Image.open(paths[0])
+    assert predictor.predict([image] * 50) == labels[:1] * 50  # threads share the one image
+
+
+def test_runs_and_predictors_show_themselves(run, bars):
+    hostile = '<script>"&</script>'
+    claim = f"{100 * run.accuracy:.2f}%"
+    shown = replace(run, path=Path(hostile)), onsight.load(run.path)
+    shown[1].classes = (hostile, "b")
+    for one in shown:
+        assert claim in repr(one)
+        assert len(repr(one)) < 300
+        page = one._repr_html_()
+        assert claim in page
+        assert "<script>" not in page
+        assert html.escape(hostile) in page
+        assert "://" not in page
 
 
 def test_every_input_has_its_row_and_a_broken_one_its_reason(run, bars, tmp_path, capsysbinary):
@@ -168,16 +211,11 @@ def test_evaluation_reproduces_a_given_split_with_copies(bars, tmp_path):
 
 def test_pixels_of_another_kind_are_refused(run):
     predictor = onsight.load(run.path)
-    for pixels in (
-        np.zeros((12, 12, 1), np.float32),
-        np.zeros((12, 12, 1), np.uint16),
-        np.zeros((12, 12), np.uint8),
-        np.zeros((12, 12, 4), np.uint8),
-    ):
-        with pytest.raises(PictureError, match="pixels must be uint8"):
+    for pixels in (np.zeros((12, 12, 1), np.float32), np.zeros((12, 12, 2), np.uint8)):
+        with pytest.raises(PictureError, match=r"\(in memory\): an array of .* is not a picture"):
             predictor.predict([pixels])
-    with pytest.raises(DataError, match="one picture was given"):
-        predictor.predict("a.png")
+    (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 1))
+    assert prediction.problem.startswith("a Tensor is not a picture: give a path")
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):

@@ -82,7 +82,7 @@ def test_a_size_the_net_cannot_take_names_the_one_it_wants():
         make_model("test_vit", (3, 28, 28), 3)
 
 
-def test_what_fails_inside_timm_is_told(monkeypatch):
+def test_what_fails_inside_timm_is_reported(monkeypatch):
     def fails(*_: object, **__: object) -> nn.Module:
         raise AssertionError("no such window")
 

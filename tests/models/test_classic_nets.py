@@ -48,22 +48,22 @@ NETS = [(LeNet, lenet_by_hand), (Conv3, conv3_by_hand), (Quick, quick_by_hand)]
 @pytest.mark.parametrize("shape", [(3, 50, 50), (1, 41, 64)])
 def test_forward_is_the_one_written_by_hand(kind, by_hand, shape):
     torch.manual_seed(0)
-    net = kind(shape, K)
-    images = torch.randn(4, *shape)
+    net = kind(shape, K).double()
+    images = torch.randn(4, *shape, dtype=torch.float64)
     for given in (images, images.to(memory_format=torch.channels_last)):
         logits = net(given)
         assert logits.shape == (4, K)
-        torch.testing.assert_close(logits, by_hand(images, net), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits, by_hand(images, net), atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 5), (3, 7, 2)])
-def test_linear_is_one_matrix_on_all_numbers(shape):
+def test_linear_is_one_matrix_on_all_values(shape):
     torch.manual_seed(0)
-    net = Linear(shape, K)
+    net = Linear(shape, K).double()
     weight, bias = parameters_of(net)
-    images = torch.randn(4, *shape)
+    images = torch.randn(4, *shape, dtype=torch.float64)
     expected = torch.stack([weight @ image.reshape(-1) + bias for image in images])
-    torch.testing.assert_close(net(images), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(net(images), expected, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

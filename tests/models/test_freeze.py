@@ -97,7 +97,7 @@ def test_a_deep_copy_is_held_too():
         nn.Sequential(nn.BatchNorm2d(1), nn.Flatten()),
     ],
 )
-def test_a_net_that_trains_whole_keeps_its_norms_training(net):
+def test_a_net_that_is_not_frozen_keeps_its_norms_training(net):
     net.train()
     hold_frozen_norms(net)
     assert frozen_norms(net) == []
@@ -114,5 +114,5 @@ def test_distilled_nets_have_two_heads():
 
 
 def test_no_head_is_an_error():
-    with pytest.raises(ModelError, match="Sequential has no last linear layer"):
+    with pytest.raises(ModelError, match="Sequential has no final linear layer"):
         freeze_backbone(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten()))

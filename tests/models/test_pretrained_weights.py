@@ -27,7 +27,7 @@ def test_every_tensor_is_copied_under_its_counterparts_name(package_tensors):
     assert len(own) == len(package_tensors)
     for (name, tensor), (source, stored) in zip(own.items(), package_tensors.items(), strict=True):
         assert torch.equal(tensor, stored), (name, source)
-        # The order is right where both names speak of the same kind of tensor.
+        # The order is right if both names refer to the same kind of tensor.
         assert name.rpartition(".")[2] == source.rpartition(".")[2]
         assert ("bn" in name) == ("bn" in source)
         assert ("conv_dw" in name) == ("depthwise" in source)
@@ -45,11 +45,12 @@ def test_other_classes_keep_a_head_of_their_own(package_tensors):
 
 
 def test_grey_pictures_see_the_same_net_as_three_equal_channels():
-    colour = make_model(NAME, (3, 64, 64), 1000, pretrained=True).eval()
-    grey = make_model(NAME, (1, 64, 64), 1000, pretrained=True).eval()
-    images = torch.rand(2, 1, 64, 64) * 2 - 1
+    colour = make_model(NAME, (3, 64, 64), 1000, pretrained=True).eval().double()
+    grey = make_model(NAME, (1, 64, 64), 1000, pretrained=True).eval().double()
+    images = torch.rand(2, 1, 64, 64, dtype=torch.float64) * 2 - 1
     with torch.no_grad():
         expected = colour(images.expand(-1, 3, -1, -1))
+        # Only the sums of the first weights are rounded to float32.
         torch.testing.assert_close(grey(images), expected, atol=1e-4, rtol=1e-4)
     with pytest.raises(ModelError, match="1 or 3 channels, not 2"):
         make_model(NAME, (2, 64, 64), 1000, pretrained=True)
@@ -69,14 +70,14 @@ def test_a_package_that_does_not_fit_is_refused(monkeypatch, package_tensors):
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path):
-    """The Hub's client says at once that it is offline, and its cache is an empty folder."""
+    """The Hub's client reports at once that it is offline, and its cache is an empty folder."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", ["resnet10t", NAME])
-def test_no_network_is_said_with_the_offline_choice(no_network, monkeypatch, name):
+def test_no_network_is_reported_with_the_offline_choice(no_network, monkeypatch, name):
     monkeypatch.setattr(pretrained, "_PACKAGE", "a_package_that_is_not_there")
     with pytest.raises(ModelError, match=rf"'{name}' .*does not answer.*{NAME} --pretrained"):
         make_model(name, (3, 64, 64), 6, pretrained=True)

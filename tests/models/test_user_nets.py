@@ -129,14 +129,14 @@ def test_the_folder_is_importable_during_the_import_only(folder):
         ("mynets:fails", "calling 'mynets:fails' .*RuntimeError: no weights on the shelf"),
         ("mynets:number", "is a int, not an nn.Module"),
         ("mynets:needs_depth", "needs depth, which Onsight does not know.*num_classes"),
-        ("mynets:gives_nothing", "gives a NoneType, a torch.nn.Module is needed"),
-        ("mynets:seven", "gives 7 numbers a picture, the data has 4 classes"),
-        ("mynets:maps", r"shape \(2, 4, 10, 8\), \(2, 4\) is needed"),
-        ("mynets:Pair", "gives a tuple"),
+        ("mynets:gives_nothing", "returns a NoneType, not a torch.nn.Module"),
+        ("mynets:seven", "returns 7 numbers per picture, but the data has 4 classes"),
+        ("mynets:maps", r"shape \(2, 4, 10, 8\); it must be \(2, 4\)"),
+        ("mynets:Pair", "returns a tuple"),
         ("mynets:WrongChannels", "cannot take pictures of 12x10 with 1 channel"),
     ],
 )
-def test_what_is_wrong_is_said(folder, spec, message):
+def test_what_is_wrong_is_explained(folder, spec, message):
     with pytest.raises(ModelError, match=message):
         make_user_model(spec, SHAPE, K)
 

@@ -10,8 +10,8 @@ from onsight.report.recipes import print_recipe
 ABOUT = {
     "data": "[bold]cifar10[/]",
     "reproduces": "a net " * 40 + "end-of-it",
-    "there": "7 s",
-    "here": "5 s",
+    "published": "7 s",
+    "measured": "5 s",
     "stand_in": "any pictures: onsight train --recipe first-try --data demo",
 }
 
@@ -27,7 +27,7 @@ def test_in_a_pipe_every_fact_is_whole_on_its_line() -> None:
     facts = dict(line.strip().split(None, 1) for line in lines[1:-1] if "also on" not in line)
     assert lines[0] == "first-try"
     assert facts.pop("command") == "onsight train --recipe first-try"
-    assert facts == {key: ABOUT[key] for key in ("data", "reproduces", "there", "here")}
+    assert facts == {key: ABOUT[key] for key in ("data", "reproduces", "published", "measured")}
     assert f"  also on     {ABOUT['stand_in']}" in lines
     assert lines[-1] == ""
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 from onsight.errors import OutputError
 from onsight.report.html import write_report
-from onsight.report.origin import choices
-from onsight.report.words import percent
+from onsight.report.origin import PlanRow, choices
+from onsight.words import percent
 
 HOSTILE = "<script>alert(1)</script>"
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
@@ -301,9 +301,9 @@ def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Pat
     asked = {"views": "flip", "views_images": 4321, "views_accuracy": 0.9513}
     asked |= {"views_accuracy_low": 0.9447, "views_accuracy_high": 0.9571}
     text = said(read(make_run(tmp_path / "asked", **asked))[1])
-    beside = "95.1% (94.5% to 95.7%, n = 4,321)with the mean over views of each picture (flip)"
+    beside = "95.1% (94.5% to 95.7%, n = 4,321)averaged over several views of each picture (flip)"
     assert beside in text
-    assert "over views" not in said(read(make_run(tmp_path / "plain"))[1])
+    assert "several views" not in said(read(make_run(tmp_path / "plain"))[1])
 
 
 def test_hostile_names_are_text_only(tmp_path: Path) -> None:
@@ -344,10 +344,10 @@ def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_no_held_out_picture_claims_nothing(tmp_path: Path) -> None:
     text = said(read(make_run(tmp_path, images=0))[1])
-    assert "No held-out picture exists" in text
+    assert "There are no held-out pictures, so nobody knows" in text
     assert "accuracy unknown, n = 0" in text
-    assert "No held-out picture, so no mistake is known." in text
-    assert "expect between" not in text
+    assert "There are no held-out pictures, so no mistakes are known." in text
+    assert "expect an accuracy" not in text
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_run_without_results_is_called_unfinished(tmp_path: Path) -> None:
 
 
 def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="is no run folder"):
+    with pytest.raises(OutputError, match="is not a run folder"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -403,7 +403,7 @@ def test_pairs_come_from_predictions_when_there_is_no_matrix(tmp_path: Path) -> 
     names = [f"class {index}" for index in range(1001)]
     run = make_run(tmp_path, names, images=1, confusion=None)
     text = said(read(run)[1])
-    assert "All 1 kinds of confusion; 1 mistakes" in text
+    assert "1 kind of confusion; 1 mistake in 1,001 pictures." in text
     assert "With 1,001 classes no matrix is kept" in text
 
 
@@ -418,7 +418,7 @@ def test_every_picture_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: 
     items = json.loads((run / "gallery" / "gallery.json").read_text())[kind]
     text = said(read(run)[1])
     for item in items:
-        assert f"{item['label']} said {item['predicted']} 98.7%" in text
+        assert f"{item['label']} predicted {item['predicted']} 98.7%" in text
 
 
 def test_command_repeats_the_run(tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_each_rank_says_where_everything_was_and_what_to_mend(tmp_path: Path) ->
     page, parsed = read(run)
     text = said(parsed)
     assert "Rank 0: everything is on cuda:0" in text
-    assert f"Rank 1: {slip['what']}. Write: self.x = {HOSTILE}" in text
+    assert f"Rank 1: {slip['what']}. Fix: self.x = {HOSTILE}" in text
     assert text.count(slip["what"]) == 1
     assert "Every kind of tensor of rank 1" in text
     assert HOSTILE not in page
@@ -466,13 +466,9 @@ def test_measured_ways_are_rows_of_their_own():
         "measured": {"value": ways, "reason": "measured in 1.2 s"},
     }
     assert choices(plan) == [
-        {"name": "threads", "value": 2, "reason": "as asked"},
-        {"name": "measured", "value": "precision bf16, threads 2", "reason": "4,326.8 images/s"},
-        {
-            "name": "measured",
-            "value": "precision fp16, threads 2, compiled",
-            "reason": "refused: the loss differs",
-        },
+        PlanRow("threads", 2, "as asked"),
+        PlanRow("measured", "precision bf16, threads 2", "4,326.8 images/s"),
+        PlanRow("measured", "precision fp16, threads 2, compiled", "refused: the loss differs"),
     ]
     unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
-    assert choices(unmeasured) == [{"name": "measured", "value": [], "reason": "so short a run"}]
+    assert choices(unmeasured) == [PlanRow("measured", [], "so short a run")]

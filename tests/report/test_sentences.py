@@ -17,9 +17,9 @@ def recalls(n: int, **right: int) -> list[dict[str, Any]]:
 
 def test_worst_class_is_judged_against_noise() -> None:
     sentences = " ".join(noise_sentences(recalls(1000, a=700, b=950), 0.825, 2000))
-    assert "The worst is 'a': 70.0% of its 1,000 pictures" in sentences
+    assert "The worst class is 'a': 70.0% of its 1,000 pictures" in sentences
     assert "more than noise" in sentences
-    assert "1 of 2 classes lies wholly below" in sentences
+    assert "below the overall accuracy (marked ▼): 1 of 2." in sentences
     sentences = " ".join(noise_sentences(recalls(10, a=7, b=9), 0.8, 20))
     assert "it may be noise. No class is clearly worse" in sentences
 
@@ -28,18 +28,21 @@ def test_headline_is_compared_with_the_commonest_class() -> None:
     classes = [{"name": "a", "images": 90}, {"name": "b", "images": 10}]
     results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
     sentences = " ".join(meaning(results, classes))
-    assert "Of 100 validation pictures that it never learned from, it named 91 right." in sentences
+    assert (
+        "Of 100 validation pictures that it was not trained on, it classified 91 correctly."
+        in sentences
+    )
     assert "not been shown to beat always answering 'a'" in sentences
-    assert "chose which epoch was kept" in sentences
+    assert "used to choose which epoch to keep" in sentences
     results |= {"split": "test", **metric("accuracy", 99, 100)}
     sentences = " ".join(meaning(results, classes))
     assert "would be right for 90.0% of these 100" in sentences
-    assert "flattering" not in sentences
+    assert "optimistic" not in sentences
 
 
 def test_trust_is_withheld_only_beyond_noise() -> None:
     results = {"accuracy_low": 0.88, "accuracy_high": 0.92}
-    assert trust(0.91, 0.90, results) == "Within noise, it is as sure as it is right."
-    assert trust(0.95, 0.90, results) == "It is surer than it is right."
-    assert trust(0.85, 0.90, results) == "It is right more than it is sure."
+    assert trust(0.91, 0.90, results) == "Within noise, its confidence matches its accuracy."
+    assert trust(0.95, 0.90, results) == "It is overconfident."
+    assert trust(0.85, 0.90, results) == "It is underconfident."
     assert trust(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""

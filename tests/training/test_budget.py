@@ -4,15 +4,16 @@ import json
 import tomllib
 
 import pytest
-from materials import make_prepared
+from prepared import make_prepared
 
 from onsight.config import make_config
 from onsight.data.index import TEST
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
-from onsight.training import session
-from onsight.training.budget.budget import Budget, read_budget
-from onsight.training.budget.fit_budget import Pace, fit_epochs
+from onsight.training import run_session
+from onsight.training.autotune.fit_epochs import fit_epochs
+from onsight.training.budget import Budget, read_budget
+from onsight.training.pictures.fit_size import Pace
 from onsight.training.run import train
 
 
@@ -89,7 +90,7 @@ def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
         clock.now += 0.01
         return clock.now
 
-    monkeypatch.setattr(session, "Budget", lambda seconds, spent: Budget(seconds, ticking))
+    monkeypatch.setattr(run_session, "Budget", lambda seconds, spent: Budget(seconds, ticking))
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import Normalization
 from onsight.models import classifier as classifier_module
 from onsight.models.classifier import Classifier
-from onsight.training.build import make_net, make_step, place_pictures
+from onsight.training.build import make_net, make_step
+from onsight.training.pictures.residency import place_pictures
+from onsight.training.ranks.world import World
 
 GIVEN = torch.device("meta")
 
@@ -35,12 +36,11 @@ def test_model_loss_and_data_go_to_the_device_that_is_given(dataset):
         {"model": "lenet", "class_weights": "balanced", "learning_rate": 0.1, "ema": 0.9}
     )
     net = make_net(config, dataset, GIVEN)
-    step = make_step(config, net, dataset, "fp32", GIVEN)
+    step = make_step(config.model_copy(update={"precision": "fp32"}), net, dataset, GIVEN, World())
     tensors = [*net.state_dict().values(), *step.loss.state_dict().values(), *step.loss.buffers()]
     assert len(tensors) > len(net.state_dict())
     assert {tensor.device for tensor in tensors} == {GIVEN}
-    plan = {"device": Choice(GIVEN, ""), "pictures": Choice("device", "")}
-    pictures = place_pictures(dataset, plan)
+    pictures = place_pictures(dataset.pictures, "device", GIVEN)
     assert {t.device for t in (pictures.pixels, pictures.rows, pictures.labels)} == {GIVEN}
 
 

@@ -9,9 +9,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from onsight.training.step.losses import balanced_weights, make_loss
 
 GENERATOR = torch.Generator().manual_seed(0)
-LOGITS = torch.randn(11, 4, generator=GENERATOR)
+LOGITS = torch.randn(11, 4, generator=GENERATOR, dtype=torch.float64)
 LABELS = torch.randint(0, 4, (11,), generator=GENERATOR)
-WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1])
+WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1], dtype=torch.float64)
+ONE_HOT = torch.eye(4, dtype=torch.float64)
 
 
 def test_cross_entropy_is_torchs():
@@ -21,23 +22,24 @@ def test_cross_entropy_is_torchs():
 
 def test_mse_is_the_tutorials():
     loss = make_loss("mse", 0.0, None)(LOGITS, LABELS)
-    expected = torch.nn.MSELoss()(LOGITS.softmax(1), torch.eye(4)[LABELS])
-    assert loss == pytest.approx(expected.item(), abs=1e-7)
+    expected = torch.nn.MSELoss()(LOGITS.softmax(1), ONE_HOT[LABELS])
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_weighted_mse_is_the_weighted_mean():
     loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, LABELS)
-    errors = (LOGITS.double().softmax(1) - torch.eye(4).double()[LABELS]).square().mean(1)
-    weights = WEIGHTS.double()[LABELS]
-    assert loss.item() == pytest.approx(((errors * weights).sum() / weights.sum()).item())
+    errors = (LOGITS.softmax(1) - ONE_HOT[LABELS]).square().mean(1)
+    weights = WEIGHTS[LABELS]
+    expected = (errors * weights).sum() / weights.sum()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_weighted_mse_of_shares_weighs_each_class_by_its_share():
-    shares = torch.eye(4)[LABELS] * 0.75 + torch.eye(4)[(LABELS + 1) % 4] * 0.25
+    shares = ONE_HOT[LABELS] * 0.75 + ONE_HOT[(LABELS + 1) % 4] * 0.25
     loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, shares)
-    errors = (LOGITS.double().softmax(1) - shares.double()).square().mean(1)
-    weights = 0.75 * WEIGHTS.double()[LABELS] + 0.25 * WEIGHTS.double()[(LABELS + 1) % 4]
-    assert loss.item() == pytest.approx((errors * weights).mean().item())
+    errors = (LOGITS.softmax(1) - shares).square().mean(1)
+    weights = 0.75 * WEIGHTS[LABELS] + 0.25 * WEIGHTS[(LABELS + 1) % 4]
+    assert loss.item() == pytest.approx((errors * weights).mean().item(), rel=1e-12)
 
 
 def test_balanced_weights_are_scikit_learns():

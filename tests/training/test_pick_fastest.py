@@ -4,7 +4,7 @@ from itertools import cycle, repeat
 
 import pytest
 
-from onsight.training import pick_fastest as race_module
+from onsight.training.autotune import pick_fastest as race_module
 from onsight.training.autotune.pick_fastest import Candidate, choose, pick_fastest
 
 
@@ -23,21 +23,21 @@ def test_the_fastest_wins_when_it_is_clearly_faster():
     assert (
         pick_fastest(
             [candidate("plain", 1.0), candidate("fast", 0.9), candidate("slow", 2.0)], 60
-        ).name
+        ).options
         == "fast"
     )
 
 
 def test_a_negligible_lead_goes_to_the_simpler_one():
-    assert pick_fastest([candidate("plain", 1.0), candidate("fast", 0.98)], 60).name == "plain"
+    assert pick_fastest([candidate("plain", 1.0), candidate("fast", 0.98)], 60).options == "plain"
 
 
 def test_a_lead_that_comes_and_goes_is_noise():
     steady, wild = candidate("plain", 1.0), candidate("wild", [0.7, 1.5, 0.94, 1.4, 0.9, 1.3, 0.95])
-    assert pick_fastest([steady, wild], 60).name == "plain"
+    assert pick_fastest([steady, wild], 60).options == "plain"
     noisy_but_better = [0.7, 0.9, 0.8, 0.85, 1.2, 0.75, 0.8, 0.9, 0.85]
     assert (
-        pick_fastest([candidate("plain", 1.0), candidate("better", noisy_but_better)], 60).name
+        pick_fastest([candidate("plain", 1.0), candidate("better", noisy_but_better)], 60).options
         == "better"
     )
 
@@ -61,12 +61,12 @@ def test_when_time_is_over_only_the_timed_take_part(monkeypatch):
     monkeypatch.setattr(race_module.time, "perf_counter", lambda: next(now))
     visits = []
     winner = pick_fastest([candidate("plain", 1.0, visits), candidate("fast", 0.5, visits)], 0.4)
-    assert (winner.name, visits) == ("plain", ["plain"])
+    assert (winner.options, visits) == ("plain", ["plain"])
 
 
 def test_a_refused_racer_never_wins():
     assert (
-        pick_fastest([candidate("plain", 1.0), candidate("refused", float("inf"))], 60).name
+        pick_fastest([candidate("plain", 1.0), candidate("refused", float("inf"))], 60).options
         == "plain"
     )
 
@@ -77,4 +77,4 @@ def test_few_rounds_are_judged_by_their_median(rounds):
         Candidate("plain", lambda: 0, [1.0] * rounds),
         Candidate("fast", lambda: 0, [0.8] * rounds),
     )
-    assert choose([slow, fast]).name == "fast"
+    assert choose([slow, fast]).options == "fast"

@@ -15,7 +15,9 @@ from torch import nn
 import onsight
 from onsight.errors import Interrupted, PlacementError
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training import build, placed, session, world
+from onsight.training import build
+from onsight.training.ranks import world
+from onsight.training.run_folder import placement_check
 from onsight.training.run_folder.placement_check import PlacementCheck
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,13 +44,13 @@ def reporter():
 def looked(monkeypatch):
     """What the run looked at, a dict each time."""
     calls = []
-    real = placed.placement
+    real = placement_check.placement
 
     def look(**parts):
         calls.append(parts)
         return real(**parts)
 
-    monkeypatch.setattr(placed, "placement", look)
+    monkeypatch.setattr(placement_check, "placement", look)
     return calls
 
 
@@ -180,7 +182,7 @@ def test_a_first_pass_of_a_replica_that_fails_for_it_names_it(bars, tmp_path, mo
     def fail(*words):
         raise RuntimeError("Expected all tensors to be on the same device")
 
-    monkeypatch.setattr(session, "make_step", fail)
+    monkeypatch.setattr(build, "make_step", fail)
     fields = FAST | {"model": Masked(uses=False)}
     with pytest.raises(PlacementError, match="mask is on meta"):
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
@@ -230,13 +232,17 @@ def test_what_is_wrong_at_one_rank_is_raised_at_every_rank(tmp_path):
     for rank in range(2):
         shared = SimpleNamespace(
             rank=rank,
-            is_first=rank == 0,
-            excused=world.World().excused,
-            told=lambda what, line: [json.dumps(entry) for entry in entries],
+            is_main=rank == 0,
+            watchdog_paused=world.World().watchdog_paused,
+            gather=lambda what, line: [json.dumps(entry) for entry in entries],
         )
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         step = SimpleNamespace(model=net, loss=None, optimizer=optimizer, world=shared)
-        proof = PlacementCheck(step, None, SimpleNamespace(path=tmp_path), SilentReporter())
+        ready = torch.ones(1, 2), torch.zeros(1)
+        update = SimpleNamespace(
+            step=step, average=None, augmented=lambda *_, ready=ready: ready, make=lambda *_: []
+        )
+        check = PlacementCheck(update, SimpleNamespace(path=tmp_path), SilentReporter())
         with pytest.raises(PlacementError, match=r"^rank 1: b is on cpu, but\. Write: model = "):
-            proof.give(torch.ones(1, 2), torch.zeros(1))
+            check.first_update(SimpleNamespace(global_labels=None), 0, 0)
     assert told_by(tmp_path) == entries

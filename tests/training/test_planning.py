@@ -6,16 +6,16 @@ import types
 
 import pytest
 import torch
-from materials import make_prepared
+from prepared import make_prepared
 
 from onsight.config import make_config
 from onsight.errors import NonFiniteLoss
-from onsight.models import classic
+from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import planning, probe
-from onsight.training.autotune.compute_options import COMPUTE_FIELDS, default_options, open_stages
-from onsight.training.autotune.planning import apply_compute, choose_compute
+from onsight.training.autotune import planning, probe
+from onsight.training.autotune.compute_options import default_options, open_stages
+from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.workload import expected_seconds, forward_flops
 from onsight.training.run import train
 
@@ -29,9 +29,9 @@ def timed(monkeypatch):
     counts = {}
 
     def plant(seconds):
-        def visits(self, name, options):
+        def visits(self, options):
             def visit():
-                counts[name] = counts.get(name, 0) + 1
+                counts[options] = counts.get(options, 0) + 1
                 return seconds(options)
 
             return visit
@@ -42,9 +42,10 @@ def timed(monkeypatch):
     return plant
 
 
-def choose(bars, folder, **fields):
-    config, prepared = make_prepared(bars, **(FIELDS | fields))
-    return config, choose_compute(config, prepared, 100.0, folder, SilentReporter())
+def choose(bars, folder, seconds=100.0, **fields):
+    kept = {"cache_folder": str(folder or "none")}
+    config, data = make_prepared(bars, **(FIELDS | kept | fields))
+    return config, choose_compute(config, data, SilentReporter(), seconds)
 
 
 def two_cores(monkeypatch):
@@ -62,11 +63,11 @@ def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monke
     layout = {"contiguous": 2.0, "auto": 1.0}
     timed(
         lambda options: (
-            cost[options["precision"]] * layout[options["memory_format"]] * options["threads"] / 100
+            cost[options.precision] * layout[options.memory_format] * options.threads / 100
         )
     )
     config, plan = choose(bars, tmp_path)
-    chosen = {name: plan[name].value for name in COMPUTE_FIELDS}
+    chosen = {name: choice.value for name, choice in plan.choices().items()}
     assert chosen == {
         "precision": "bf16",
         "threads": 1,
@@ -74,21 +75,21 @@ def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monke
         "compile": "off",
         "accumulate": 1,
     }
-    assert plan["threads"].reason == (
+    assert plan.threads.reason == (
         "2.00 times as fast: 3,200 against 1,600 images/s with bf16, 2 threads"
     )
-    assert plan["precision"].reason.endswith("1,600 images/s with fp32, 1 thread")
-    assert plan["memory_format"].reason.startswith("2.00 times as fast")
-    settled = apply_compute(config, plan)
+    assert plan.precision.reason.endswith("1,600 images/s with fp32, 1 thread")
+    assert plan.memory_format.reason.startswith("2.00 times as fast")
+    settled = plan.apply(config)
     assert (settled.precision, settled.threads, settled.plan) == ("bf16", 1, "default")
-    assert [row["images_per_second"] for row in plan["measured"].value][:1] == [800.0]
+    assert [row["images_per_second"] for row in plan.measured.value][:1] == [800.0]
 
 
 def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     bars, tmp_path, timed, monkeypatch
 ):
     two_cores(monkeypatch)
-    counts = timed(lambda options: 0.01 / options["threads"])
+    counts = timed(lambda options: 0.01 / options.threads)
     first = choose(bars, tmp_path)[1]
     assert sum(counts.values()) > 0
 
@@ -99,13 +100,16 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
 
     again, number = times_measured()
     assert number == 0
-    assert {n: again[n] for n in COMPUTE_FIELDS} == {n: first[n] for n in COMPUTE_FIELDS}
+    assert again.choices() == first.choices()
     assert times_measured(plan="fresh")[1] > 0
     assert times_measured(budget="5m")[1] > 0
     assert times_measured()[1] == 0
     assert times_measured(batch_size=8)[1] > 0
     assert times_measured(image_size="40")[1] > 0
     assert times_measured(seed=5)[1] == 0
+    assert times_measured(clip_norm=1.0)[1] > 0
+    assert times_measured(seconds=7200.0)[1] > 0  # long enough to try compiling
+    assert times_measured(seconds=200.0)[1] == 0
     with monkeypatch.context() as changed:
         newer = types.SimpleNamespace(__version__="99.0")
         changed.setattr("onsight.training.autotune.plan_cache.torch", newer)
@@ -124,8 +128,9 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, ti
     timed(lambda options: 0.01)
     blocked = tmp_path / "file"
     blocked.touch()
-    config, prepared = make_prepared(bars, **FIELDS)
-    choose_compute(config, prepared, 100.0, blocked, Reporter())
+    config, data = make_prepared(bars, **FIELDS)
+    settled = config.model_copy(update={"cache_folder": str(blocked)})
+    choose_compute(settled, data, Reporter(), 100.0)
     assert "the plan is not kept for the next run" in capsys.readouterr().err
 
 
@@ -134,13 +139,13 @@ def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
     counts = timed(lambda options: 0.01)
     plan = choose(bars, tmp_path, plan="default")[1]
     assert counts == {}
-    assert plan["measured"].reason == "not measured: as asked"
+    assert plan.measured.reason == "not measured: as asked"
     asked = {"precision": "fp32", "threads": 2, "memory_format": "channels_last"}
     plan = choose(bars, tmp_path, **asked)[1]
     assert counts == {}
-    assert {plan[name].reason for name in asked} == {"as asked"}
+    assert {plan.choices()[name].reason for name in asked} == {"as asked"}
     plan = choose(bars, tmp_path, precision="bf16")[1]
-    assert {row["precision"] for row in plan["measured"].value} == {"bf16"}
+    assert {row["precision"] for row in plan.measured.value} == {"bf16"}
 
 
 def test_a_short_run_is_not_measured(bars, tmp_path):
@@ -168,9 +173,9 @@ def test_a_way_with_another_loss_is_refused(bars, tmp_path, monkeypatch):
 
     monkeypatch.setattr(probe, "Trial", Off)
     _, plan = choose(bars, None, threads=1)
-    assert plan["precision"].value == "fp32"
-    assert "bf16, 1 thread was refused: its loss is" in plan["precision"].reason
-    assert [row["refused"] for row in plan["measured"].value if "refused" in row]
+    assert plan.precision.value == "fp32"
+    assert "bf16, 1 thread was refused: its loss is" in plan.precision.reason
+    assert [row["refused"] for row in plan.measured.value if "refused" in row]
 
 
 def test_a_way_that_fails_is_refused_but_not_the_plain_one(bars, monkeypatch):
@@ -187,7 +192,7 @@ def test_a_way_that_fails_is_refused_but_not_the_plain_one(bars, monkeypatch):
 
     monkeypatch.setattr(probe, "Trial", failing({"bf16"}))
     _, plan = choose(bars, None, threads=1)
-    assert "not implemented" in plan["precision"].reason
+    assert "not implemented" in plan.precision.reason
     monkeypatch.setattr(probe, "Trial", failing({"fp32", "bf16"}))
     with pytest.raises(RuntimeError, match="BFloat16"):
         choose(bars, None, threads=1)
@@ -209,11 +214,11 @@ def test_out_of_memory_while_measuring_halves_the_parts(bars, monkeypatch):
 
     monkeypatch.setattr(probe, "Trial", Small)
     config, plan = choose(bars, None, threads=1)
-    assert (plan["accumulate"].value, plan["accumulate"].reason) == (
+    assert (plan.accumulate.value, plan.accumulate.reason) == (
         4,
         "memory ran out with fewer parts",
     )
-    assert apply_compute(config, plan).accumulate == 4
+    assert plan.apply(config).accumulate == 4
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -234,48 +239,59 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
     assert ("kept from an earlier run" in plan["measured"]["reason"]) == kept
 
 
-def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, monkeypatch, capsys):
-    real = classic.LeNet.forward
-    fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
-    plain = train(bars, out=tmp_path / "plain", reporter=SilentReporter(), **fields)
+class Room(torch.nn.Module):
+    """A network in float64 with memory to train on so many pictures at once."""
+
+    def __init__(self, pictures):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = LeNet((1, 32, 32), 2).double()
+        self.pictures = pictures
 
     def forward(self, inputs):
-        if torch.is_grad_enabled() and len(inputs) > 8:
+        if torch.is_grad_enabled() and len(inputs) > self.pictures:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, inputs)
+        return self.net(inputs.double())
 
-    monkeypatch.setattr(classic.LeNet, "forward", forward)
-    run = train(bars, out=tmp_path / "run", reporter=Reporter(), **fields)
+
+def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, capsys):
+    fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
+    plain, run = (
+        train(bars, out=tmp_path / str(n), reporter=Reporter(), **fields | {"model": Room(n)})
+        for n in (100, 8)
+    )
     assert "out of memory: each batch is now computed in 2 parts" in capsys.readouterr().err
-    assert json.loads((run.path / "plan.json").read_text())["accumulate"]["value"] == 2
-    assert tomllib.loads((run.path / "config.toml").read_text())["accumulate"] == 2
+    assert (
+        json.loads((run.path / "plan.json").read_text())["switches"][0]["value"]["accumulate"] == 2
+    )
+    assert tomllib.loads((run.path / "config.toml").read_text())["switches"][0]["accumulate"] == 2
     one, other = (
         read_tensors(r.path / "checkpoints" / "best.safetensors")[0] for r in (plain, run)
     )
-    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+    assert all(torch.allclose(one[name], other[name], rtol=1e-10, atol=1e-10) for name in one)
 
 
 def test_the_ways_that_are_tried(monkeypatch):
     two_cores(monkeypatch)
 
     def prepared(net, device=CPU):
-        return types.SimpleNamespace(device=device, draft=lambda config: net)
+        return types.SimpleNamespace(device=device, new_network=lambda config: net)
 
     config, convolving = make_config({}), prepared(torch.nn.Conv2d(3, 4, 3))
     plain = default_options(config, CPU, 2)
     grid, formats = [stage(plain) for stage in open_stages(config, convolving, 60)]
     assert grid[0] == plain
-    assert [(options["precision"], options["threads"]) for options in grid] == [
+    assert [(options.precision, options.threads) for options in grid] == [
         ("fp32", 2), ("fp32", 1), ("bf16", 2), ("bf16", 1)
     ]  # fmt: skip
-    assert [options["memory_format"] for options in formats] == ["auto", "contiguous"]
+    assert [options.memory_format for options in formats] == ["auto", "contiguous"]
     assert len(open_stages(config, prepared(torch.nn.Linear(2, 2)), 60)) == 1
     assert len(open_stages(config, convolving, 6000)) == 3
     monkeypatch.setattr("onsight.training.autotune.compute_options.shutil.which", lambda name: None)
     assert len(open_stages(config, convolving, 6000)) == 2
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
-    gpu = prepared(convolving.draft(config), torch.device("cuda:0"))
-    assert [options["precision"] for options in open_stages(config, gpu, 60)[0](plain)] == [
+    gpu = prepared(convolving.new_network(config), torch.device("cuda:0"))
+    assert [options.precision for options in open_stages(config, gpu, 60)[0](plain)] == [
         "bf16", "fp32", "fp16"
     ]  # fmt: skip
 

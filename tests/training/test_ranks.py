@@ -44,8 +44,7 @@ SAME = [case for case in ranked.CASES if case != "batch norm in parts"]
 def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared, case):
     mine, theirs = alone["trained"][case], shared["trained"][case]
     assert theirs["pictures"] == mine["pictures"]
-    exact = ranked.CASES[case]["double"]
-    assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10 if exact else 1e-5)
+    assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10)
 
 
 def test_the_watch_sees_forward_and_backward_of_every_step(shared):
@@ -69,7 +68,7 @@ def test_the_weights_are_those_of_one_process(alone, shared, case):
     mine, theirs = alone["trained"][case]["weights"], shared["trained"][case]["weights"]
     assert mine.keys() == theirs.keys()
     for name, values in mine.items():
-        assert np.allclose(values, theirs[name], rtol=1e-3, atol=1e-5), name
+        assert np.allclose(values, theirs[name], rtol=1e-10, atol=1e-10), name
 
 
 @pytest.mark.parametrize("count", ranked.EVALUATED)

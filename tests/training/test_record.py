@@ -13,7 +13,8 @@ import onsight
 from onsight.errors import Interrupted
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import finish, world
+from onsight.training import finish
+from onsight.training.ranks import world
 from onsight.training.run_folder.record import Record
 from onsight.training.step.step import Step
 

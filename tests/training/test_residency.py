@@ -20,9 +20,13 @@ from onsight.data.sources.find import find_source
 from onsight.errors import ConfigError, DataError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import plan as plan_module
-from onsight.training.build import make_augmentation, place_pictures
-from onsight.training.plan import choose_residency, choose_streaming
+from onsight.training.build import make_augmentation
+from onsight.training.pictures import residency
+from onsight.training.pictures.residency import (
+    choose_residency,
+    choose_streaming,
+    place_pictures,
+)
 from onsight.training.trainer import Trainer
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -60,7 +64,7 @@ def pictures_of(nbytes):
 def room(monkeypatch):
     """Free memory in bytes by kind of device, to be changed by the test."""
     free = {"cpu": 10**9, "cuda": 10**9}
-    monkeypatch.setattr(plan_module, "free_memory_bytes", lambda device: free[device.type])
+    monkeypatch.setattr(residency, "free_memory_bytes", lambda device: free[device.type])
     return free
 
 
@@ -101,7 +105,7 @@ def test_pictures_are_streamed_only_when_a_pack_has_no_room(photos, tmp_path, mo
         asked_of.append(Path(path))
         return disk
 
-    monkeypatch.setattr(plan_module.shutil, "disk_usage", usage)
+    monkeypatch.setattr(residency.shutil, "disk_usage", usage)
     needed = 121 * 27 * 27 * 3  # 24 pixels and the room for crops
     for disk.free, expected in [(needed, True), (needed / 0.89, False)]:
         choice = streaming(photos, tmp_path / "not" / "yet")
@@ -109,7 +113,7 @@ def test_pictures_are_streamed_only_when_a_pack_has_no_room(photos, tmp_path, mo
         assert asked_of.pop() == tmp_path
     disk.free = 0
     assert streaming(photos, None).value
-    assert asked_of.pop() == Path(plan_module.tempfile.gettempdir())
+    assert asked_of.pop() == Path(residency.tempfile.gettempdir())
     assert streaming(photos, tmp_path, channels="1").figure == needed / 3
     assert not streaming(photos, tmp_path, residency="map").value
     assert streaming(photos, None, residency="stream").value
@@ -118,9 +122,7 @@ def test_pictures_are_streamed_only_when_a_pack_has_no_room(photos, tmp_path, mo
 def test_a_pack_that_is_there_needs_no_room(photos, tmp_path, monkeypatch):
     config = make_config({"crop_area": 0.5})
     open_dataset(find_source(str(photos)), config, (24, 24), tmp_path / "c", 1)
-    monkeypatch.setattr(
-        plan_module.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0)
-    )
+    monkeypatch.setattr(residency.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     assert not streaming(photos, tmp_path / "c").value
     assert streaming(photos, tmp_path / "other").value
     os.utime(photos / "dark" / "001.jpg")  # now it might be another picture
@@ -130,15 +132,11 @@ def test_a_pack_that_is_there_needs_no_room(photos, tmp_path, monkeypatch):
 def test_a_copy_in_memory_is_the_same_pictures_and_nobody_elses(photos):
     pixels = torch.randint(0, 256, (20, 12), dtype=torch.uint8)
     mapped = Pictures(pixels, torch.randperm(20), torch.arange(20) % 3, (2, 2, 3))
-    dataset = types.SimpleNamespace(pictures=mapped)
-    choice = types.SimpleNamespace
-    plan = {"device": choice(value=CPU), "pictures": choice(value="memory")}
-    placed = place_pictures(dataset, plan)
+    placed = place_pictures(mapped, "memory", CPU)
     ids = torch.tensor([3, 0, 19])
     assert torch.equal(placed.gather(ids).images, mapped.gather(ids).images)
     assert placed.pixels.data_ptr() != pixels.data_ptr()
-    plan["pictures"] = choice(value="map")
-    assert place_pictures(dataset, plan) is mapped
+    assert place_pictures(mapped, "map", CPU) is mapped
 
 
 @pytest.mark.parametrize(("device", "locked"), [(GPU, True), (CPU, False)])
@@ -150,10 +148,8 @@ def test_a_copy_for_an_accelerator_is_page_locked(monkeypatch, device, locked):
         return torch.zeros_like(tensor)
 
     monkeypatch.setattr(torch, "empty_like", empty_like)
-    choice = types.SimpleNamespace
-    plan = {"device": choice(value=device), "pictures": choice(value="memory")}
     pictures = Pictures(torch.zeros(2, 3), torch.arange(2), torch.arange(2), (1, 1, 3))
-    place_pictures(types.SimpleNamespace(pictures=pictures), plan)
+    place_pictures(pictures, "memory", device)
     assert asked == [locked]
 
 
@@ -183,7 +179,8 @@ def test_streamed_pictures_are_not_cropped_again(photos):
     inputs, _ = augmentation.apply(batch, augmentation.draw(0, 0, batch.ids), scaling, 2)
     assert torch.equal(inputs, scaling.apply(batch.images))
     packed = make_augmentation(config.model_copy(update={"residency": "map"}), dataset)
-    assert packed.crop_area == 0.5
+    (geometry,) = packed.pixel_ops
+    assert geometry.crop_area == 0.5
 
 
 def test_memory_and_map_train_the_same_bits(photos, tmp_path):
@@ -255,9 +252,7 @@ def test_auto_streams_when_the_disk_is_full_and_the_run_keeps_to_it(
     streamed, photos, tmp_path, monkeypatch
 ):
     given = FAST | {"cache_folder": str(tmp_path / "cache")}
-    monkeypatch.setattr(
-        plan_module.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0)
-    )
+    monkeypatch.setattr(residency.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     run = onsight.train(photos, out=tmp_path / "run", **given)
     assert 'residency = "stream"' in (run.path / "config.toml").read_text()
     assert_equal_weights(run, streamed)

@@ -29,7 +29,7 @@ from onsight.errors import (
 )
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import world
+from onsight.training.ranks import world
 from onsight.training.run_folder.folder import claim_folder
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -53,11 +53,6 @@ def assert_equal_weights(one, other):
     first, second = weights_of(one), weights_of(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.fixture
-def trained(bars, tmp_path):
-    return onsight.train(bars, out=tmp_path / "run", **FAST)
 
 
 def test_a_run_leaves_all_its_files(trained):
@@ -109,7 +104,6 @@ def test_tensorboard_says_what_metrics_jsonl_says(trained):
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"ema": 0.9, "mixup": 0.2, "cutmix": 0.5, "cutout": 0.3, "jitter": 0.2},
         {"crop_area": 0.5, "rotate_degrees": 10, "precision": "bf16", "optimizer": "sgd"},
         {"threads": 2},
@@ -117,16 +111,19 @@ def test_tensorboard_says_what_metrics_jsonl_says(trained):
 )
 def test_two_runs_give_the_same_bits(bars, tmp_path, fields):
     for name in ("one", "two"):
-        onsight.train(bars, out=tmp_path / name, **FAST | fields)
+        onsight.train(bars, out=tmp_path / name, **FAST | {"epochs": 2} | fields)
     assert_equal_weights(tmp_path / "one", tmp_path / "two")
-    shutil.rmtree(tmp_path / "two")
-    onsight.train(bars, out=tmp_path / "two", **FAST | fields, seed=1)
-    first, second = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
+
+
+def test_the_seed_alone_changes_the_weights(bars, tmp_path, trained):
+    onsight.train(bars, out=tmp_path / "again", **FAST)
+    assert_equal_weights(trained.path, tmp_path / "again")
+    onsight.train(bars, out=tmp_path / "other", **FAST, seed=1)
+    first, second = weights_of(trained.path), weights_of(tmp_path / "other")
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
-def test_names_folders_and_container_do_not_matter(bars, tmp_path):
-    onsight.train(bars, out=tmp_path / "folders", **FAST)
+def test_names_folders_and_container_do_not_matter(bars, tmp_path, trained):
     renamed = tmp_path / "renamed"
     for number, path in enumerate(sorted(bars.rglob("*.png"), reverse=True)):
         target = renamed / path.parent.name / "nested" / f"z{number}.bmp"
@@ -134,7 +131,7 @@ def test_names_folders_and_container_do_not_matter(bars, tmp_path):
         Image.open(path).save(target)
     archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", renamed)
     onsight.train(archive, out=tmp_path / "archive", **FAST, cache_folder="none")
-    assert_equal_weights(tmp_path / "folders", tmp_path / "archive")
+    assert_equal_weights(trained.path, tmp_path / "archive")
 
 
 class StopAfter:
@@ -192,11 +189,6 @@ def command(*words, **options):
     )
 
 
-def finish(process):
-    _, reporter = process.communicate(timeout=120)
-    assert process.returncode == 0, reporter
-
-
 def wait_for(path, process, seconds=60):
     limit = time.monotonic() + seconds
     while not path.exists():
@@ -205,12 +197,18 @@ def wait_for(path, process, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def long_run(shared_bars, tmp_path_factory):
+    return onsight.train(
+        shared_bars, out=tmp_path_factory.mktemp("long") / "run", **FAST | {"epochs": 12}
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, number):
-    words = ["train", bars, "--epochs", 12, "--batch-size", 16, "--threads", 1]
-    finish(command(*words, "--out", tmp_path / "whole"))
+def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
-    process = command(*words, "--out", out)
+    words = ["train", bars, "--epochs", 12, "--batch-size", 16, "--threads", 1, "--out", out]
+    process = command(*words)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)
     _, reporter = process.communicate(timeout=60)
@@ -219,17 +217,18 @@ def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, number):
         assert process.returncode == expected[number]
         if number != signal.SIGKILL:
             assert "--resume" in reporter
-    finish(command("train", bars, "--out", out, "--resume"))
-    assert_equal_weights(tmp_path / "whole", out)
+    onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
+    assert_equal_weights(long_run.path, out)
 
 
 def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
+    out = shutil.copytree(trained.path, tmp_path / "run")
     with pytest.raises(ConfigError, match="epochs would change"):
-        onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter(), epochs=9)
-    onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter(), epochs=3)
+        onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), epochs=9)
+    onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), epochs=3)
     Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
     with pytest.raises(DataError, match="the pictures changed"):
-        onsight.train(bars, out=trained.path, resume=True, reporter=SilentReporter())
+        onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     with pytest.raises(OutputError, match="nothing to resume"):
         onsight.train(bars, out=tmp_path / "no such", resume=True, reporter=SilentReporter())
 
@@ -299,7 +298,7 @@ def test_a_tutorials_net_trains_and_holds_the_judged_weights(bars, tmp_path):
 
 def test_a_net_of_the_wrong_width_is_refused(bars, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
-    with pytest.raises(ModelError, match="7 numbers a picture, the data has 2 classes"):
+    with pytest.raises(ModelError, match="7 numbers per picture, but the data has 2 classes"):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
 
 
@@ -435,13 +434,12 @@ def test_every_file_is_used_or_listed(bars, tmp_path):
         onsight.train(bars, out=tmp_path / "strict", strict=True, **FAST)
 
 
-def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, monkeypatch):
+def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, trained, monkeypatch):
     import errno
 
     from onsight.errors import DiskError
-    from onsight.training import checkpoint
+    from onsight.training.run_folder import checkpoint
 
-    run = onsight.train(bars, out=tmp_path / "whole", **FAST)
     saves = []
     real = os.fsync
     real_save = checkpoint.write_tensors
@@ -462,7 +460,7 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, monkey
     monkeypatch.setattr(os, "fsync", real)
     monkeypatch.setattr(checkpoint, "write_tensors", real_save)
     onsight.train(bars, out=tmp_path / "full", resume=True, reporter=SilentReporter())
-    assert_equal_weights(run.path, tmp_path / "full")
+    assert_equal_weights(trained.path, tmp_path / "full")
 
 
 def test_tiny_classes_are_dealt_with_and_said(bars, tmp_path):

@@ -16,16 +16,17 @@ from onsight.training.step.step import Step
 CPU = torch.device("cpu")
 
 
-def make_model():
+def make_model(dtype=torch.float32):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    return net.to(dtype)
 
 
-def make_batches(count=6, size=8):
+def make_batches(count=6, size=8, dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     return [
         (
-            torch.randn(size, 3, 2, 2, generator=generator),
+            torch.randn(size, 3, 2, 2, generator=generator).to(dtype),
             torch.randint(0, 3, (size,), generator=generator),
         )
         for _ in range(count)
@@ -55,14 +56,14 @@ def test_steps_are_bit_equal_to_a_plain_loop():
 
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
-@pytest.mark.parametrize("weights", [None, torch.tensor([0.1, 1.0, 5.0])])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)])
 def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights):
-    whole, split = make_model(), make_model()
+    whole, split = make_model(torch.float64), make_model(torch.float64)
     step, parted = make_step(whole, weights), make_step(split, weights, accumulate=parts)
-    for inputs, labels in make_batches():
-        assert parted(inputs, labels) == pytest.approx(step(inputs, labels), abs=1e-6)
+    for inputs, labels in make_batches(dtype=torch.float64):
+        assert parted(inputs, labels) == pytest.approx(step(inputs, labels), rel=1e-12)
     for mine, theirs in zip(split.parameters(), whole.parameters(), strict=True):
-        assert torch.allclose(mine, theirs, atol=1e-6)
+        assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_are_clipped_to_the_norm():
@@ -98,7 +99,7 @@ def test_bf16_trains_and_stays_close():
 
 
 def test_moving_average_follows_its_formula():
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).double()
     average = MovingAverage(model, 0.99)
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for updates in range(30):
@@ -113,4 +114,4 @@ def test_moving_average_follows_its_formula():
             else:
                 expected[name] = tensor.clone()
     for name, tensor in average.model.state_dict().items():
-        assert torch.allclose(tensor, expected[name], atol=1e-4)
+        assert torch.allclose(tensor, expected[name], rtol=1e-12, atol=1e-12)

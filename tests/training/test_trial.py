@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from materials import make_prepared
+from prepared import make_prepared
 
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
-from onsight.training.autotune.trial import Trial, measure_seconds
+from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
+from onsight.training.step import timing
+from onsight.training.step.timing import measure_seconds
 
 CPU = torch.device("cpu")
 WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant"}
@@ -51,12 +53,10 @@ def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
 
 
 def test_the_device_is_waited_for_before_each_reading_of_the_clock(monkeypatch):
-    from onsight.training import trial
-
     events = []
     gpu = torch.device("cuda:1")
     monkeypatch.setattr(torch.accelerator, "synchronize", events.append)
-    monkeypatch.setattr(trial.time, "perf_counter", lambda: events.append("clock") or len(events))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: events.append("clock") or len(events))
     seconds = measure_seconds(lambda: events.append("work"), 1, gpu)
     assert events == [gpu, "clock", "work", gpu, "clock"]
     assert seconds == 3
@@ -67,7 +67,7 @@ def test_the_device_is_waited_for_before_each_reading_of_the_clock(monkeypatch):
 
 def test_a_batch_too_small_for_batch_norm_names_the_remedy(bars):
     trial = make_trial(bars, accumulate=4, image_size="8")
-    with pytest.raises(ConfigError, match="leave that size out of --batch-sizes"):
+    with pytest.raises(ConfigError, match="--batch-sizes"):
         trial.at(4)(1)
 
 
@@ -79,7 +79,8 @@ def test_a_loss_that_is_not_finite_names_the_remedy(bars):
 
 def test_the_moving_average_is_part_of_the_step(bars):
     trial = make_trial(bars, ema=0.9)
-    before = {name: tensor.clone() for name, tensor in trial.average.model.state_dict().items()}
+    average = trial.update.average.model
+    before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
     trial.at(8)(2)
-    after = trial.average.model.state_dict()
+    after = average.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)

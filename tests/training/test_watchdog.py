@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from onsight.training import watch
+from onsight.training.ranks import launch, watchdog
+from onsight.training.ranks.rank_info import RankInfo
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.watchdog import (
     LOST_SECONDS,
@@ -20,7 +21,7 @@ from onsight.training.ranks.watchdog import (
     LauncherWatchdog,
     Watchdog,
 )
-from onsight.training.ranks.world import World, _is_broken_connection
+from onsight.training.ranks.world import Ranks, World, _is_broken_connection
 
 SOON = 20.0  # seconds that a test waits at most
 
@@ -139,7 +140,7 @@ class Counting(World):
 
     met = 0
 
-    def arrive(self):
+    def count_sync(self):
         self.met += 1
 
 
@@ -172,13 +173,13 @@ def store():
 @pytest.fixture
 def hasty(monkeypatch):
     """Everything a hundred times as fast; gives the reasons for which the job was ended."""
-    monkeypatch.setattr(watch, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(watch, "LOST_SECONDS", 0.5)
-    monkeypatch.setattr(watch, "STUCK_SECONDS", 1.0)
-    monkeypatch.setattr(watch.Heartbeats.silent, "__defaults__", (0.5,))
-    monkeypatch.setattr(watch.Watchdog.find_lost, "__defaults__", (SOON,))
+    monkeypatch.setattr(watchdog, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(watchdog, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(watchdog, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(watchdog.Heartbeats.silent, "__defaults__", (0.5,))
+    monkeypatch.setattr(watchdog.Watchdog.find_lost, "__defaults__", (SOON,))
     reasons = []
-    monkeypatch.setattr(watch, "end_job", reasons.append)
+    monkeypatch.setattr(watchdog, "end_job", reasons.append)
     return reasons
 
 
@@ -226,10 +227,24 @@ def test_who_leaves_is_missed_by_nobody(store, hasty):
 
 def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 2)
-    monkeypatch.setattr(watch.Watchdog, "_keep", lambda self: None)
+    monkeypatch.setattr(watchdog.Watchdog, "_keep", lambda self: None)
     Watchdog(store, 1, 2)
     assert first.find_lost() == [1]
     first.leave()
+
+
+def test_the_launcher_hears_the_beats_of_its_ranks(hasty, monkeypatch, tmp_path):
+    wardens = []
+
+    def make(*words):
+        wardens.append(LauncherWatchdog(*words))
+        return wardens[0]
+
+    monkeypatch.setattr(launch, "LauncherWatchdog", make)
+    with launch._watched_store(1):
+        world = Ranks(RankInfo(0, 1, 0, 1, 0, "torchrun"), torch.device("cpu"))
+        with world.joined():
+            until(lambda: wardens[0].heartbeats.last_seen[0].beat)
 
 
 @pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])

@@ -7,7 +7,7 @@ NOWHERE = "none"
 
 
 def find_cache_folder(asked: str = "") -> Path | None:
-    """The folder asked for, else $ONSIGHT_CACHE, else the user's; None for "none"."""
+    """The requested folder, else $ONSIGHT_CACHE, else the user's own; None for "none"."""
     if asked == NOWHERE:
         return None
     if asked:

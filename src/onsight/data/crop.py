@@ -9,7 +9,7 @@ from onsight.data.decode import PictureFormat, Pixels, background_of, decode, re
 
 
 class Window(NamedTuple):
-    """A part of a picture: its shares of height and width, its centre counted from -1 to 1."""
+    """A part of a picture: shares of its height and width, and a centre from -1 to 1."""
 
     height: float
     width: float
@@ -18,7 +18,7 @@ class Window(NamedTuple):
 
 
 class _Box(NamedTuple):
-    """A part of a picture in pixels, not rounded."""
+    """A part of a picture in fractional pixels."""
 
     top: float
     left: float
@@ -29,8 +29,8 @@ class _Box(NamedTuple):
 def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat) -> Pixels:
     """The window of a picture at the target's size and channels. Raises PictureError.
 
-    The window lies in the picture as target.fit would show it, stretched, cropped or padded;
-    its edges are rounded to pixels that are no larger than the result's.
+    The window is a part of what target.fit would show of the picture (stretched, cropped or
+    padded); its edges are rounded to pixels no larger than the result's.
     """
     if isinstance(content, bytes):
         least = _least_size(window, target)
@@ -44,15 +44,15 @@ def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat)
 
 
 def _least_size(window: Window, target: PictureFormat) -> tuple[int, int]:
-    """(height, width) of a whole picture whose window has no fewer pixels than the target."""
+    """The least (height, width) of a whole picture whose window has the target's pixels."""
     height, width = 1 / window.height, 1 / window.width
-    if target.fit != "stretch":  # both sides shrink alike
+    if target.fit != "stretch":  # both sides shrink by the same factor
         height = width = max(height, width)
     return math.ceil(target.height * height), math.ceil(target.width * width)
 
 
 def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
-    """The picture in the smallest frame around it that has the target's aspect."""
+    """The picture in the smallest frame around it with the target's aspect ratio."""
     height, width = pixels.shape[:2]
     frame_height = max(height, round(width * target.height / target.width))
     frame_width = max(width, round(height * target.width / target.height))
@@ -64,7 +64,7 @@ def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
 
 
 def _frame(pixels: Pixels, target: PictureFormat) -> _Box:
-    """What is shown of a picture: all of it, or its centre in the target's aspect."""
+    """What is shown of a picture: all of it, or its centre in the target's aspect ratio."""
     height, width = pixels.shape[:2]
     if target.fit != "crop":
         return _Box(0, 0, height, width)
@@ -80,7 +80,7 @@ def _cut(pixels: Pixels, window: Window, frame: _Box) -> Pixels:
 
 
 def _span(first: float, length: float, centre: float, share: float, limit: int) -> slice:
-    """The whole pixels, one at least, of a share of a length around a centre."""
+    """The whole pixels, at least one, in a share of a length around a centre."""
     start = first + length * ((centre + 1) - share) / 2
     from_pixel = min(max(round(start), 0), limit - 1)
     return slice(from_pixel, min(max(round(start + length * share), from_pixel + 1), limit))

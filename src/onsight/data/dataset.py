@@ -1,4 +1,4 @@
-"""DATA made ready: found, decoded, split, every picture accounted for."""
+"""DATA made ready for training: decoded and split, with every picture accounted for."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.decode import PictureFormat, probe
+from onsight.data.decode import PictureFormat
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
@@ -19,24 +19,23 @@ from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.data.stream import Stream
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError
+from onsight.words import listed, plural
 
-_PROBED = 256  # pictures looked at to choose the size
 _SMALL = 64  # pixels; data no larger than this keeps its own size
-USUAL_SIZE = (64, 64)  # pixels, of pictures that differ or are large
+USUAL_SIZE = (64, 64)  # pixels, where pictures differ in size or are large
 _THUMBNAIL = 64  # pixels of the longer side where pictures are streamed
-_ROOM = 8 / 7  # of the input's side; the usual 256 for 224
+_ROOM = 8 / 7  # packed side over input side; usually 256 for 224
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Usable pictures with their split.
 
-    pictures: what trains and judges, the pack's or, where they are streamed, the source's;
-    format: how evaluation and prediction prepare a picture; packed_size: (height, width) of
-    the pack, with the reason; splits: int8 (n,), 0 for pictures
-    left out; problems: all that is not used, with reasons; files: number of pictures that the
-    source named; notes: what the user should know about the data.
+    pictures: where batches come from, the pack or, when streaming, the source; format: how
+    evaluation and prediction prepare a picture; packed_size: (height, width) of the pack, with
+    the reason; splits: int8 (n,), 0 for pictures left out; problems: everything that is not used,
+    with reasons; files: how many pictures the source lists; notes: what the user should know.
     """
 
     pack: Pack
@@ -55,7 +54,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the model's input; pictures may be kept larger, with room for crops."""
+        """(C, H, W) of the model's input; pictures may be packed larger, with room for crops."""
         return self.format.channels, *self.format.shown
 
     def ids(self, split: int) -> Tensor:
@@ -69,48 +68,48 @@ class Dataset:
 
     @property
     def used(self) -> int:
-        """Pictures that take part."""
+        """How many pictures are in a split."""
         return int((self.splits > 0).sum())
 
 
 def choose_size(
     source: Source, asked: tuple[int, int] | None, preferred: tuple[int, int] | None
 ) -> Choice[tuple[int, int]]:
-    """The (height, width) in pixels that pictures are packed at.
+    """The (height, width) in pixels of the model's input.
 
-    preferred: what the model was made for, None if it takes any size.
+    preferred: the size the model was made for, None if it takes any.
     """
     if asked:
         return Choice(asked, "as asked")
     if preferred:
-        return Choice(preferred, "the model's own size")
-    sizes = set(_probe_sizes(source))
+        return Choice(preferred, "the size the model was made for")
+    sizes = set(source.sizes)
     if len(sizes) == 1:
         (only,) = sizes
         if max(only) <= _SMALL:
-            return Choice(only, "all pictures looked at have it")
+            return Choice(only, "all sampled pictures have this size")
     return Choice(USUAL_SIZE, "pictures differ in size or are large (--image-size)")
 
 
 def choose_packed_size(
     source: Source, size: tuple[int, int], config: Config
 ) -> Choice[tuple[int, int]]:
-    """The (height, width) in pixels that pictures are kept at for an input of a size."""
+    """The (height, width) in pixels at which pictures are packed for a model's input size."""
     if config.residency == "stream":
         scale = min(1.0, _THUMBNAIL / max(size))
         small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-        return Choice(small, "thumbnails; pictures are decoded for every batch")
+        return Choice(small, "thumbnails only: pictures are decoded for every batch")
     if config.crop_area == 1:
-        return Choice(size, "the model's input")
+        return Choice(size, "the model's input size")
     roomy = round(size[0] * _ROOM), round(size[1] * _ROOM)
-    found = _probe_sizes(source)
+    found = source.sizes
     if 2 * sum(one[0] >= roomy[0] and one[1] >= roomy[1] for one in found) < len(found):
-        return Choice(size, "most pictures looked at have no more detail for crops")
-    return Choice(roomy, "8/7 of the model's input, so that crops keep their detail")
+        return Choice(size, "most sampled pictures have no more detail for crops")
+    return Choice(roomy, "8/7 of the model's input size, so that crops keep their detail")
 
 
 def make_format(config: Config, size: tuple[int, int], packed: tuple[int, int]) -> PictureFormat:
-    """What pictures are packed as; 0 channels: as the pictures are stored.
+    """The format pictures are packed in; 0 channels means as they are stored.
 
     size, packed: (height, width) of the model's input and of the pack.
     """
@@ -167,7 +166,7 @@ def open_dataset(
 def _batch_source(
     pack: Pack, source: Source, config: Config, threads: int
 ) -> tuple[BatchSource, PictureFormat]:
-    """Where the pictures come from, and how evaluation prepares each."""
+    """Where batches come from, and how evaluation prepares each picture."""
     if config.residency != "stream":
         return Pictures.of(pack), pack.format
     height, width = pack.format.shown
@@ -177,30 +176,12 @@ def _batch_source(
 
 
 def split_sentence(dataset: Dataset) -> str:
-    """How many pictures train, choose and test, in words."""
+    """How many pictures each split has, and how many problems, in words."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
     ]
     return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
-
-
-def _probe_sizes(source: Source) -> list[tuple[int, int]]:
-    """(height, width) of up to 256 pictures spread over the source."""
-    rows = np.unique(np.linspace(0, len(source.index) - 1, _PROBED).astype(int))
-    sizes = []
-    for row in rows:
-        try:
-            content = source.read(int(row))
-        except PictureError:
-            continue
-        if isinstance(content, bytes):
-            found = probe(content)
-            if found:
-                sizes.append(found[:2])
-        else:
-            sizes.append((content.shape[0], content.shape[1]))
-    return sizes
 
 
 def _leak(pack: Pack, row: int) -> Problem:
@@ -215,13 +196,13 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
     notes = []
     gone = sorted(set(source.index.classes) - set(dataset.classes))
     if gone:
-        notes.append(f"no usable picture in: {_listed(gone)}; not among the classes")
+        notes.append(f"classes without a usable picture, left out: {listed(gone)}")
     train, test = dataset.counts(TRAIN), dataset.counts(TEST)
     unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
     if unlearned:
         notes.append(
-            f"no training picture in: {_listed(unlearned)}; these classes cannot be learned "
-            "from so few pictures: add some, or give a split"
+            f"classes without a training picture, which cannot be learned: {listed(unlearned)}; "
+            "add pictures, or provide a split"
         )
     total = train + test + dataset.counts(VALIDATION)
     few = [
@@ -230,15 +211,15 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
         if tested < 5
     ]
     if few and test.any():
-        notes.append(f"fewer than 5 test pictures, so little can be claimed: {_listed(few)}")
+        notes.append(f"classes with fewer than 5 test pictures, too few to judge: {listed(few)}")
     conflicts = _conflicting(dataset.pack)
     if conflicts:
-        notes.append(f"{conflicts:,} identical pictures carry different labels")
+        notes.append(f"{conflicts:,} identical pictures have different labels")
     return notes
 
 
 def _conflicting(pack: Pack) -> int:
-    """Pictures that have an identical twin under another label."""
+    """How many pictures have an identical copy under another label."""
     same = (pack.digests[1:] == pack.digests[:-1]).all(axis=1)
     differs = same & (pack.index.labels[1:] != pack.index.labels[:-1])
     marked = np.zeros(len(pack), bool)
@@ -256,16 +237,11 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:
         raise DataError(
-            f"{dataset.used:,} pictures leave {learned} class(es) to train on; "
-            "add pictures, or lower --validation-fraction and --test-fraction"
+            f"{dataset.used:,} pictures leave only {plural(learned, 'class', 'classes')} to train "
+            "on; add pictures, or lower --validation-fraction and --test-fraction"
         )
 
 
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
 def problem_summary(problems: list[Problem], most: int = 5) -> list[tuple[str, int]]:
-    """The commonest reasons with their counts."""
+    """The most common reasons with their counts."""
     return Counter(problem.reason for problem in problems).most_common(most)

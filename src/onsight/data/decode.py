@@ -1,4 +1,4 @@
-"""From bytes to pixels: the one decoder that training, evaluation and prediction share.
+"""From bytes to pixels: the decoder that training, evaluation and prediction share.
 
 `decode` gives a picture as it is stored: uint8 (H, W, C), C = 1 for grey and 3 for colour.
 `fit` brings it to the size and channels that the model takes.
@@ -7,6 +7,8 @@
 import io
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onsight.errors import PictureError
 
-VERSION = 2  # part of every pack's key: raise it when any decoded pixel may change
+VERSION = 2  # part of every pack's key: increase it when any decoded pixel may change
 
 Pixels = NDArray[np.uint8]
 Fit = Literal["stretch", "crop", "pad"]
@@ -29,7 +31,7 @@ _ORIENTATION = 0x0112
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_MODES = {"I", "I;16", "I;16B", "I;16L"}
-_SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this many times the size wanted
+_SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
 
 # The pixel limit below is lower than Pillow's own and gives a reason instead of a warning.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -39,7 +41,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 class PictureFormat:
     """What every picture becomes: uint8 (height, width, channels).
 
-    input_size: (height, width) of the model's input where pictures are kept at another size.
+    input_size: (height, width) of the model's input if pictures are kept at another size.
     """
 
     height: int
@@ -52,7 +54,7 @@ class PictureFormat:
 
     @property
     def shown(self) -> tuple[int, int]:
-        """(height, width) that the model sees; it alone decides the scale JPEGs are decoded at."""
+        """(height, width) that the model sees; it alone sets the scale JPEGs are decoded at."""
         return self.input_size or (self.height, self.width)
 
     def facts(self) -> dict[str, Any]:
@@ -70,11 +72,11 @@ def decode(
     closely: bool = False,
     grey: bool = False,
 ) -> Pixels:
-    """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, told by content, upright.
+    """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, recognised by its content, and turn it upright.
 
-    least: (height, width) in pixels; a JPEG of three times that is decoded at half the scale or
-    less, which saves most of the work; closely: one of twice that. grey: a JPEG's colours are
-    not wanted, and not decoded. Raises PictureError with the reason.
+    least: the smallest useful (height, width) in pixels; a JPEG at least three times as large is
+    decoded at half scale or less, which saves most of the work; with closely, one at least twice
+    as large. grey: skip a JPEG's colours. Raises PictureError with the reason.
     """
     if not data:
         raise PictureError("empty file (0 bytes)")
@@ -82,34 +84,35 @@ def decode(
         pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
         if pixels is not None:
             return pixels
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_pixels(image.height, image.width, pixel_limit)
-            return _to_pixels(image, background)
-    except PictureError:
-        raise
-    except UnidentifiedImageError as error:
-        raise PictureError(
-            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
-        ) from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(pixel_limit) from error
-    except MemoryError as error:
-        raise PictureError("not enough memory to decode it") from error
-    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
-        raise PictureError(f"broken: {_first_line(error)}") from error
+    with _reasons(pixel_limit), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        return _to_pixels(image, background, pixel_limit)
+
+
+def decode_image(
+    image: Image.Image,
+    background: tuple[int, int, int] = (255, 255, 255),
+    pixel_limit: int = 64_000_000,
+) -> Pixels:
+    """The pixels of a Pillow image, by the same rules as those of a file; the image stays as it is.
+
+    Equal to `decode` of its file, but for a JPEG, which Pillow decodes whole. Raises PictureError.
+    """
+    with _reasons(pixel_limit):
+        if image.mode == "La":  # which Pillow turns into nothing else
+            image = image.convert("LA")
+        return _to_pixels(image, background, pixel_limit)
 
 
 def probe(data: bytes) -> tuple[int, int, int] | None:
-    """(height, width, channels) from a picture's header, or None when it cannot be told."""
+    """(height, width, channels) from a picture's header, or None if it cannot be read."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             height, width = image.size[1], image.size[0]
-            # Pillow states the size of a TIFF upright already.
+            # Pillow already reports the upright size of a TIFF.
             if image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) >= 5:
                 height, width = width, height
             return height, width, 1 if _is_grey(image) else 3
-    except Exception:  # any damage: decode gives the reason later
+    except Exception:  # any damage; decode gives the reason later
         return None
 
 
@@ -133,10 +136,10 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
 def resize(pixels: Pixels, target: PictureFormat) -> Pixels:
     """All of a picture at the target's height and width, bilinear with antialiasing.
 
-    Within 1 of Pillow's, and threads do not wait for each other as they do there.
+    Within 1 grey level of Pillow's result; unlike Pillow's, threads do not wait for each other.
     """
-    # A contiguous batch of one, channels last by its strides: torch has fast code for just that.
-    owned = np.require(pixels, requirements=["C", "W"])  # torch warns of what it may not write
+    # torch has a fast path for a contiguous batch of one whose strides are channels last.
+    owned = np.require(pixels, requirements=["C", "W"])  # torch warns about read-only arrays
     planes = torch.from_numpy(owned).unsqueeze(0).permute(0, 3, 1, 2)
     size = (target.height, target.width)
     resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
@@ -151,7 +154,7 @@ def background_of(target: PictureFormat) -> tuple[int, ...]:
 def _decode_plain_jpeg(
     data: bytes, pixel_limit: int, least: tuple[int, int] | None, closely: bool, grey: bool
 ) -> Pixels | None:
-    """Decode an upright grey or YCbCr JPEG by libjpeg-turbo; None leaves it to Pillow."""
+    """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None leaves it to Pillow."""
     try:
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -167,9 +170,9 @@ def _decode_plain_jpeg(
             "GRAY" if grey or colourspace == "Gray" else "RGB",
             min_height=min(least_height, height),
             min_width=min(least_width, width),
-            min_factor=2.0,  # scales like 3/4 take longer than none
+            min_factor=2.0,  # scales such as 3/4 are slower than full size
         )
-    except ValueError:  # Pillow forgives some warnings that are errors here, and words the rest
+    except ValueError:  # Pillow tolerates some of these errors and explains the rest
         return None
     return pixels
 
@@ -186,7 +189,7 @@ def _orientation(data: bytes) -> int:
 
 
 def _has_exif(data: bytes) -> bool:
-    """Whether one of a JPEG's segments before its pixels is EXIF's."""
+    """Whether a JPEG has an EXIF segment before its pixels."""
     place = 2
     while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
         if data[place + 1] == 0xFF:  # a fill byte
@@ -209,11 +212,31 @@ def _too_large(limit: int) -> PictureError:
     return PictureError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
 
 
-def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+@contextmanager
+def _reasons(pixel_limit: int) -> Iterator[None]:
+    """Turn whatever Pillow raises into a PictureError with one clear reason."""
+    try:
+        yield
+    except PictureError:
+        raise
+    except UnidentifiedImageError as error:
+        raise PictureError(
+            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(pixel_limit) from error
+    except MemoryError as error:
+        raise PictureError("not enough memory to decode it") from error
+    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
+        raise PictureError(f"broken: {_first_line(error)}") from error
+
+
+def _to_pixels(image: Image.Image, background: tuple[int, int, int], pixel_limit: int) -> Pixels:
     """A Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
+    _check_pixels(image.height, image.width, pixel_limit)
     grey = _is_grey(image)
     image.load()
-    _turn_upright(image)
+    image = _upright(image)
     if image.mode in _DEEP_MODES:
         return _scale_deep(np.asarray(image))
     if image.mode == "F":
@@ -224,14 +247,13 @@ def _to_pixels(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _turn_upright(image: Image.Image) -> None:
-    """Apply the EXIF orientation; damaged EXIF data leaves the picture as it is."""
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned by its EXIF orientation; damaged EXIF data leaves it as it is."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # Pillow raises many kinds on damaged EXIF
-        return
-    if orientation != 1:
-        ImageOps.exif_transpose(image, in_place=True)
+    except Exception:  # Pillow raises many kinds of errors on damaged EXIF
+        return image
+    return image if orientation == 1 else ImageOps.exif_transpose(image)
 
 
 def _is_grey(image: Image.Image) -> bool:
@@ -252,7 +274,7 @@ def _scale_deep(values: NDArray[Any]) -> Pixels:
 
 
 def _flatten(image: Image.Image, background: tuple[int, int, int], grey: bool) -> Pixels:
-    """Lay an RGBA picture on the background; grey stays grey on a grey background."""
+    """Composite an RGBA picture over the background; grey stays grey over a grey one."""
     base = Image.new("RGBA", image.size, (*background, 255))
     base.alpha_composite(image)
     pixels = np.asarray(base, np.uint8)[:, :, :3]
@@ -262,7 +284,7 @@ def _flatten(image: Image.Image, background: tuple[int, int, int], grey: bool) -
 
 
 def to_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Pixels (H, W, 1 or 3) as grey or in colour."""
+    """Pixels (H, W, 1 or 3) converted to grey (1) or colour (3)."""
     if pixels.shape[2] == channels:
         return pixels
     if channels == 3:

@@ -1,6 +1,6 @@
-"""The index: one row a picture (locator, label, split), as flat arrays that map from disk.
+"""The index: a row per picture (locator, label, split), as flat arrays that can be mapped.
 
-Text columns are one blob of UTF-8 plus offsets, so a million rows open at once
+Text columns are one blob of UTF-8 plus offsets, so a million rows open instantly
 and take tens of megabytes instead of a million Python strings.
 """
 
@@ -26,7 +26,7 @@ SPLIT_WORDS = {
 
 
 class Problem(NamedTuple):
-    """A picture (or file) that is not used, the stage that refused it, and why."""
+    """A picture (or file) that is not used, the stage that rejected it, and why."""
 
     path: str
     stage: str
@@ -50,7 +50,7 @@ class TextColumn(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "TextColumn":
-        """Pack strings; names that are no UTF-8 survive through surrogate escapes."""
+        """Pack strings; names that are not UTF-8 survive through surrogate escapes."""
         encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
         lengths = np.fromiter((len(item) for item in encoded), np.int64, len(encoded))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -105,7 +105,7 @@ class Index:
         )
 
     def take(self, rows: NDArray[np.int64]) -> "Index":
-        """These rows in this order; classes that lose their last picture go."""
+        """These rows in this order; classes left without a picture are dropped."""
         kept, labels = np.unique(self.labels[rows], return_inverse=True)
         return Index(
             self.locators.take(rows),

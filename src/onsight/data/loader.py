@@ -1,7 +1,8 @@
-"""Batches by (seed, epoch, step), gathered straight from the pack: no Python per picture."""
+"""Batches by (seed, epoch, step), gathered from the pack without a Python loop over pictures."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,7 +26,7 @@ class Batch(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where batches come from: pictures that lie there decoded, or are decoded when wanted."""
+    """Where batches come from: pictures already decoded, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -33,12 +34,15 @@ class BatchSource(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the batches lie."""
+        """The device that batches are on."""
 
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
     ) -> Iterator[Batch]:
-        """A batch for each int64 (B,) of picture numbers; epoch_key: (seed, epoch) in training."""
+        """A batch for each int64 (B,) of picture numbers.
+
+        epoch_key: (seed, epoch) in training, else None.
+        """
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """The labels of these pictures. ids: int64 (B,)."""
@@ -46,9 +50,9 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True)
 class Pictures:
-    """All usable pictures where batches are gathered from.
+    """All usable pictures, decoded into one tensor that batches are gathered from.
 
-    pixels: uint8 (n, H * W * C); rows: int64 (n,) place of picture i; labels: int64 (n,).
+    pixels: uint8 (n, H * W * C); rows: int64 (n,) the row of picture i; labels: int64 (n,).
     """
 
     pixels: Tensor
@@ -76,7 +80,7 @@ class Pictures:
 
     @property
     def device(self) -> torch.device:
-        """Where the pictures lie."""
+        """The device that the pictures are on."""
         return self.pixels.device
 
     def to(self, device: torch.device) -> "Pictures":
@@ -86,7 +90,7 @@ class Pictures:
         )
 
     def copied(self, locked: bool) -> "Pictures":
-        """The same pictures in memory of their own; locked: which an accelerator can fetch from."""
+        """A copy of the pictures in RAM; locked: page-locked, which accelerators can read."""
         pixels = torch.empty_like(self.pixels, pin_memory=locked).copy_(self.pixels)
         return Pictures(pixels, self.rows, self.labels, self.shape)
 
@@ -113,9 +117,9 @@ class Pictures:
 class Loader:
     """Hands out batches of the pictures in `ids` (int64, on the CPU) to a device.
 
-    rank of ranks gets its share of each training batch, and every ranks-th batch in order;
-    with_next: each share ends with the picture that comes after it in the batch (after the
-    last the first), for mixing.
+    rank of ranks gets its share of each training batch and, in order, every ranks-th batch;
+    with_next: each share ends with the picture that follows it in the batch (the first follows
+    the last), for mixing.
     """
 
     pictures: BatchSource
@@ -126,21 +130,21 @@ class Loader:
     ranks: int = 1
     with_next: bool = False
 
-    @property
+    @cached_property
     def steps(self) -> int:
-        """Batches an epoch; a last picture alone joins the one before, for batch norm's sake."""
+        """Batches per epoch; a lone last picture joins the batch before: batch norm needs two."""
         full, rest = divmod(len(self.ids), self.batch_size)
         return max(1, full) if rest <= 1 else full + 1
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The shuffled batches of an epoch, from a step on."""
+        """The shuffled batches of an epoch, starting at a step."""
         order = self.ids[permutation(seed, epoch, len(self.ids))]
         steps = range(first_step, self.steps)
         global_batches = [self._global_batch(order, step) for step in steps]
         return self._delivered(self._shared(global_batches, (seed, epoch)))
 
     def in_order(self) -> Iterator[Batch]:
-        """Every picture once, in order; over several ranks, each picture at one of them."""
+        """Every picture once, in order; with several ranks, each picture on one of them."""
         shares = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
         return self._delivered(self.pictures.batches(shares[self.rank :: self.ranks], None))
 
@@ -165,7 +169,7 @@ class Loader:
         return mine
 
     def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches on the device that computes."""
+        """The batches, moved to the device that computes."""
         if self.pictures.device == self.device:
             yield from batches
         elif can_prefetch(self.device):

@@ -1,4 +1,4 @@
-"""From uint8 pictures to the model's input: the one preprocessing that everything shares."""
+"""From uint8 pictures to the model's input, alike in training, evaluation and prediction."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +14,9 @@ _SAMPLE = 10_000  # pictures are numbered by digest, so the first are a fair sam
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each channel, pixels counted from 0 to 1.
+    """Mean and standard deviation of each channel, for pixels from 0 to 1.
 
-    size: (height, width) of the input where pictures may come larger, kept with room for crops.
+    size: (height, width) of the input; larger pictures, packed with room for crops, are resized.
     """
 
     mean: tuple[float, ...]
@@ -44,7 +44,7 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _rows(normalization: Normalization, pixels: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and deviation repeated for each pixel of a picture: equal rows add up 5 times faster."""
+    """Mean and deviation repeated for each pixel: subtracting equal rows is 5 times as fast."""
     mean = torch.tensor(normalization.mean, device=device).repeat(pixels)
     std = torch.tensor(normalization.std, device=device).repeat(pixels)
     return mean, std

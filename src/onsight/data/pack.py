@@ -1,8 +1,8 @@
-"""The pack: every picture decoded once into one memory-mapped uint8 file.
+"""The pack: every picture decoded once, into one memory-mapped uint8 file.
 
 A pack folder holds `pixels.bin` (n, H, W, C), `table.safetensors` (digests, locators,
-labels, splits; checksummed) and `pack.json` with the key of everything that went in.
-It is built beside its place and renamed into it; a pack whose key differs is replaced.
+labels, splits; checksummed) and `pack.json` with a key made of everything that went in.
+It is built under a temporary name and renamed; a pack with another key is replaced.
 """
 
 import hashlib
@@ -39,9 +39,9 @@ VERSION = 2
 class Pack:
     """Usable pictures in the order of their digests.
 
-    pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the place there
-    of picture i; sources: int64 (n,) its row in the source; digests: uint8 (n, 16);
-    index: the n pictures' locators, labels, splits.
+    pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the row of picture i
+    in pixels; sources: int64 (n,) its row in the source; digests: uint8 (n, 16); index: the n
+    pictures' locators, labels, splits.
     """
 
     pixels: Pixels
@@ -58,24 +58,24 @@ class Pack:
 
 
 def open_pack(job: Job, cache_folder: Path | None) -> Pack:
-    """Open the pack of a job, building it when there is none that matches.
+    """Open the pack of a job, building it if none matches.
 
-    Without a cache folder the pack lives in unnamed temporary storage and goes with the
-    process. Raises DiskError; DataError when no picture can be used or, if the job is
-    strict, at the first that cannot.
+    Without a cache folder the pack is an unnamed temporary file that ends with the process.
+    Raises DiskError; DataError if no picture can be used or, if the job is strict, at the first
+    that cannot.
     """
     if cache_folder is None:
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     place = cache_folder / "packs" / _slot(job)
-    with _locked(cache_folder / "locks" / place.name):  # a second run waits, then reopens
+    with _locked(cache_folder / "locks" / place.name):  # a second run waits, then reopens the pack
         pack = _read(place, key, job.target)
         if pack is None:
             with disk_errors(place, _least_bytes(job)):
                 _build_in_place(place, key, job)
             built = _read(place, key, job.target)
             if built is None:
-                raise DataError(f"{place} was changed while it was written; run it again")
+                raise DataError(f"{place} was changed while it was being written; run again")
             return replace(built, was_cached=False)
     if job.strict and pack.problems:
         raise DataError(f"{pack.problems[0].path}: {pack.problems[0].reason}")
@@ -84,7 +84,7 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, where the system has such."""
+    """Hold a lock between processes, if the system has one."""
     try:
         import fcntl  # not on Windows
     except ImportError:
@@ -92,14 +92,14 @@ def _locked(path: Path) -> Iterator[None]:
         return
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w")  # noqa: SIM115  # its closing ends the lock
+        file = open(path, "w")  # noqa: SIM115  # closing it releases the lock
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def is_packed(job: Job, cache_folder: Path | None) -> bool:
-    """Whether the pack of a job lies ready in the cache."""
+    """Whether the pack of a job is in the cache."""
     if cache_folder is None:
         return False
     try:
@@ -110,14 +110,14 @@ def is_packed(job: Job, cache_folder: Path | None) -> bool:
 
 
 def pack_key(source: Source, target: PictureFormat) -> str:
-    """The digest of everything that decides a pack's content."""
+    """The digest of everything that determines a pack's content."""
     facts: list[Any] = [VERSION, decode.VERSION, PIL.__version__, simplejpeg.__version__]
     facts += [source.kind, str(source.root), source.fingerprint, target.facts()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _slot(job: Job) -> str:
-    """One folder for each DATA and format, so that a rebuilt pack replaces its forerunner."""
+    """One folder for each DATA and format, so that a rebuilt pack replaces the old one."""
     facts = [job.source.kind, str(job.source.root), job.target.facts()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
 
@@ -129,7 +129,7 @@ def _least_bytes(job: Job) -> int:
 
 @dataclass(frozen=True)
 class _Table:
-    """What a build leaves beside the pixels."""
+    """What a build yields besides the pixels."""
 
     rows: NDArray[np.int64]
     sources: NDArray[np.int64]
@@ -160,7 +160,7 @@ def _build(file: BinaryIO, job: Job) -> _Table:
 
 
 def _build_unnamed(job: Job) -> Pack:
-    """Build into an unlinked temporary file: gone with the process, however that ends."""
+    """Build into an unlinked temporary file: it vanishes with the process, however that ends."""
     with tempfile.TemporaryFile(prefix="onsight-") as file:
         with disk_errors(Path(tempfile.gettempdir()), _least_bytes(job)):
             table = _build(file, job)
@@ -170,7 +170,7 @@ def _build_unnamed(job: Job) -> Pack:
 
 
 def _build_in_place(place: Path, key: str, job: Job) -> None:
-    """Build beside the place, then rename into it; nothing half-made is ever there."""
+    """Build under a temporary name, then rename; nothing half-built is ever in place."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(place)
     temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
@@ -205,7 +205,7 @@ def _write_table(folder: Path, key: str, table: _Table) -> None:
 
 
 def _read(place: Path, key: str, target: PictureFormat) -> Pack | None:
-    """The pack at a place, or None when there is none, another's or a damaged one."""
+    """The pack in a folder, or None if there is none, one with another key or a damaged one."""
     try:
         facts = json.loads((place / "pack.json").read_text(encoding="utf-8"))
         if facts["key"] != key:
@@ -235,15 +235,15 @@ def _read(place: Path, key: str, target: PictureFormat) -> Pack | None:
 
 
 def _map_pixels(file: BinaryIO, count: int, target: PictureFormat) -> Pixels:
-    """Map the pixel file copy-on-write: torch wants writable memory, nothing is written."""
+    """Map the pixel file copy-on-write: torch wants writable memory, but nothing is written."""
     shape = (count, target.height, target.width, target.channels)
     if os.fstat(file.fileno()).st_size != int(np.prod(shape)):
-        raise ValueError("the pixel file has another size than its table says")
+        raise ValueError("the pixel file's size is not what its table says")
     return np.memmap(file, np.uint8, "c", shape=shape)
 
 
 def _swap(temporary: Path, place: Path) -> None:
-    """Rename a finished folder into its place, moving a forerunner out of the way."""
+    """Rename a finished folder into place, moving an old one out of the way."""
     sync_folder(temporary)
     old = place.with_name(f".{place.name}.{os.getpid()}.old")
     if place.exists():
@@ -254,7 +254,7 @@ def _swap(temporary: Path, place: Path) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove what killed processes left of any pack."""
+    """Remove what killed processes left behind of any pack."""
     for folder in [*place.parent.glob(".*.tmp"), *place.parent.glob(".*.old")]:
         process = folder.name.rsplit(".", 2)[1]
         if not Path(f"/proc/{process}").exists():

@@ -1,7 +1,7 @@
 """Decoding a whole source in threads into one file of pixels.
 
-Decoders release Python's lock, so threads serve every core without copies between
-processes. Finished pictures are written in the source's order whatever the threads do.
+Decoders release Python's lock, so threads use every core without copies between processes.
+Pictures are written in the source's order, whichever thread finishes first.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES
 from onsight.errors import DataError, PictureError
 
-_CHUNK = 64  # pictures a task: large enough to hide the pool's overhead, small for progress
+_CHUNK = 64  # pictures per task: large enough to hide the pool's overhead, small for progress
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be decoded, and how.
+    """What to decode, and how.
 
     target.channels of 0 means 1 if every picture is stored grey, else 3; strict: raise
-    DataError at the first picture that cannot be used; progress hears of every picture.
+    DataError at the first picture that cannot be used; progress: called with counts of pictures.
     """
 
     source: Source
@@ -49,7 +49,7 @@ class Picture(NamedTuple):
 
 @dataclass
 class Decoded:
-    """The outcome of decoding a source; the pixels went to the file."""
+    """The outcome of decoding a source, except the pixels, which are in the file."""
 
     channels: int
     source_rows: list[int] = field(default_factory=list)
@@ -60,8 +60,8 @@ class Decoded:
 def decode_all(file: BinaryIO, job: Job) -> Decoded:
     """Write every usable picture's pixels to a file; list the others with their reasons.
 
-    The file holds one channel until the first colour picture comes, unless
-    target.channels says otherwise.
+    The file holds one channel until the first colour picture, unless target.channels says
+    otherwise.
     """
     target = job.target
     decoded = Decoded(channels=target.channels or 1)
@@ -81,7 +81,7 @@ def decode_all(file: BinaryIO, job: Job) -> Decoded:
 
 
 def digest_of(pixels: Pixels) -> bytes:
-    """A digest of a decoded picture; the same whether grey is stored in one channel or three."""
+    """A digest of a decoded picture, the same for grey in one channel and in three."""
     if pixels.shape[2] == 3 and _has_equal_channels(pixels):
         pixels = pixels[:, :, :1]
     digest = hashlib.sha256(repr(pixels.shape).encode())
@@ -107,7 +107,7 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
 
 
 def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
-    """Chunks of decoded pictures in order, a bounded number of them under way."""
+    """Chunks of decoded pictures in order, with a bounded number in progress."""
     waiting: deque[Future[list[Picture | Problem]]] = deque()
     count = len(job.source.index)
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
@@ -136,7 +136,7 @@ def _decode_row(source: Source, target: PictureFormat, row: int) -> Picture | Pr
 
 
 def _has_equal_channels(pixels: Pixels) -> bool:
-    """Whether a colour picture shows only greys; a look at a few pixels settles most."""
+    """Whether a colour picture has only greys; a few pixels are enough to rule most out."""
     for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
         red, green, blue = part[..., 0], part[..., 1], part[..., 2]
         if not (np.array_equal(red, green) and np.array_equal(red, blue)):
@@ -151,7 +151,7 @@ def _to_file(pixels: Pixels, channels: int) -> bytes:
 
 
 def _widen(file: BinaryIO, decoded: Decoded, target: PictureFormat) -> None:
-    """Turn the grey pictures written so far into three channels, last one first, in place."""
+    """Turn the grey pictures written so far into three channels in place, from the last on."""
     if decoded.channels == 3:
         return
     decoded.channels = 3

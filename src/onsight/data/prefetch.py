@@ -1,4 +1,4 @@
-"""The next batch on its way to an accelerator while the step of the one before computes."""
+"""Sending the next batch to an accelerator while it computes the step of the current one."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def can_prefetch(device: torch.device) -> bool:
-    """Whether the device copies beside its computing, on a queue of its own."""
+    """Whether the device can copy while it computes, in a stream of its own."""
     return device.type in ("cuda", "xpu")
 
 
 def prefetch(
     batches: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
-    """The batches in order on the device, each sent off before the one before it is handed out."""
+    """The batches in order on the device; each is sent before its predecessor is handed out."""
     backend: Any = getattr(torch, device.type)
     queue = backend.Stream(device)
     on_its_way = None
@@ -31,13 +31,13 @@ def prefetch(
 
 
 def _send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Begin a copy to the device; only from page-locked memory does it not hold up the host."""
+    """Begin a copy to the device; only from page-locked memory it does not block the host."""
     locked = tensor if tensor.is_pinned() else tensor.pin_memory()
     return locked.to(device, non_blocking=True)
 
 
 def _receive(sent: tuple[Tensor, ...], arrived: Any, computing: Any) -> tuple[Tensor, ...]:
-    """Let the computing wait for the copies, and their memory live until it is done with them."""
+    """Make computing wait for the copies, and keep their memory until it has used them."""
     computing.wait_event(arrived)
     for tensor in sent:
         tensor.record_stream(computing)

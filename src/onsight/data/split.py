@@ -1,7 +1,7 @@
-"""The split: a function of each picture's digest, so adding pictures moves no old one.
+"""The split: a function of each picture's digest, so that adding pictures moves no old one.
 
-No rule that looks at the other pictures can promise that, so the shares hold for every
-class in expectation: a class of n pictures has 0.1 n ± 0.3 sqrt(n) test pictures.
+No rule that considers other pictures can promise that, so the shares hold for each class only
+in expectation: a class of n pictures has 0.1 n ± 0.3 sqrt(n) test pictures.
 """
 
 import numpy as np
@@ -24,10 +24,10 @@ def assign(
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """The split of each picture: the given one, with what is missing taken from train.
+    """The split of each picture: the given one, with missing splits taken from train.
 
-    Without any given test (or validation) pictures, that share of the rest is drawn by
-    digest. Returns int8 (n,) of TRAIN, VALIDATION or TEST.
+    If there are no given test (or validation) pictures, that share of train is drawn by digest.
+    Returns int8 (n,) of TRAIN, VALIDATION or TEST.
     """
     splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
     number = draw(digests)
@@ -41,10 +41,9 @@ def assign(
 
 
 def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Pictures that have an identical twin on a side that is kept cleaner.
+    """Pictures that have an identical copy in a higher split: test above validation above train.
 
-    Only a split that the data came with can hold any. The test twin stays, then the
-    validation twin; the copies in training are marked. Returns bool (n,).
+    Only a split that came with the data can have any. Returns bool (n,).
     """
     different, group = np.unique(digests.view(f"V{DIGEST_BYTES}")[:, 0], return_inverse=True)
     cleanest = np.zeros(len(different), np.int8)

@@ -1,4 +1,4 @@
-"""Pictures decoded from their source whenever they are wanted, ahead of the step, in threads."""
+"""Pictures decoded from their source for every batch, in threads, ahead of the step."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.augment import AREA, CROP_X, CROP_Y, RATIO, crop_windows
+from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO, crop_windows
 from onsight.data.crop import Window, crop_picture
 from onsight.data.decode import PictureFormat, Pixels
 from onsight.data.loader import Batch
@@ -20,14 +20,14 @@ from onsight.data.sources.source import Source
 from onsight.errors import DataError, PictureError
 from onsight.randomness import uniform
 
-_AHEAD = 2  # batches under way while another is trained on
-_CHUNK = 8  # pictures a task: large enough to hide the pool's overhead, small to share evenly
+_AHEAD = 2  # batches being decoded while another is trained on
+_CHUNK = 8  # pictures per task: large enough to hide the pool's overhead, small to share evenly
 
-_Windows = list[Window | None]  # of each picture; None shows all of it
+_Windows = list[Window | None]  # one per picture; None shows all of it
 
 
 class _Begun(NamedTuple):
-    """A batch whose pictures are being decoded, and the tasks that do."""
+    """A batch whose pictures are being decoded, and the tasks that decode them."""
 
     batch: Batch
     tasks: list[Future[None]]
@@ -37,8 +37,8 @@ class _Begun(NamedTuple):
 class Stream:
     """The pictures of a source, decoded a batch at a time.
 
-    rows: int64 (n,) of picture i in the source; labels: int64 (n,); format: what every
-    picture becomes; crop_area: least area share of the random-resized crops trained on, 1 is off.
+    rows: int64 (n,) the row of picture i in the source; labels: int64 (n,); format: what every
+    picture becomes; crop_area: least area share of random-resized crops in training, 1 is off.
     """
 
     source: Source
@@ -60,7 +60,7 @@ class Stream:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all pictures would take."""
+        """Bytes that all pictures would occupy."""
         return len(self.rows) * int(np.prod(self.shape))
 
     def gather(self, ids: Tensor) -> Batch:
@@ -76,8 +76,8 @@ class Stream:
     ) -> Iterator[Batch]:
         """The batch of each share of picture numbers, a few decoded ahead.
 
-        epoch_key: (seed, epoch) draws the crops to train on; None shows whole pictures. Raises
-        DataError at a picture that can no longer be decoded.
+        epoch_key: (seed, epoch) for drawing training crops; None gives whole pictures. Raises
+        DataError for a picture that can no longer be decoded.
         """
         under_way: deque[_Begun] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
@@ -113,7 +113,7 @@ class Stream:
         return [Window(*sides) for sides in torch.stack(sides, dim=1).tolist()]
 
     def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
-        """Decode pictures into their places of a batch. places: uint8 (len(rows), H, W, C)."""
+        """Decode pictures into their places in a batch. places: uint8 (len(rows), H, W, C)."""
         for row, window, place in zip(rows, windows, places, strict=True):
             try:
                 content = self.source.read(row)
@@ -124,7 +124,7 @@ class Stream:
             except PictureError as error:
                 raise DataError(
                     f"{self.source.index.locators[row]}: {error}; it could be read when the run "
-                    "began. Bring it back, or start a new run"
+                    "began. Restore it, or start a new run"
                 ) from error
 
 

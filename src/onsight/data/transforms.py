@@ -1,14 +1,13 @@
-"""Changes of whole batches, each a pure function of pictures and drawn numbers.
+"""Geometry of whole batches: mirrors, shifts, warps and boxes, each a pure function.
 
-B batch, H height, W width, C channels, K classes.
+B batch, H height, W width, C channels.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_LUMA = (0.299, 0.587, 0.114)
-_SMALL_PICTURE = 64 * 64  # pixels; above it, a call for each picture to mirror costs less
+_SMALL_PICTURE = 64 * 64  # pixels; above it, mirroring picture by picture costs less
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
@@ -22,10 +21,10 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def shift_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Mirror left-right, then move by whole pixels; what comes in is the edge's reflection.
+    """Mirror left-right, then move by whole pixels; the gap is filled by reflection at the edge.
 
     images: any dtype (B, H, W, C); down, right: int64 (B,) pixels, less than the side;
-    mirrored: bool (B,). One gather.
+    mirrored: bool (B,). It is a single gather.
     """
     count, height, width, channels = images.shape
     y = _reflect(torch.arange(height, device=images.device) - down.unsqueeze(1), height)
@@ -37,7 +36,7 @@ def shift_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor
 
 
 def _reflect(places: Tensor, length: int) -> Tensor:
-    """Fold places outside 0..length-1 back in, without repeating the edge."""
+    """Fold positions outside 0..length-1 back inside, without repeating the edge."""
     return (length - 1) - ((length - 1) - places.abs()).abs()
 
 
@@ -53,9 +52,9 @@ def warp(
 ) -> Tensor:
     """Crop, rotate, mirror and resize in one bilinear resampling; edges are reflected.
 
-    images: float (B, H, W, C). The result shows a window of height_share x width_share of
-    the picture around (centre_y, centre_x), counted from -1 to 1, turned by radians
-    (B,), mirrored where asked. size: (height, width) of the result. Returns float (B, *size, C).
+    images: float (B, H, W, C). The result shows a window of height_share x width_share of the
+    picture around (centre_y, centre_x), which run from -1 to 1, turned by radians and mirrored
+    where asked; each is (B,). size: (height, width) of the result. Returns float (B, *size, C).
     """
     height, width = images.shape[1:3]
     cos, sin = radians.cos(), radians.sin()
@@ -73,55 +72,13 @@ def warp(
     return warped.permute(0, 2, 3, 1)
 
 
-def jitter_colour(
-    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor
-) -> Tensor:
-    """Scale brightness, then contrast about the mean, then saturation; factors (B,), 1 is none.
-
-    images: float (B, H, W, C), 0 to 255.
-    """
-    images = images * brightness.view(-1, 1, 1, 1)
-    grey = _luma(images)
-    mean = grey.mean(dim=(1, 2, 3), keepdim=True)
-    images = torch.lerp(mean.expand_as(images), images, contrast.view(-1, 1, 1, 1))
-    if images.shape[3] == 3:
-        grey = _luma(images).expand_as(images)
-        images = torch.lerp(grey, images, saturation.view(-1, 1, 1, 1))
-    return images.clamp(0, 255)
-
-
-def _luma(images: Tensor) -> Tensor:
-    if images.shape[3] == 1:
-        return images
-    weights = torch.tensor(_LUMA, device=images.device, dtype=images.dtype)
-    return (images * weights).sum(dim=3, keepdim=True)
-
-
 def box(centre_y: Tensor, centre_x: Tensor, share: Tensor, height: int, width: int) -> Tensor:
-    """Boxes of share x the sides around a centre counted from 0 to 1. Returns bool (B, 1, H, W)."""
+    """Boxes whose sides are a share (B,) of the picture's, around centres (B,) from 0 to 1.
+
+    Returns bool (B, 1, H, W).
+    """
     y = (torch.arange(height, device=share.device) + 0.5) / height
     x = (torch.arange(width, device=share.device) + 0.5) / width
     rows = (y - centre_y.unsqueeze(1)).abs() < share.unsqueeze(1) / 2
     columns = (x - centre_x.unsqueeze(1)).abs() < share.unsqueeze(1) / 2
     return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
-
-
-def blend(inputs: Tensor, partners: Tensor, share: Tensor) -> Tensor:
-    """mixup (Zhang et al., arXiv:1710.09412): share of each input, the rest its partner."""
-    return torch.lerp(partners, inputs, share.view(-1, 1, 1, 1))
-
-
-def paste(inputs: Tensor, partners: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """cutmix (Yun et al., arXiv:1905.04899): the partner within each box.
-
-    Returns the pictures and the share (B,) of each that is still its own.
-    """
-    share = 1.0 - boxes.float().mean(dim=(1, 2, 3))
-    return torch.where(boxes, partners, inputs), share
-
-
-def soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Targets (B, K): share for the own label, the rest for the partner's."""
-    own = F.one_hot(labels, classes).float()
-    other = F.one_hot(partner_labels, classes).float()
-    return torch.lerp(other, own, share.unsqueeze(1))

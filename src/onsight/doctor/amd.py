@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import counted
+from onsight.words import plural
 
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 _GET_STARTED = "https://pytorch.org/get-started/locally/"
@@ -16,7 +16,7 @@ def check_amd_gpus() -> Line | None:
     found = _count_amd()
     if not found:
         return None
-    named = counted(found, "AMD GPU")
+    named = plural(found, "AMD GPU")
     figures = {"gpus": found, "torch_rocm": torch.version.hip}
     if not torch.version.hip:
         return Line(

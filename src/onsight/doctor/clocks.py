@@ -9,9 +9,9 @@ import torch
 
 from onsight.doctor.line import Line
 from onsight.doctor.smi import SmiError, UnknownField, ask
-from onsight.doctor.units import counted
 from onsight.hardware.ceilings import measure_flops
 from onsight.hardware.devices import available_devices
+from onsight.words import plural
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CAPPED_SHARE = 0.9
@@ -52,7 +52,7 @@ def check_gpu_clocks() -> Line | None:
     if capped:
         return Line(
             "note",
-            f"{counted(capped, 'GPU')} at the power limit, which is normal under load.",
+            f"{plural(capped, 'GPU')} at the power limit, which is normal under load.",
             figures=figures,
         )
     return Line("ok", "No GPU is throttled by heat or power.", "", figures)
@@ -90,7 +90,7 @@ def check_clocks() -> Line | None:
     if throttles:
         return Line(
             "note",
-            f"The processor was throttled by heat {counted(throttles, 'time')} since the machine "
+            f"The processor was throttled by heat {plural(throttles, 'time')} since the machine "
             "started; if long runs lose speed, check its cooling.",
             figures=figures,
         )

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import counted
 from onsight.hardware.cores import usable_cores
+from onsight.words import plural
 
 _CPUS = Path("/sys/devices/system/cpu")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -40,7 +40,7 @@ def check_cores() -> Line:
     if threads > cores:
         return Line(
             "warning",
-            f"{said}, but torch would use {counted(threads, 'thread')} by default, because it "
+            f"{said}, but torch would use {plural(threads, 'thread')} by default, because it "
             "does not know the container's limit.",
             f"Onsight respects the limit; for other programs:\nexport OMP_NUM_THREADS={cores}",
             figures,
@@ -53,7 +53,7 @@ def check_cores() -> Line:
             f"If that is not intended:\nunset {' '.join(too_few)}",
             figures,
         )
-    return Line("ok", f"{said}; torch uses {counted(threads, 'thread')}.", "", figures)
+    return Line("ok", f"{said}; torch uses {plural(threads, 'thread')}.", "", figures)
 
 
 def check_load() -> Line | None:
@@ -64,7 +64,7 @@ def check_load() -> Line | None:
     figures = {"load": load, "machine_cores": machine}
     said = (
         f"Over the last minute {load:.1f} threads on average ran on, or waited for, the "
-        f"{counted(machine, 'core')} of this machine"
+        f"{plural(machine, 'core')} of this machine"
     )
     if load > _BUSY_SHARE * machine:
         return Line(
@@ -78,7 +78,7 @@ def check_load() -> Line | None:
 
 def _describe_cores(cores: int, physical: int | None) -> str:
     affinity, machine = len(_affinity()), os.cpu_count() or 1
-    said = f"{counted(cores, 'core')} may be used"
+    said = f"{plural(cores, 'core')} may be used"
     if cores < affinity:
         said += f" (the container's quota; the machine has {machine})"
     elif affinity < machine:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import counted
 from onsight.hardware.cores import usable_cores
+from onsight.words import plural
 
 _HEIGHT, _WIDTH = 375, 500
 _SIDE = 224
@@ -27,7 +27,7 @@ def check_decoding(seconds: float = 0.3) -> Line:
     return Line(
         "ok",
         f"One core decodes {rate:,.0f} JPEGs/s of {_WIDTH}x{_HEIGHT} to {_SIDE}x{_SIDE}; "
-        f"{counted(cores, 'core')} could decode a million in {_duration(1e6 / rate / cores)}.",
+        f"{plural(cores, 'core')} could decode a million in {_duration(1e6 / rate / cores)}.",
         figures={"images_per_second_and_core": rate, "cores": cores},
     )
 

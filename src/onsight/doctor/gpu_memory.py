@@ -7,8 +7,8 @@ import torch
 
 from onsight.doctor.line import Line
 from onsight.doctor.smi import SmiError, ask, mebibytes
-from onsight.doctor.units import gib
 from onsight.hardware.devices import available_devices
+from onsight.words import gib
 
 _SCARCE_SHARE = 0.5
 _NAMED = 3  # processes named at most

@@ -12,9 +12,9 @@ import torch
 
 from onsight.doctor.line import Line, State
 from onsight.doctor.smi import Driver, Version, count_on_bus, find_driver
-from onsight.doctor.units import counted
 from onsight.doctor.wheels import install_commands, unsupported, wheel_for
 from onsight.hardware.devices import available_devices
+from onsight.words import plural
 
 _CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs
 _HIDES = "CUDA_VISIBLE_DEVICES"
@@ -41,7 +41,7 @@ class Sight:
         """2 GPUs (NVIDIA A100, NVIDIA T4), in torch's names where the driver gives none."""
         kinds = Counter(self.driver.gpus or self.seen)
         names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
-        return f"{counted(kinds.total(), 'GPU')} ({', '.join(names)})"
+        return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
 
     @property
     def hidden(self) -> int:
@@ -72,7 +72,7 @@ def _without_driver(seen: list[str]) -> Line:
     if on_bus:
         return Line(
             "warning",
-            f"The machine has {counted(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
+            f"The machine has {plural(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
             f"{_ON_PROCESSOR}.",
             f"To use it, install the driver ({_DRIVER_PAGE}) and restart the machine.",
             {"seen": seen, "gpus_on_bus": on_bus},

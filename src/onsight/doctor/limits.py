@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import gib
+from onsight.words import gib
 
 _SHARED = Path("/dev/shm")
 _ENOUGH_SHARED_BYTES = 1 << 30

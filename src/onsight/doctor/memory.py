@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import gib
 from onsight.hardware.devices import free_memory_bytes, memory_bytes
+from onsight.words import gib
 
 _PROC = Path("/proc")
 _LIMITS = (

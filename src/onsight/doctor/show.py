@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onsight.doctor.line import Line, State, count
-from onsight.doctor.units import counted
+from onsight.words import plural
 
 _MARKS: dict[State, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -42,14 +42,14 @@ def verdict(lines: Mapping[str, Line]) -> str:
     """All lines in one sentence."""
     problems, warnings = count(lines, "problem"), count(lines, "warning")
     if problems:
-        also = f" and {counted(warnings, 'warning')}" if warnings else ""
+        also = f" and {plural(warnings, 'warning')}" if warnings else ""
         return (
-            f"{counted(problems, 'problem')}{also}. A problem stops runs or leaves hardware "
+            f"{plural(problems, 'problem')}{also}. A problem stops runs or leaves hardware "
             "unused: fix it first."
         )
     if warnings:
         return (
-            f"No problems, but {counted(warnings, 'warning')}: training works here, perhaps slower "
+            f"No problems, but {plural(warnings, 'warning')}: training works here, perhaps slower "
             "than it could."
         )
     return "All is well. To begin: onsight train demo"

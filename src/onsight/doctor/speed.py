@@ -5,11 +5,10 @@ from dataclasses import asdict
 import torch
 
 from onsight.doctor.line import Line
-from onsight.doctor.units import counted
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import available_devices
-from onsight.report.rates import flops_words, rate_words
+from onsight.words import flops_words, plural, rate_words
 
 _SLOW_LINK_BYTES_PER_SECOND = 3e9
 
@@ -21,7 +20,7 @@ def check_cpu_speed(seconds: float = 0.3) -> Line:
     slow = gain is not None and gain < 1
     return Line(
         "note" if slow else "ok",
-        f"{counted(found.threads or 1, 'thread')}: {_describe(found)}."
+        f"{plural(found.threads or 1, 'thread')}: {_describe(found)}."
         + (" bf16 is slower here; --precision auto uses fp32." if slow else ""),
         figures=asdict(found),
     )

@@ -1,4 +1,4 @@
-"""Wilson's score interval for a share (JASA 22, 1927)."""
+"""Wilson's score interval of a share (JASA 22, 1927)."""
 
 import math
 
@@ -6,7 +6,7 @@ Z_95 = 1.959963984540054
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """The interval of a binomial share at 95% unless z says otherwise; (0, 1) when n is 0."""
+    """The interval of a binomial share, at 95% by default; (0, 1) if count is 0."""
     if count == 0:
         return 0.0, 1.0
     share = successes / count

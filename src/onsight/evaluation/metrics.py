@@ -1,20 +1,21 @@
-"""Results from per-image predictions: counted first, divided once, an interval to each share."""
+"""Metrics from per-image predictions: counted first, divided once, an interval for each share."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.results import CalibrationBin, ClassResult, Results, TtaResult
 
 _BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
-_MOST_CLASSES = 1000  # a larger confusion matrix serves nobody
+_MOST_CLASSES = 1000  # nobody reads a larger confusion matrix
 
 
-def summarise(per_image: PerImageResults, classes: Sequence[str]) -> dict[str, Any]:
-    """All results as plain values; shares are None where n is 0."""
+def summarise(per_image: PerImageResults, classes: Sequence[str]) -> Results:
+    """All metrics of the predictions; shares are None where n is 0."""
     images = len(per_image)
     right = int((per_image.labels == per_image.predicted).sum())
     results: dict[str, Any] = {"images": images, **share("accuracy", right, images)}
@@ -32,7 +33,7 @@ def summarise(per_image: PerImageResults, classes: Sequence[str]) -> dict[str, A
         if len(classes) <= _MOST_CLASSES
         else None
     )
-    return results
+    return cast(Results, results)
 
 
 def share(name: str, successes: int, count: int) -> dict[str, float | None]:
@@ -43,11 +44,11 @@ def share(name: str, successes: int, count: int) -> dict[str, float | None]:
     return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
 
 
-def tta_results(per_image: PerImageResults, views: str) -> dict[str, Any]:
+def tta_results(per_image: PerImageResults, views: str) -> TtaResult:
     """The accuracy where probabilities are means over the views of each image."""
     right = int((per_image.labels == per_image.predicted).sum())
-    named = {"views": views, "views_images": len(per_image)}
-    return named | share("views_accuracy", right, len(per_image))
+    accuracy = share("views_accuracy", right, len(per_image))
+    return cast(TtaResult, {"views": views, "views_images": len(per_image), **accuracy})
 
 
 def confusion_matrix(per_image: PerImageResults, classes: int) -> NDArray[np.int64]:
@@ -56,14 +57,14 @@ def confusion_matrix(per_image: PerImageResults, classes: int) -> NDArray[np.int
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def class_results(per_image: PerImageResults, classes: Sequence[str]) -> list[dict[str, Any]]:
+def class_results(per_image: PerImageResults, classes: Sequence[str]) -> list[ClassResult]:
     """Recall, precision, one-against-the-rest accuracy and F1 of each class."""
     count, total = len(classes), len(per_image)
     right = per_image.labels == per_image.predicted
     true = np.bincount(per_image.labels[right], minlength=count)
     images = np.bincount(per_image.labels, minlength=count)
     predicted = np.bincount(per_image.predicted, minlength=count)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, name in enumerate(classes):
         hits, present, said = int(true[number]), int(images[number]), int(predicted[number])
         rows.append(
@@ -77,10 +78,10 @@ def class_results(per_image: PerImageResults, classes: Sequence[str]) -> list[di
                 "f1": 2 * hits / (present + said) if present and said else None,
             }
         )
-    return rows
+    return cast(list[ClassResult], rows)
 
 
-def calibration_bins(per_image: PerImageResults) -> list[dict[str, Any]]:
+def calibration_bins(per_image: PerImageResults) -> list[CalibrationBin]:
     """Mean confidence and accuracy in 15 bins of equal width of the confidence."""
     place = np.clip(np.ceil(per_image.confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
     images = np.bincount(place, minlength=_BINS)
@@ -98,9 +99,13 @@ def calibration_bins(per_image: PerImageResults) -> list[dict[str, Any]]:
     ]
 
 
-def expected_calibration_error(bins: Sequence[dict[str, Any]], images: int) -> float | None:
+def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> float | None:
     """The mean gap between confidence and accuracy, bins weighted by their pictures."""
     if images == 0:
         return None
-    gaps = (b["images"] * abs(b["confidence"] - b["accuracy"]) for b in bins if b["images"])
+    gaps = (
+        row["images"] * abs(row["confidence"] - row["accuracy"])
+        for row in bins
+        if row["confidence"] is not None and row["accuracy"] is not None
+    )
     return float(sum(gaps) / images)

@@ -1,4 +1,4 @@
-"""What a model said of every picture of a split."""
+"""What a model predicted for every picture of a split."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from torch import Tensor
 
 from onsight.data.loader import Batch
 
-BATCH_SIZE = 256  # of every evaluation and prediction: equal batches give equal bits
+BATCH_SIZE = 256  # for all evaluation and prediction: equal batches give equal bits
 
 _TOP = 5
 
 
 @dataclass(frozen=True)
 class PerImageResults:
-    """One entry a picture, in order: everything that results are worked out from.
+    """One entry per picture, in order: everything that results are computed from.
 
     ids, labels, predicted: int64 (n,); confidence: the predicted class's probability;
-    losses: cross-entropy; in_top5: bool (n,), all false for 5 classes or fewer.
+    losses: cross-entropy; in_top5: bool (n,), all False for 5 classes or fewer.
     """
 
     ids: NDArray[np.int64]
@@ -41,7 +41,7 @@ def evaluate_batches(
 ) -> PerImageResults:
     """Run a model over batches. forward: uint8 (B, H, W, C) to logits (B, K).
 
-    Entries are kept per picture, so nothing depends on how pictures fall into batches.
+    Entries are kept per picture, so the batches make no difference to the results.
     """
     parts = [_observe_batch(forward(batch.images).float(), batch) for batch in batches]
     columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]

@@ -2,11 +2,9 @@
 
 from rich.table import Table
 
-from onsight.explain.compare.words import step_times
 from onsight.explain.tracing.clock import PHASES
 from onsight.hardware.ceilings import Ceilings
-from onsight.report.rates import flops_words, rate_words
-from onsight.report.words import percent
+from onsight.words import flops_words, percent, rate_words, step_times
 
 _BAR = 16  # characters of a full bar
 

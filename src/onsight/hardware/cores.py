@@ -5,10 +5,6 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 
-# Threads of libgomp, torch's OpenMP, spin at barriers, by default for so long that on a busy
-# machine speed is halved or worse. The variable is read when torch loads.
-SPIN_VARIABLE, SHORT_SPIN = "GOMP_SPINCOUNT", "2000"
-
 
 def usable_cores() -> int:
     """The number of cores by affinity or by the CPU quota, whichever is less; at least 1."""

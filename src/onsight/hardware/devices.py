@@ -10,6 +10,7 @@ import torch
 from onsight.choice import Choice
 from onsight.errors import DeviceError
 from onsight.hardware.cores import usable_cores
+from onsight.words import plural
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ACCELERATORS = ("cuda", "xpu", "mps")
@@ -57,7 +58,8 @@ def choose_devices(asked: str, ranks: int) -> Choice[list[torch.device]]:
         devices = _first_of(devices[0].type, ranks)
         return Choice(devices, f"the first {ranks} that torch sees")
     raise DeviceError(
-        f"--device {asked} names {len(devices)} device(s) for {ranks} ranks; leave out --ranks"
+        f"--device {asked} names {plural(len(devices), 'device')} for {ranks} ranks; "
+        "leave out --ranks"
     )
 
 

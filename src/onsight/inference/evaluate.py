@@ -1,10 +1,9 @@
-"""How good a model file is on DATA, leaving out every picture that it was trained on."""
+"""Evaluating a model file on DATA, leaving out every picture that it was trained on."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.evaluation.results import Results
 from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor, load
 from onsight.models.file import picture_keys
-from onsight.models.tta import TestTimeAugmentation
+from onsight.models.tta import TtaForward
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
@@ -40,16 +40,16 @@ def evaluate(
     csv: Path | None = None,
     tta: str = "one",
     reporter: Reporter | None = None,
-) -> dict[str, Any]:
-    """Evaluate a run folder or model file; returns the results as plain values.
+) -> Results:
+    """Evaluate a run folder or model file on labelled pictures.
 
-    Pictures identical to one that trained or chose the model are left out and counted
-    under `seen`. csv: where to write every evaluated picture's row; tta: whether to tell the
-    accuracy of several tta of each picture too, as the config's tta. Raises UserError.
+    Pictures identical to one that the model was trained or selected with are left out and counted
+    in `seen`. module: as for `load`; csv: a file to write a row per evaluated picture to; tta:
+    test-time augmentation, as in the config. Raises UserError.
     """
     reporter = reporter or SilentReporter()
     predictor = load(model, device=device, module=module)
-    forward = None if tta == "one" else TestTimeAugmentation(predictor.classifier, tta)
+    forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
     source = find_source(str(data), data_format, kept)
     reporter.say(f"data: {source.found}")
@@ -60,22 +60,23 @@ def evaluate(
     seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
     known = pack.index.labels >= 0
     given = assign(pack.digests, pack.index.splits, 0.0, 0.0)
-    copies = leaks(pack.digests, given)  # as in training: one twin of two in a given split
+    copies = leaks(pack.digests, given)  # as in training: only one of two identical pictures
     ids = torch.from_numpy(np.flatnonzero(known & ~seen & ~copies))
     if len(ids) == 0:
         raise DataError(
-            f"every picture of {data} was used to train this model, so none can judge it; "
-            "give pictures that it has not seen"
+            f"every picture of {data} was used to train this model, so none can be used to "
+            "evaluate it; give pictures that it has not seen"
         )
     begun = time.perf_counter()
     loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
     per_image = evaluate_batches(predictor.classifier, loader.in_order())
     seconds = time.perf_counter() - begun
+    views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
         write_predictions(csv, per_image, pack.index)
     return {
         **summarise(per_image, predictor.classes),
-        **(tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}),
+        **views,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,
@@ -88,7 +89,7 @@ def evaluate(
 
 
 def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
-    """The pack with the model's class numbers, -1 and a problem for classes it does not know."""
+    """The pack with the model's class numbers; classes it does not know get -1 and a problem."""
     index = pack.index
     numbers = _class_numbers(index.classes, predictor.classes)
     labels = numbers[index.labels]
@@ -96,7 +97,7 @@ def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Probl
         Problem(
             index.locators[int(row)],
             "evaluate",
-            f"its class '{index.classes[index.labels[row]]}' is none of the model's",
+            f"its class '{index.classes[index.labels[row]]}' is not one of the model's",
         )
         for row in np.flatnonzero(labels < 0)
     ]

@@ -1,4 +1,4 @@
-"""Predictions at a glance: one PNG with the pictures, what the model says and what is true."""
+"""Predictions at a glance: one PNG with the pictures, the predictions and the true classes."""
 
 import math
 import os
@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image
 
 from onsight.data.decode import PictureFormat, Pixels, decode
-from onsight.data.sources.regular import read_regular_file
+from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import OutputError, PictureError
 from onsight.files import check_writable, write_atomically
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words
-from onsight.report.words import percent, shortened
+from onsight.words import percent, shortened
 
 _MOST = 64  # pictures shown
 _COLUMNS = 8
 
-# In pixels; 168 is a whole multiple of the commonest small pictures' 28.
+# In pixels; 168 is a multiple of 28, the most common size of small pictures.
 _SIDE, _GAP, _LINE, _LINES = 168, 16, 17, 3
 _CELL_WIDTH, _CELL_HEIGHT = _SIDE + _GAP, _SIDE + _LINES * _LINE + _GAP
 _LABEL, _NAME, _REASON = 16, 27, 24  # characters that fit
@@ -30,17 +30,17 @@ _PAPER, _EDGE = "#f0f0f0", "#cccccc"
 
 
 def check_grid_place(path: Path) -> None:
-    """Raise OutputError for a name that is no PNG's, OutputError or DiskError for a bad place."""
+    """Raise OutputError for a name without .png, OutputError or DiskError for a bad place."""
     if path.suffix.lower() != ".png":
-        raise OutputError(f"--save-grid writes a PNG file; let its name end in .png, not {path}")
+        raise OutputError(f"--save-grid writes a PNG file, so its name must end in .png: {path}")
     check_writable(path)
 
 
 def save_grid(path: Path, predictions: Sequence[Prediction], predictor: Predictor) -> int:
-    """Draw the first 64 predictions in order, and say how many that were.
+    """Draw the first 64 predictions in order, and return how many that were.
 
-    A parent folder named as one of the classes is taken for the truth. An unusable input is
-    an empty tile with its reason. Raises DiskError.
+    If the parent folder is named like one of the classes, it is taken as the true class. An input
+    that cannot be used is an empty tile with the reason. Raises DiskError.
     """
     shown = predictions[:_MOST]
     columns = min(_COLUMNS, len(shown), math.ceil(math.sqrt(1.5 * len(shown))))
@@ -74,13 +74,13 @@ def _draw_tile(
 
 
 def _actual(path: str, classes: Sequence[str]) -> str | None:
-    """The class that the parent folder's name states, if any."""
+    """The class that the parent folder is named after, if any."""
     name = unicodedata.normalize("NFC", Path(path).absolute().parent.name)
     return name if name in classes else None
 
 
 def _thumbnail(prediction: Prediction, target: PictureFormat) -> Pixels | None:
-    """The stored picture as (H, W, 3) that fits a tile; tiny ones keep their pixels visible."""
+    """The stored picture as (H, W, 3) that fits a tile; tiny ones are enlarged pixel by pixel."""
     if prediction.problem is not None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Predictions as people and programs read them: lines, CSV or JSON."""
+"""Predictions as lines for people, or as CSV or JSON for programs."""
 
 import csv as csv_format
 import io
@@ -13,7 +13,7 @@ from onsight.files import write_atomically
 from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
-from onsight.report.words import fixed_percent
+from onsight.words import fixed_percent
 
 _HEADER = ("path", "predicted", "probability", "problem")
 
@@ -28,7 +28,7 @@ def list_predictions(
     module: str | nn.Module | None = None,
     as_json: bool = False,
 ) -> None:
-    """Predict and print a row for every input, in order, or write them to a CSV file.
+    """Predict and print a row for every input in order, or write the rows to a CSV file.
 
     grid: a PNG file to draw the first pictures into. Raises UserError, DiskError.
     """
@@ -84,7 +84,7 @@ def _as_json(predictions: Sequence[Prediction], refused: int) -> str:
 
 
 def _print(text: str, end: str = "\n") -> None:
-    """Print paths that are no UTF-8 with their own bytes."""
+    """Print with the original bytes of paths that are not UTF-8."""
     sys.stdout.flush()
     sys.stdout.buffer.write((text + end).encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""Inputs of `onsight predict`: files as given, folders as the files in them."""
+"""The inputs of `onsight predict`: files as given, and the files in folders."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from onsight.errors import DataError
 def input_paths(paths: Iterable[str]) -> list[str]:
     """Every file to predict on, in order; hidden files inside folders are left out.
 
-    Raises DataError for a path that does not exist, or when nothing is left.
+    Raises DataError for a path that does not exist, or if there are no files.
     """
     found = [file for path in paths for file in _expand(path)]
     if not found:

@@ -1,40 +1,40 @@
-"""A model file ready to predict: the same decoder, views and forward as in training."""
+"""A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, cast, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onsight.data.decode import PictureFormat, Pixels
-from onsight.data.normalization import Normalization
-from onsight.data.packing import prepare_picture
-from onsight.data.sources.regular import read_regular_file
-from onsight.errors import DataError, PictureError
+from onsight.data.decode import Pixels
+from onsight.errors import PictureError
 from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.results import Results
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
+from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.memory_format import set_memory_format
 from onsight.models.user import make_user_model
+from onsight.report.console import headline
+from onsight.report.notebook import facts_table
+from onsight.words import listed
 
 Item = TypeVar("Item")
-Picture = str | Path | bytes | Pixels
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one input, or why it can say nothing.
+    """What the model predicts for one input, or why it cannot.
 
-    probabilities: float32 (K,) in the order of the classes, None for an unusable picture.
+    probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used.
     """
 
     path: str
@@ -45,49 +45,76 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts with a trained model, in scikit-learn's sense; made by `onsight.load`."""
+    """A trained model that predicts as scikit-learn's do; made by `onsight.load`."""
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
-        facts = file.picture
+        prepared = file.preprocessing
         self.file = file
         self.classes = file.classes
-        self.format = picture_format(facts)
-        shape = (self.format.channels, *self.format.shown)
-        net = set_memory_format(build_model(file, module), shape, device)
-        mean, std = tuple(facts["mean"]), tuple(facts["std"])
-        normalization = Normalization(mean, std, self.format.shown)
-        self.classifier = Classifier(net, normalization, facts["precision"], device)
+        self.format = prepared.format
+        net = set_memory_format(build_model(file, module), prepared.input_shape, device)
+        self.classifier = Classifier(net, prepared.normalization, prepared.precision, device)
 
-    def predict(self, pictures: Iterable[Picture]) -> list[str]:
-        """The class of each picture: a path, encoded bytes or pixels uint8 (H, W, C).
+    def __repr__(self) -> str:
+        return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"
 
-        Raises PictureError at a picture that cannot be used; `predictions` lists it instead.
+    def _repr_html_(self) -> str:
+        return facts_table("Predictor", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        size, results = self.format, cast(Results, self.file.results)
+        colour = "grey" if size.channels == 1 else "colour"
+        facts = {
+            "model": self.file.model,
+            "device": self.classifier.device,
+            "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
+            "classes": listed(self.classes),
+        }
+        return facts | ({"result": headline(results)} if "images" in results else {})
+
+    @overload
+    def predict(self, pictures: Picture) -> str: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, pictures: Iterable[Picture]) -> list[str]: ...
+
+    def predict(self, pictures: Picture | Iterable[Picture]) -> str | list[str]:
+        """The class of a picture, or of each of several in a list.
+
+        A picture is a path, the bytes of a file, a Pillow image or an array uint8 (H, W),
+        (H, W, 1), (H, W, 3) or (H, W, 4); several are any iterable of these or an array
+        (n, H, W, C). As with NumPy's functions, one picture gives one label and several give a
+        list, so nobody has to write `[picture]` and `[0]`. Raises PictureError at a picture that
+        cannot be used; `predictions` lists it instead.
         """
-        winners = self.predict_proba(pictures).argmax(axis=1)
+        winners = self.predict_proba(pictures).argmax(axis=-1)
+        if winners.ndim == 0:
+            return self.classes[int(winners)]
         return [self.classes[winner] for winner in winners]
 
-    def predict_proba(self, pictures: Iterable[Picture]) -> NDArray[np.float32]:
-        """Probabilities (n, K) in the order of `classes`. Raises PictureError."""
+    def predict_proba(self, pictures: Picture | Iterable[Picture]) -> NDArray[np.float32]:
+        """Probabilities (n, K) in the order of `classes`, or (K,) of one picture alone.
+
+        Takes what `predict` takes. Raises PictureError.
+        """
         rows = []
         for prediction in self.predictions(pictures):
             if prediction.probabilities is None:
                 raise PictureError(f"{prediction.path}: {prediction.problem}")
             rows.append(prediction.probabilities)
+        if is_one(pictures):
+            return rows[0]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)), np.float32)
 
-    def predictions(self, pictures: Iterable[Picture]) -> Iterator[Prediction]:
-        """One Prediction for every input, in order; an unusable one carries its reason."""
-        if isinstance(pictures, (str, bytes, Path)):
-            raise DataError("one picture was given where several are expected: [picture]")
+    def predictions(self, pictures: Picture | Iterable[Picture]) -> Iterator[Prediction]:
+        """One Prediction per input, in order; for one that cannot be used, it says why."""
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
-            for batch in _batches(pictures, BATCH_SIZE):
+            for batch in _batches(several(pictures), BATCH_SIZE):
                 yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)))
 
     def _prepare(self, picture: Picture) -> Pixels | PictureError:
         try:
-            if isinstance(picture, (str, Path)):
-                picture = read_regular_file(os.fspath(picture))
-            return prepare_picture(picture, self.format)[1]
+            return read_picture(picture, self.format)
         except PictureError as error:
             return error
 
@@ -97,13 +124,12 @@ class Predictor:
         usable = [pixels for pixels in prepared if not isinstance(pixels, PictureError)]
         rows = iter(self._probabilities(usable))
         for picture, pixels in zip(batch, prepared, strict=True):
-            name = os.fspath(picture) if isinstance(picture, (str, Path)) else "(in memory)"
             if isinstance(pixels, PictureError):
-                yield Prediction(name, None, None, str(pixels), None)
+                yield Prediction(name_of(picture), None, None, str(pixels), None)
                 continue
             row = next(rows)
             winner = int(row.argmax())
-            yield Prediction(name, self.classes[winner], float(row[winner]), None, row)
+            yield Prediction(name_of(picture), self.classes[winner], float(row[winner]), None, row)
 
     def _probabilities(self, pictures: Sequence[Pixels]) -> NDArray[np.float32]:
         if not pictures:
@@ -118,28 +144,13 @@ def load(
 ) -> Predictor:
     """Load a run folder or model file for prediction.
 
-    module: the network itself, or package.module:callable, for a model of one's own; a file
-    never names code to run. Raises ModelError, DeviceError.
+    module: the network, or package.module:callable that makes it, for a model of your own: a
+    model file never names code to run. Raises ModelError, DeviceError.
     """
     file = load_model_file(model)
     if isinstance(module, str):
-        facts = picture_format(file.picture)
-        shape = (facts.channels, *facts.shown)
-        module = make_user_model(module, shape, len(file.classes))
+        module = make_user_model(module, file.preprocessing.input_shape, len(file.classes))
     return Predictor(file, choose_device(device).value, module)
-
-
-def picture_format(facts: dict[str, Any]) -> PictureFormat:
-    """The picture format among a model file's preprocessing facts."""
-    return PictureFormat(
-        height=facts["height"],
-        width=facts["width"],
-        channels=facts["channels"],
-        fit=facts["fit"],
-        background=tuple(facts["background"]),
-        pixel_limit=facts["pixel_limit"],
-        input_size=tuple(facts["input_size"]) if "input_size" in facts else None,
-    )
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,6 +1,7 @@
-"""Every network that has a name: Onsight's own, timm's, and a user's package.module:callable."""
+"""Networks by name: Onsight's own, timm's, and a user's package.module:callable."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -13,18 +14,28 @@ from onsight.models.pretrained import (
     hub_weights,
     load_offline_weights,
 )
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 from onsight.models.user import make_user_model
+from onsight.words import plural
 
-_OWN: dict[str, type[Compact | LeNet | Conv3 | Quick | Linear]] = {
-    "compact": Compact,
-    "lenet": LeNet,
-    "conv3": Conv3,
-    "quick": Quick,
-    "linear": Linear,
+
+class _Own(NamedTuple):
+    """One of Onsight's networks, made from a shape (C, H, W) and a number of classes.
+
+    size: the (height, width) in pixels that it was made for, None if it takes any.
+    """
+
+    make: Callable[[tuple[int, int, int], int], nn.Module]
+    size: tuple[int, int] | None = None
+
+
+_OWN = {
+    "compact": _Own(Compact),
+    "lenet": _Own(LeNet, (32, 32)),
+    "conv3": _Own(Conv3, (50, 50)),
+    "quick": _Own(Quick),
+    "linear": _Own(Linear),
 }
-# The textbooks' sizes, for the nets that do not take any picture.
-_OWN_SIZES = {"lenet": (32, 32), "conv3": (50, 50)}
 
 
 def model_names() -> list[str]:
@@ -35,17 +46,17 @@ def model_names() -> list[str]:
 
 
 def is_user_spec(name: str) -> bool:
-    """Whether a model name means a user's code, package.module:callable."""
+    """Whether a model name refers to a user's code, package.module:callable."""
     return ":" in name
 
 
 def make_model(
     name: str, shape: tuple[int, int, int], classes: int, *, pretrained: bool = False
 ) -> nn.Module:
-    """Make a network for pictures (C, H, W) and K classes, checked by one forward.
+    """Make a network for pictures (C, H, W) and K classes, and check it with a trial forward.
 
-    It takes float (B, C, H, W) and gives logits (B, K). The same random state gives the
-    same weights. Raises ModelError.
+    It maps float (B, C, H, W) to logits (B, K). The same random state gives the same weights.
+    Raises ModelError.
     """
     if pretrained and (name in _OWN or is_user_spec(name)):
         raise ModelError(f"'{name}' has no published weights. {OFFLINE_CHOICE}")
@@ -53,21 +64,21 @@ def make_model(
         return make_user_model(name, shape, classes)
     if name not in _OWN:
         return _make_timm(name, shape, classes, pretrained)
-    net = _OWN[name](shape, classes)
+    net = _OWN[name].make(shape, classes)
     check_output(net, shape, classes, name)
     return net
 
 
 def preferred_size(name: str) -> tuple[int, int] | None:
-    """The (height, width) that a model was made for; None when it takes any. Raises ModelError."""
-    if name in _OWN or is_user_spec(name):
-        return _OWN_SIZES.get(name)
-    facts = _timm_facts(name)
+    """The (height, width) that a model was made for, None if it takes any. Raises ModelError."""
+    if name in _OWN:
+        return _OWN[name].size
+    facts = None if is_user_spec(name) else _timm_facts(name)
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 
 def pretrained_normalization(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The (mean, deviation) a channel that published weights want, pixels from 0 to 1.
+    """The (mean, deviation) of each channel that published weights expect, pixels from 0 to 1.
 
     None for a model without published weights. Raises ModelError for an unknown name.
     """
@@ -82,10 +93,10 @@ def _make_timm(name: str, shape: tuple[int, int, int], classes: int, pretrained:
         net = _build_timm(name, facts, shape, classes, pretrained)
     except ModelError:
         raise
-    except Exception as error:  # timm's nets assert and raise in many ways about sizes
+    except Exception as error:  # timm's nets reject sizes in many ways
         raise ModelError(
-            f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with {shape[0]} "
-            f"channel(s): {type(error).__name__}: {error}{hint}"
+            f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with "
+            f"{plural(shape[0], 'channel')}: {type(error).__name__}: {error}{hint}"
         ) from error
     try:
         check_output(net, shape, classes, name)
@@ -126,7 +137,7 @@ def _create(
         "num_classes": classes,
         "in_chans": shape[0],
     }
-    # timm marks the nets that are built for one size, and take it as img_size.
+    # timm marks nets that are built for one size, which they take as img_size.
     if facts is not None and facts.fixed_input_size:
         try:
             sized: nn.Module = timm.create_model(name, img_size=shape[1:], **arguments)
@@ -139,14 +150,14 @@ def _create(
 
 
 def _timm_facts(name: str) -> Any:
-    """What timm knows of a model's published weights, or None. Raises ModelError."""
+    """What timm knows about a model's published weights, or None. Raises ModelError."""
     import timm
 
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):
         raise ModelError(
             f"there is no model '{name}'.{did_you_mean(name, model_names())} "
-            "`onsight models` lists them all; your own is package.module:callable"
+            "`onsight models` lists them all; for your own, give package.module:callable"
         )
     try:
         return timm.get_pretrained_cfg(name)

@@ -1,7 +1,7 @@
-"""The textbook nets: small, without normalization, for any picture that survives their pooling.
+"""Textbook nets: small, without normalization, for any picture that survives their pooling.
 
-Shapes: B batch, C channels, H height, W width, K classes. All take float (B, C, H, W)
-and give logits (B, K); none ends in a softmax, because the loss takes logits.
+Shapes: B batch, C channels, H height, W width, K classes. All map float (B, C, H, W)
+to logits (B, K); none ends in a softmax, because the loss takes logits.
 """
 
 import math
@@ -15,7 +15,7 @@ _LARGEST_SIDE_TRIED = 1024
 
 
 class _Textbook(nn.Module):
-    """Convolutions, then linear layers on all that they give."""
+    """Convolutions, then linear layers on all of their output."""
 
     features: nn.Sequential
     classifier: nn.Sequential
@@ -29,8 +29,8 @@ class _Textbook(nn.Module):
 class LeNet(_Textbook):
     """Convolutions 6 and 16 of 5x5, max pooling, then linear 120, 84 and K, with ReLU between.
 
-    shape is (C, H, W), at least 16x16; the textbook's is 32x32. After LeNet-5 (LeCun et al.,
-    1998) with today's ReLU and max pooling. Raises ModelError.
+    shape is (C, H, W), at least 16x16; the textbook size is 32x32. Based on LeNet-5 (LeCun et
+    al., 1998), with ReLU and max pooling as is usual today. Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -56,7 +56,7 @@ class LeNet(_Textbook):
 class Conv3(_Textbook):
     """Convolutions 32, 64 and 128 of 5x5, each with ReLU and max pooling, then linear 512 and K.
 
-    shape is (C, H, W), at least 36x36; the textbook's is 50x50. Raises ModelError.
+    shape is (C, H, W), at least 36x36; the textbook size is 50x50. Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -83,8 +83,8 @@ class Conv3(_Textbook):
 class Quick(_Textbook):
     """Padded convolutions 32, 32 and 64 of 5x5 with max pooling, then linear 64 and K.
 
-    There is no activation but the pooling, as in the textbook. shape is (C, H, W), at
-    least 8x8; the textbook's is 32x32. Raises ModelError.
+    As in the textbook, there is no activation besides the pooling. shape is (C, H, W), at least
+    8x8; the textbook size is 32x32. Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -105,16 +105,16 @@ class Quick(_Textbook):
 
 
 class Linear(nn.Sequential):
-    """One linear layer from all numbers of a picture to K; shape is any (C, H, W)."""
+    """One linear layer from all values of a picture to K; shape is any (C, H, W)."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
-    """How many numbers a picture (C, H, W) leaves after the convolutions.
+    """How many values of a picture (C, H, W) are left after the convolutions.
 
-    Raises ModelError naming the least size when none are left.
+    Raises ModelError, which names the smallest size, if none are left.
     """
     channels, height, width = shape
     size = _size_after(features, shape)
@@ -129,11 +129,11 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
 
 @torch.no_grad()
 def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
-    # A real forward of one black picture: the meta device would import half of torch first.
+    # A real forward pass of a black picture: the meta device would import half of torch.
     picture = torch.zeros(1, *shape)
     try:
         output: Tensor = features(picture)
-    except RuntimeError:  # torch refuses a map smaller than the kernel
+    except RuntimeError:  # torch rejects a map smaller than the kernel
         return None
     return output.numel() or None
 

@@ -1,4 +1,6 @@
-"""A network with its preprocessing: the one forward that evaluation and prediction share."""
+"""A network with its preprocessing: the forward pass shared by evaluation and prediction."""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Classifier:
-    """uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode."""
+    """Maps uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode."""
 
     def __init__(
         self, net: nn.Module, normalization: Normalization, precision: str, device: torch.device
@@ -29,7 +31,7 @@ class Classifier:
         return logits.float()
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The arithmetic of a precision as a context."""
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """A precision's arithmetic, as a context manager."""
     dtype = PRECISIONS[precision]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()

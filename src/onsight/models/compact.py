@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from onsight.errors import ModelError
 
 LEAST_SIDE = 8
-_STEM_SIDE = 48  # above this the stem takes larger steps, so that cost grows slowly
+_STEM_SIDE = 48  # above this the stem has a larger stride, so that cost grows slowly
 
 
 class Compact(nn.Module):
     """Dense 3x3 convolutions in three stages of width, 2 width and 4 width channels.
 
     shape is (C, H, W), at least 8x8. 5.7 million multiply-adds for 1x28x28 at width 32.
-    Takes float (B, C, H, W), gives logits (B, K). Raises ModelError.
+    Maps float (B, C, H, W) to logits (B, K). Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 32) -> None:
@@ -31,7 +31,7 @@ class Compact(nn.Module):
                 f"these are {height}x{wide}. Choose a larger --image-size."
             )
         stride = stem_stride(height, wide)
-        stem = width if stride > 1 else width // 2  # a larger patch holds more to tell apart
+        stem = width if stride > 1 else width // 2  # a larger patch has more to distinguish
         self.stem = _stem(channels, stem, stride)
         self.stage1 = _convolution(stem, width)
         self.stage2 = _stage(width, 2 * width)
@@ -47,7 +47,7 @@ class Compact(nn.Module):
         return logits
 
     def _start(self) -> None:
-        """Kaiming's weights (He et al. 2015); each residual block starts as the identity."""
+        """Kaiming initialisation (He et al. 2015); each residual block starts as the identity."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -57,7 +57,7 @@ class Compact(nn.Module):
 
 
 class _Residual(nn.Module):
-    """Two convolutions, narrower by half inside, added to their input."""
+    """Two convolutions, half as wide in between, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -70,9 +70,9 @@ class _Residual(nn.Module):
 
 
 def stem_stride(height: int, width: int) -> int:
-    """The step of the first convolution: 1 up to 48 pixels a side, doubled with each doubling.
+    """The stride of the first convolution: 1 up to a side of 48 pixels, doubled with each doubling.
 
-    The side is that of the square of equal area; no step leaves a map too small to pool.
+    The side is that of a square of equal area; no stride leaves a map too small to pool.
     """
     side, least, stride = math.sqrt(height * width), min(height, width), 1
     while side / stride > _STEM_SIDE and least // (2 * stride) >= LEAST_SIDE:
@@ -81,8 +81,8 @@ def stem_stride(height: int, width: int) -> int:
 
 
 def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
-    # One strided convolution, not full-size maps pooled again and again: six times as fast
-    # at 128 pixels. Pooling comes first, so that norm and ReLU work on a quarter of the map.
+    # One strided convolution is six times as fast at 128 pixels as pooling full-size maps
+    # repeatedly. Pooling comes first, so that norm and ReLU work on a quarter of the map.
     return nn.Sequential(
         nn.Conv2d(channels, width, stride + 2, stride=stride, padding=1, bias=False),
         nn.MaxPool2d(2),

@@ -1,9 +1,10 @@
-"""The model file: weights, class names, preprocessing, results and provenance in one safetensors.
+"""The model file: weights, classes, preprocessing, results and provenance in one safetensors file.
 
-It holds tensors and JSON, never code, and notices any damage. A user's own network is
-never imported because a file names it.
+It holds tensors and JSON, never code, and detects any damage. A user's own network is never
+imported because a file names it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,29 +16,28 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import is_user_spec, make_model
+from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
 _FORMAT = "onsight-model"
 _VERSION = 1
 _NAMES_SHOWN = 3
-_SEEN = "onsight.seen"  # beside the weights; never a parameter's name
+_SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """All that is needed to use a trained classifier, and where it comes from.
+    """Everything needed to use a trained classifier, and its origin.
 
-    picture holds at least channels, height and width in pixels, and input_size if the network
-    takes another (height, width) than pictures are prepared at; picture, results and provenance
-    are JSON, so that tuples in them come back as lists. seen: int64 (n,) keys of
-    the pictures that trained or chose the model, so that none of them ever judges it.
+    results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
+    of the pictures that trained or chose the model, so that none of them ever judges it.
     """
 
     model: str
     classes: tuple[str, ...]
-    picture: dict[str, Any]
-    results: dict[str, Any]
+    preprocessing: Preprocessing
+    results: Mapping[str, Any]
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -49,13 +49,13 @@ def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def save_model(path: Path, file: ModelFile) -> None:
-    """Write a model file whole or not at all. Raises DiskError."""
+    """Write a model file completely or not at all. Raises DiskError."""
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
         "model": file.model,
         "classes": list(file.classes),
-        "picture": file.picture,
+        "picture": file.preprocessing.facts(),
         "results": file.results,
         "provenance": file.provenance,
     }
@@ -69,7 +69,7 @@ def load_model_file(path: str | Path) -> ModelFile:
     if path.is_dir():
         path = path / FILE_NAME
         if not path.exists():
-            raise ModelError(f"{path.parent} holds no {FILE_NAME}: it is no finished run")
+            raise ModelError(f"{path.parent} holds no {FILE_NAME}: it is not a finished run")
     try:
         weights, facts = read_tensors(path)
     except DamagedFile as error:
@@ -79,21 +79,21 @@ def load_model_file(path: str | Path) -> ModelFile:
         return ModelFile(
             model=_typed(facts["model"], str),
             classes=tuple(_typed(name, str) for name in _typed(facts["classes"], list)),
-            picture=_typed(facts["picture"], dict),
+            preprocessing=Preprocessing.of(_typed(facts["picture"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
             seen=weights.pop(_SEEN).numpy(),
             weights=weights,
         )
-    except (KeyError, TypeError) as error:
-        raise ModelError(f"{path} is no complete Onsight model file: {error}") from error
+    except (KeyError, TypeError, ModelError) as error:
+        raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
 
 
 def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     """The trained network in evaluation mode.
 
-    module is the user's own network to fill, needed when the file names package.module:callable.
-    The random state stays as it is. Raises ModelError.
+    module: the user's own network to fill, needed if the file names package.module:callable.
+    The random state stays as it was. Raises ModelError.
     """
     if module is None and is_user_spec(file.model):
         raise ModelError(
@@ -103,7 +103,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
         )
     if module is None:
         with torch.random.fork_rng(devices=[]):
-            module = make_model(file.model, _shape(file), len(file.classes))
+            module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
     _check_weights(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
@@ -122,29 +122,18 @@ def _each_in_its_own_storage(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _check_version(path: Path, facts: Any) -> None:
     if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
-        raise ModelError(f"{path} is no Onsight model file")
+        raise ModelError(f"{path} is not an Onsight model file")
     if facts.get("version") != _VERSION:
         raise ModelError(
-            f"{path} has version {facts.get('version')} of the model file, this Onsight reads "
+            f"{path} has version {facts.get('version')} of the model file, but this Onsight reads "
             f"version {_VERSION}. Upgrade: pip install -U onsight"
         )
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"a {kind.__name__} was expected, not {value!r}")
+        raise TypeError(f"expected a {kind.__name__}, not {value!r}")
     return value
-
-
-def _shape(file: ModelFile) -> tuple[int, int, int]:
-    try:
-        channels, *prepared = (
-            _typed(file.picture[name], int) for name in ("channels", "height", "width")
-        )
-        height, width = _typed(file.picture.get("input_size", prepared), list)
-        return channels, _typed(height, int), _typed(width, int)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"the model file does not say its picture's size: {error}") from error
 
 
 def _check_weights(file: ModelFile, module: nn.Module) -> None:
@@ -168,4 +157,4 @@ def _problem(name: str, expected: tuple[int, ...] | None, given: tuple[int, ...]
         return f"{name} is missing"
     if expected is None:
         return f"{name} is not part of the network"
-    return f"{name} is {given}, the network has {expected}"
+    return f"{name} is {given}, but the network has {expected}"

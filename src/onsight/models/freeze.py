@@ -1,4 +1,4 @@
-"""Train the last layer only: the backbone's weights and statistics stay as they are."""
+"""Training only the last layer: the backbone's weights and statistics stay as they are."""
 
 from torch import nn
 
@@ -6,14 +6,14 @@ from onsight.errors import ModelError
 
 
 def freeze_backbone(model: nn.Module) -> list[str]:
-    """Let only the classifier train; return the names of the parameters that still do.
+    """Make only the classifier trainable; return the names of its parameters.
 
-    Call hold_frozen_norms after each model.train(). Raises ModelError if no classifier is found.
+    Call hold_frozen_norms after each model.train(). Raises ModelError if there is no classifier.
     """
     head = {id(parameter) for parameter in _head_parameters(model)}
     if not head:
         raise ModelError(
-            f"{type(model).__name__} has no last linear layer to train while the rest is frozen"
+            f"{type(model).__name__} has no final linear layer to train while the rest is frozen"
         )
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in head)
@@ -21,7 +21,7 @@ def freeze_backbone(model: nn.Module) -> list[str]:
 
 
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    """The norms that must keep their running statistics, when all but the head is frozen."""
+    """The norms that must keep their running statistics when all but the head is frozen."""
     heads = _heads(model)
     inside = {id(module) for head in heads for module in head.modules()}
     head_parameters = {id(parameter) for parameter in _head_parameters(model)}
@@ -32,13 +32,13 @@ def frozen_norms(model: nn.Module) -> list[nn.Module]:
 
 
 def hold_frozen_norms(model: nn.Module) -> None:
-    """Keep a frozen backbone's norms in evaluation; does nothing to a model that trains whole."""
+    """Put a frozen backbone's norms in evaluation mode; other models are left alone."""
     for norm in frozen_norms(model):
         norm.eval()
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:
-    """The classifier that a timm model names, else the last linear layer."""
+    """The classifier that a timm model reports, else the last linear layer."""
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
         found = get_classifier()

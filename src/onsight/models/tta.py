@@ -1,4 +1,4 @@
-"""Several views of each picture, their probabilities averaged: an option beside plain accuracy."""
+"""Test-time augmentation: the mean probabilities of several views of each picture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ from onsight.errors import ConfigError
 
 View = tuple[int, int, bool]  # pixels down, pixels right, mirrored; no shift is larger than 1
 
-# The shifts lie on one diagonal, as in Jordan, arXiv:2404.00498.
+# The shifts are along one diagonal, as in Jordan, arXiv:2404.00498.
 VIEWS: dict[str, Sequence[View]] = {
     "flip": [(0, 0, False), (0, 0, True)],
     "flip-shift": [(way, way, mirrored) for way in (0, -1, 1) for mirrored in (False, True)],
 }
 
 
-class TestTimeAugmentation:
-    """uint8 pictures (B, H, W, C) to logits (B, K) of the mean probabilities over their views.
+class TtaForward:
+    """Maps uint8 pictures (B, H, W, C) to logits (B, K) of their views' mean probabilities.
 
-    forward: uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No picture's answer depends
+    forward: uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No picture's result depends
     on the others. Raises ConfigError.
     """
 
@@ -32,7 +32,7 @@ class TestTimeAugmentation:
         self.views = VIEWS[name]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """The logarithm of the mean probabilities, which softmax turns into them again."""
+        """The logarithm of the mean probabilities; softmax gives the probabilities."""
         logs = [self.forward(_view(images, view)).log_softmax(dim=1) for view in self.views]
         return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))
 

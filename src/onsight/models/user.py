@@ -13,26 +13,26 @@ from typing import Any
 from torch import nn
 
 from onsight.errors import ModelError, did_you_mean
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 
 
 def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Import package.module:callable and make the network from it, checked by one forward.
+    """Import package.module:callable, make the network and check it with a trial forward.
 
-    The callable is an nn.Module class, a function that gives an nn.Module, or an nn.Module
-    (which is copied). It gets those of num_classes, classes, in_channels, in_chans,
+    The callable is an nn.Module class, a function that returns an nn.Module, or an nn.Module
+    (which is copied). It is passed those of num_classes, classes, in_channels, in_chans,
     image_size (H, W) and shape (C, H, W) that it names. Raises ModelError.
     """
     module_name, name = _parts(spec)
     target = _attribute(spec, _import(spec, module_name), name)
-    # A module-level net would carry the training of one run into the next: take a copy.
+    # A net at module level would carry one run's training into the next, so copy it.
     net = (
         copy.deepcopy(target)
         if isinstance(target, nn.Module)
         else _call(spec, target, shape, classes)
     )
     if not isinstance(net, nn.Module):
-        raise ModelError(f"'{spec}' gives a {type(net).__name__}, a torch.nn.Module is needed")
+        raise ModelError(f"'{spec}' returns a {type(net).__name__}, not a torch.nn.Module")
     check_output(net, shape, classes, spec)
     return net
 
@@ -68,7 +68,7 @@ def _import(spec: str, module_name: str) -> ModuleType:
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
     folder = str(Path.cwd())
-    importlib.invalidate_caches()  # the module may have been written a moment ago
+    importlib.invalidate_caches()  # the module may have just been written
     sys.path.insert(0, folder)
     try:
         yield
@@ -89,7 +89,7 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
     if not callable(target):
         raise ModelError(
             f"'{spec}' is a {type(target).__name__}, "
-            "not an nn.Module or something that makes one when called"
+            "not an nn.Module or a callable that returns one"
         )
     arguments = _arguments(spec, target, shape, classes)
     try:
@@ -102,7 +102,7 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
 def _arguments(
     spec: str, target: Callable[..., Any], shape: tuple[int, int, int], classes: int
 ) -> dict[str, Any]:
-    """Those of the facts that a callable accepts by name."""
+    """The facts that a callable accepts by name."""
     offered = {
         "num_classes": classes,
         "classes": classes,
@@ -125,9 +125,11 @@ def _arguments(
         )
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     if inspect.getattr_static(target, "__init__", None) is nn.Module.__init__:
-        takes_any = False  # a class without an __init__ inherits one that only seems to take any
+        takes_any = (
+            False  # without its own __init__, a class inherits one that only seems to accept any
+        )
     if takes_any and not named & {"num_classes", "classes"}:
-        accepted["num_classes"] = classes  # torchvision's nets take it so
+        accepted["num_classes"] = classes  # as torchvision's nets take it
     return accepted
 
 

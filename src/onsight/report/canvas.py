@@ -1,4 +1,4 @@
-"""A page of pictures and words, placed by the pixel and written as PNG.
+"""A page of pictures and text, placed by pixel and saved as PNG.
 
 Nothing here uses pyplot.
 """
@@ -41,7 +41,7 @@ class Canvas:
         self.fonts = ["DejaVu Sans", *(font for font in _WIDER_FONTS if font in installed)]
 
     def square(self, x: int, y: int, side: int, **style: Any) -> None:
-        """A square, in matplotlib's words for the style of a patch."""
+        """A square; style: matplotlib's properties of a patch."""
         corner = x / self.width, 1 - (y + side) / self.height
         sides = side / self.width, side / self.height
         self.figure.add_artist(
@@ -54,7 +54,7 @@ class Canvas:
 
     def write(self, x: int, y: int, words: Words) -> None:
         """Words with their top left corner at (x, y)."""
-        # Fonts know no lone surrogates, which stand for bytes of a name that are no UTF-8.
+        # Fonts lack lone surrogates, which stand for the bytes of a name that is not UTF-8.
         text = words.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self.figure.text(
             x / self.width, 1 - y / self.height, text, color=words.colour, fontsize=words.size,

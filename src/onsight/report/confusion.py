@@ -1,18 +1,75 @@
-"""What is taken for what: the commonest confusions, and the whole matrix where it fits."""
+"""Which classes are taken for which: the most frequent mistakes, and the whole matrix."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from onsight.evaluation.results import ClassResult
 from onsight.report import figures
 from onsight.report.runfiles import Row, read_csv
 
 _TABLE_CLASSES, _IMAGE_CLASSES = 25, 200  # the most that a matrix shows as a table, as an image
 
 
-def commonest_pairs(run: Path, confusion: list[list[int]] | None, classes: list[Row]) -> Row | None:
-    """The commonest mistakes; from predictions.csv when no matrix was kept."""
+@dataclass(frozen=True)
+class Pair:
+    """Pictures of one class that were taken for another; images: all pictures of the class."""
+
+    true: str
+    taken: str
+    count: int
+    images: int
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The most frequent mistakes; total: kinds of mistake, mistakes: pictures."""
+
+    rows: list[Pair]
+    total: int
+    mistakes: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the matrix; share: of its row; strength: of its colour, 0 to 1."""
+
+    count: int
+    share: float
+    strength: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """What the pictures of one class were taken for."""
+
+    name: str
+    images: int
+    cells: list[Cell]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The confusion matrix as rows of a table, or as an SVG, or neither for too many classes."""
+
+    names: list[str]
+    rows: list[MatrixRow] = field(default_factory=list)
+    svg: str = ""
+
+    @property
+    def long(self) -> bool:
+        """Whether the names are too long to stand above their columns."""
+        return max(map(len, self.names)) > 3
+
+
+def commonest_pairs(
+    run: Path, confusion: list[list[int]] | None, classes: Sequence[ClassResult]
+) -> Pairs | None:
+    """The most frequent mistakes; from predictions.csv when no matrix was kept."""
     if confusion is not None:
         counts = _matrix_pairs(confusion, [row["name"] for row in classes])
     else:
@@ -24,10 +81,9 @@ def commonest_pairs(run: Path, confusion: list[list[int]] | None, classes: list[
     images = {row["name"]: row["images"] for row in classes}
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     rows = [
-        {"true": true, "taken": taken, "count": count, "images": images.get(true) or 0}
-        for (true, taken), count in ranked[:limit]
+        Pair(true, taken, count, images.get(true) or 0) for (true, taken), count in ranked[:limit]
     ]
-    return {"rows": rows, "total": len(ranked), "mistakes": sum(counts.values())}
+    return Pairs(rows, len(ranked), sum(counts.values()))
 
 
 def _matrix_pairs(confusion: list[list[int]], names: list[str]) -> dict[tuple[str, str], int]:
@@ -41,36 +97,32 @@ def _predicted_pairs(predictions: list[Row]) -> Counter[tuple[str, str]]:
     return Counter((a, b) for a, b in labels if a is not None and b is not None and a != b)
 
 
-def whole_matrix(confusion: list[list[int]] | None, classes: list[Row]) -> Row | None:
-    """The matrix as a table, as an image or, of too many classes, not at all."""
+def whole_matrix(
+    confusion: list[list[int]] | None, classes: Sequence[ClassResult]
+) -> Matrix | None:
+    """The matrix, drawn as the number of classes allows; None without pictures."""
     if not confusion or not np.any(confusion):
         return None
     names = [row["name"] for row in classes]
-    section: Row = {"kind": "none", "names": names, "long": max(map(len, names)) > 3}
     if len(names) <= _TABLE_CLASSES:
-        section |= {"kind": "table", "rows": _matrix_rows(confusion, names)}
-    elif len(names) <= _IMAGE_CLASSES:
-        section |= {"kind": "image", "svg": figures.confusion_image(confusion, names)}
-    return section
+        return Matrix(names, rows=_matrix_rows(confusion, names))
+    if len(names) <= _IMAGE_CLASSES:
+        return Matrix(names, svg=figures.confusion_image(confusion, names))
+    return Matrix(names)
 
 
-def _matrix_rows(confusion: list[list[int]], names: list[str]) -> list[Row]:
+def _matrix_rows(confusion: list[list[int]], names: list[str]) -> list[MatrixRow]:
     return [
-        {
-            "name": names[i],
-            "images": sum(counts),
-            "cells": [_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
-        }
+        MatrixRow(
+            names[i],
+            sum(counts),
+            [_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
+        )
         for i, counts in enumerate(confusion)
     ]
 
 
-def _cell(count: int, total: int, right: bool) -> Row:
+def _cell(count: int, total: int, right: bool) -> Cell:
     share = count / total if total else 0.0
     # Mistakes are rare: their square root makes 1% visible beside 90%.
-    return {
-        "count": count,
-        "share": share,
-        "strength": share if right else share**0.5,
-        "right": right,
-    }
+    return Cell(count, share, share if right else share**0.5, right)

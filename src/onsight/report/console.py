@@ -1,7 +1,7 @@
-"""What a run prints on stderr: lines, and bars that live on a terminal."""
+"""What a run prints on stderr: lines, and progress bars on a terminal."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,8 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
-from onsight.report.words import fixed_percent
+from onsight.evaluation.results import ClassResult, Results, worst_first
+from onsight.words import fixed_percent
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
@@ -36,18 +37,19 @@ class Bar:
         self.unit = unit
         self.live = live
         self.task = live.add_task(title, total=total, note="") if live else TaskID(0)
+        self.pause_seconds = _REFRESH_SECONDS if live else _LINE_SECONDS
         self.done = 0
         self.started = self.shown = time.monotonic()
 
-    def advance(self, count: int, **facts: float) -> None:
-        """Count so many more; facts (loss, accuracy, waited) are shown beside the rate."""
+    def advance(self, count: int, facts: Callable[[], dict[str, float]] = dict) -> None:
+        """Count more of them; facts, such as the loss, are asked for only when it is drawn."""
         self.done += count
         now = time.monotonic()
-        if now - self.shown < (_REFRESH_SECONDS if self.live else _LINE_SECONDS):
+        if now - self.shown < self.pause_seconds:
             return
         self.shown = now
         rate = self.done / (now - self.started)
-        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts.items())
+        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts().items())
         if self.live:
             self.live.update(self.task, completed=self.done, note=note)
         else:
@@ -58,7 +60,7 @@ class Bar:
 
 
 class Reporter:
-    """Tells a run to people: plain text, no colours needed to understand it."""
+    """Reports a run as plain text that can be understood without colours."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -68,7 +70,7 @@ class Reporter:
         self.console.print(escape(text))
 
     def warn(self, text: str) -> None:
-        """One line that should not be missed."""
+        """One line that deserves attention."""
         self.console.print(f"[yellow]note:[/] {escape(text)}")
 
     def choice(self, name: str, choice: Choice[Any]) -> None:
@@ -80,7 +82,7 @@ class Reporter:
 
     @contextmanager
     def bar(self, title: str, total: int, unit: str = "images") -> Iterator[Bar]:
-        """A bar for a while; on a terminal it is live and goes when done."""
+        """A progress bar, which on a terminal updates in place and disappears when it is done."""
         if not self.console.is_terminal:
             yield Bar(self.console, title, total, None, unit)
             return
@@ -102,8 +104,8 @@ class SilentReporter(Reporter):
         super().__init__(Console(quiet=True))
 
 
-def print_results(results: dict[str, Any], console: Console) -> None:
-    """The result of an evaluation: the claim, then a row a class."""
+def print_results(results: Results, console: Console) -> None:
+    """The result of an evaluation: the accuracy, then a row per class."""
     console.print(headline(results))
     if results.get("views_accuracy") is not None:
         console.print(_views_line(results))
@@ -112,45 +114,54 @@ def print_results(results: dict[str, Any], console: Console) -> None:
     for name in ("n", "recall", "95% interval", "precision", "95% interval"):
         table.add_column(name, justify="right")
     rows = results["classes"]
-    for row in rows if len(rows) <= 40 else sorted(rows, key=_worst_first)[:20]:
+    for row in rows if len(rows) <= 40 else worst_first(rows)[:20]:
         table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
     console.print(table)
     if len(rows) > 40:
-        console.print(f"(the 20 classes of lowest recall, of {len(rows):,}; all in the report)")
+        console.print(
+            f"(the 20 of {len(rows):,} classes with the lowest recall; the report has all)"
+        )
 
 
-def headline(results: dict[str, Any]) -> str:
-    """The one claim in one line, with its interval and n."""
+def headline(results: Results) -> str:
+    """The accuracy in one line, with its interval and n."""
     if not results["images"]:
-        return "no held-out pictures, so nothing can be claimed"
-    keys = ("accuracy", "accuracy_low", "accuracy_high")
-    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
+        return "no held-out pictures, so the accuracy is unknown"
     flattered = results.get("split") == "validation"
-    where = ", on the pictures that chose the epoch" if flattered else ""
-    return f"accuracy {accuracy} (95% interval {low} to {high}, n = {results['images']:,}){where}"
+    shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
+    where = ", on the pictures that were used to choose the epoch" if flattered else ""
+    return f"{_accuracy(*shares, results['images'])}{where}"
 
 
-def _views_line(results: dict[str, Any]) -> str:
-    """The accuracy of several views of each picture, which is told beside the plain one."""
-    keys = ("views_accuracy", "views_accuracy_low", "views_accuracy_high")
-    accuracy, low, high = (fixed_percent(results[key]) for key in keys)
+def _views_line(results: Results) -> str:
+    """The accuracy of the mean over several views of each picture."""
+    shares = (
+        results["views_accuracy"],
+        results["views_accuracy_low"],
+        results["views_accuracy_high"],
+    )
     return (
-        f"with the mean over views of each picture ({results['views']}): accuracy {accuracy} "
-        f"(95% interval {low} to {high}, n = {results['views_images']:,})"
+        f"averaged over several views of each picture ({results['views']}): "
+        f"{_accuracy(*shares, results['views_images'])}"
     )
 
 
-def _share_cells(row: dict[str, Any]) -> list[str]:
-    cells = []
-    for name in ("recall", "precision"):
-        cells.append(fixed_percent(row[name]))
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        cells.append("-" if low is None else f"{100 * low:.1f} to {100 * high:.1f}")
-    return cells
+def _accuracy(share: float | None, low: float | None, high: float | None, n: int) -> str:
+    ends = f"{fixed_percent(low)} to {fixed_percent(high)}"
+    return f"accuracy {fixed_percent(share)} (95% interval {ends}, n = {n:,})"
 
 
-def _worst_first(row: dict[str, Any]) -> float:
-    return 2.0 if row["recall"] is None else float(row["recall"])
+def _share_cells(row: ClassResult) -> list[str]:
+    return [
+        fixed_percent(row["recall"]),
+        _interval(row["recall_low"], row["recall_high"]),
+        fixed_percent(row["precision"]),
+        _interval(row["precision_low"], row["precision_high"]),
+    ]
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 def _fact(name: str, value: float) -> str:

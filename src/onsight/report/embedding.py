@@ -1,4 +1,4 @@
-"""The pictures of a run's gallery, put inside the page as data URIs."""
+"""The pictures of a run's gallery, embedded in the page as data URIs."""
 
 import base64
 import struct
@@ -11,7 +11,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def embedded_gallery(folder: Path) -> dict[str, list[Row]] | None:
-    """What gallery.json lists, wrong and right, each with its picture; None when unreadable."""
+    """The wrong and right predictions in gallery.json with their pictures; None if unreadable."""
     listed = read_json(folder / "gallery.json")
     if listed is None:
         return None

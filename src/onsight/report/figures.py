@@ -1,7 +1,7 @@
 """Figures as inline SVG: text stays text, colours follow the page, equal input gives equal bytes.
 
-Nothing here uses pyplot. Colours are drawn as stand-ins and then exchanged for the page's CSS
-variables, so that one picture reads on a light and on a dark page.
+Nothing here uses pyplot. Figures are drawn in placeholder colours, which are then replaced by the
+page's CSS variables, so that the same figure suits a light and a dark page.
 """
 
 import io
@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import ArrayLike, NDArray
 
 from onsight.evaluation.intervals import wilson
-from onsight.report.words import shortened
+from onsight.words import shortened
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
 _CSS_COLOURS = {
@@ -100,12 +100,12 @@ def learning_rate_curve(epochs: Rows) -> str:
 
 
 def calibration_diagram(bins: Rows) -> str:
-    """How often it was right for each level of confidence, over how many pictures, as SVG."""
+    """The accuracy at each level of confidence, and the number of pictures there, as SVG."""
     filled = [row for row in bins if row["images"]]
 
     def paint(figure: Figure) -> None:
         share, count = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        share.plot([0, 1], [0, 1], "--", color=_INK, lw=1, label="as sure as it is right")
+        share.plot([0, 1], [0, 1], "--", color=_INK, lw=1, label="perfectly calibrated")
         right, confidence = (_column(filled, key) for key in ("accuracy", "confidence"))
         intervals = [
             wilson(round(row["accuracy"] * row["images"]), row["images"]) for row in filled
@@ -116,17 +116,17 @@ def calibration_diagram(bins: Rows) -> str:
             confidence, right, np.maximum(spread, 0), fmt="o", color=_FIRST, elinewidth=1.4,
             label="this model, 95% interval",
         )  # fmt: skip
-        share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="was right")
+        share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
         share.legend(loc="upper left")
         _count_bars(count, filled)
         for axis in (share.yaxis, count.xaxis):
             axis.set_major_formatter(PercentFormatter(1))
 
-    return _draw("calibration", (4.4, 4.3), paint, "Calibration: share right by confidence")
+    return _draw("calibration", (4.4, 4.3), paint, "Calibration: accuracy by confidence")
 
 
 def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
-    """A K x K matrix as a picture: right answers blue, mistakes orange, darker is more; as SVG.
+    """A K x K matrix as SVG: correct cells blue, mistakes orange, darker is more.
 
     Rows are true classes; a cell's strength is the square root of its share of the row.
     """
@@ -137,7 +137,7 @@ def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
         axes = figure.subplots()
         axes.imshow(_heat(counts), interpolation="none")
         axes.grid(False)
-        axes.set(xlabel="taken for", ylabel="true class")
+        axes.set(xlabel="predicted class", ylabel="true class")
         axes.spines[["top", "right"]].set_visible(True)
         if size <= 60:
             short = [shortened(name, 18) for name in names]
@@ -176,7 +176,7 @@ def _count_bars(axes: Axes, bins: Rows) -> None:
     widths = [(right - left) * 0.9 for left, right in zip(low, high, strict=True)]
     middles = [(right + left) / 2 for left, right in zip(low, high, strict=True)]
     axes.bar(middles, _column(bins, "images"), widths, color=_FIRST, alpha=0.55)
-    # Nearly all pictures sit in the last bin: a linear scale would hide the others.
+    # Nearly all pictures are in the last bin: a linear scale would hide the others.
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5)
     axes.yaxis.set_major_locator(LogLocator(10, numticks=4))
@@ -186,7 +186,7 @@ def _count_bars(axes: Axes, bins: Rows) -> None:
 
 
 def _heat(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Colour and strength (K, K, 4); transparent where nothing fell, so any page shows through."""
+    """Colour and strength (K, K, 4); empty cells are transparent and show the page."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     pixels = np.empty((*counts.shape, 4))
     pixels[..., :3] = _PAGE_ORANGE
@@ -201,7 +201,7 @@ def _draw(
 ) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}), warnings.catch_warnings():
-        # The browser has the glyphs that matplotlib's own font lacks.
+        # The browser has the glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
         figure = Figure(figsize=inches, layout="constrained")
         paint(figure)
@@ -210,14 +210,14 @@ def _draw(
 
 
 def _inline(svg: str, name: str, label: str) -> str:
-    """A stand-alone SVG file as an element of a page that may hold others."""
+    """A stand-alone SVG file as an element of a page that may contain others."""
     svg = svg[svg.index("<svg") :]
     # The <style> would apply to the whole page; the metadata and namespaces are foreign URLs.
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     head, _, body = svg.partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
     opening = f'<svg {box.group() if box else ""} role="img" aria-label="{escape(label)}">'
-    # Only inside tags: the texts between them are the user's class names.
+    # Only inside tags: the text between them may be the user's class names.
     return opening + re.sub("<[^>]*>", lambda tag: _page_tag(tag.group(), name), body)
 
 

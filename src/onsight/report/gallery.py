@@ -1,8 +1,8 @@
-"""The pictures a report shows: right answers, and the worst mistakes."""
+"""The pictures that a report shows: correct predictions and the worst mistakes."""
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,21 @@ from onsight.files import write_atomically, write_json
 _MOST = 40  # pictures of each kind
 
 
-def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
-    """Write the pictures as PNG files, and gallery.json that says what they are.
+class GalleryItem(TypedDict):
+    """A picture in gallery.json; path: where it came from; probability: of the predicted class."""
 
-    Pictures are numbered by digest, so the first right answers are a fair sample.
+    file: str
+    path: str
+    label: str
+    predicted: str
+    probability: float
+    loss: float
+
+
+def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
+    """Write the pictures as PNG files, and gallery.json, which describes them.
+
+    Pictures are numbered by digest, so the first correct predictions are a fair sample.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
     wrong = np.flatnonzero(per_image.labels != per_image.predicted)
@@ -34,14 +45,14 @@ def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
 
 def _save_all(
     folder: Path, kind: str, places: NDArray[np.int64], per_image: PerImageResults, pack: Pack
-) -> list[dict[str, Any]]:
+) -> list[GalleryItem]:
     return [
         _save(folder / f"{kind}-{number:02d}.png", int(place), per_image, pack)
         for number, place in enumerate(places)
     ]
 
 
-def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> dict[str, Any]:
+def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> GalleryItem:
     picture = int(per_image.ids[place])
     pixels = pack.pixels[pack.rows[picture]]
     data = io.BytesIO()

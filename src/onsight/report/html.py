@@ -1,4 +1,4 @@
-"""report.html: one page that opens offline, made from the files of a run folder alone.
+"""report.html: one page that opens offline, made only from the files of a run folder.
 
 page.py chooses the numbers and sentences; report.html.jinja decides how they look.
 """
@@ -12,21 +12,22 @@ import jinja2
 
 from onsight.errors import OutputError
 from onsight.files import write_atomically
-from onsight.report import words
+from onsight.report import filters
 from onsight.report.page import page_of
+from onsight.words import data_size, duration, percent, plural
 
 
 def write_report(run: Path) -> Path:
     """Write report.html from the other files of a run folder, and return its path.
 
-    A missing or unreadable file costs its section only. Raises OutputError for a folder that holds
-    no run, DiskError.
+    A missing or unreadable file only leaves out its section. Raises OutputError for a folder
+    without a run, DiskError.
     """
     if not any((run / name).is_file() for name in ("results.json", "metrics.jsonl", "config.toml")):
-        raise OutputError(f"{run} is no run folder: it has no results, metrics or config.")
+        raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
     page = _template().render(page_of(run))
     target = run / "report.html"
-    # A path whose bytes are no UTF-8 is shown with escapes rather than refused.
+    # A path that is not UTF-8 is shown with escapes.
     write_atomically(target, page.encode("utf-8", "backslashreplace"))
     return target
 
@@ -36,12 +37,14 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
-        "percent": words.percent,
-        "count": words.whole,
-        "number": words.number,
-        "duration": words.duration,
-        "plain": words.plain,
-        "ending": words.path_end,
+        "percent": percent,
+        "count": filters.whole,
+        "number": filters.number,
+        "duration": duration,
+        "size": data_size,
+        "plural": plural,
+        "plain": filters.plain,
+        "ending": filters.path_end,
         "sha256": _sha256,
     }
     text = (resources.files("onsight.report") / "report.html.jinja").read_text(encoding="utf-8")

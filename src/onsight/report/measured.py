@@ -1,84 +1,129 @@
-"""What was measured: the classes, the course of training, calibration and time."""
+"""What was measured: the classes, the epochs, calibration and time."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from onsight.evaluation.results import (
+    CalibrationBin,
+    ClassResult,
+    EpochRow,
+    Results,
+    worst_first,
+)
 from onsight.report import figures
-from onsight.report.runfiles import Row, Said
 from onsight.report.sentences import clearly_below, noise_sentences, trust
 
 _ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
 
 
-def class_table(results: Row, classes: list[Row]) -> Row | None:
-    """The classes, worst first, and whether chance explains how they differ."""
+@dataclass(frozen=True)
+class ClassTable:
+    """The classes, worst first.
+
+    below: names of those clearly below the overall accuracy; floor: where the scale of the
+    intervals begins; noise: sentences on whether chance explains how the classes differ.
+    """
+
+    rows: list[ClassResult]
+    total: int
+    below: set[str]
+    floor: float
+    train_images: int
+    validation_images: int
+    noise: list[str]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The epochs as figures (title, SVG) and rows; the one kept, and where overfitting began."""
+
+    figures: list[tuple[str, str]]
+    epochs: list[EpochRow]
+    overfit: EpochRow | None
+    best: EpochRow | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How confident it was (claimed) against how often it was right, on average and in bins."""
+
+    svg: str
+    bins: list[CalibrationBin]
+    images: int
+    claimed: float
+    right: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the run's time; share: of all of it."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+def class_table(results: Results, classes: Sequence[ClassResult]) -> ClassTable | None:
+    """The table of the classes; None when there are no results by class."""
     if not classes:
         return None
-    accuracy = results["accuracy"]
-    marked: list[Row] = [Said(row | {"below": clearly_below(row, accuracy)}) for row in classes]
-    worst_first = sorted(marked, key=lambda row: 2.0 if row["recall"] is None else row["recall"])
-    shown = worst_first if len(classes) <= _ALL_ROWS else worst_first[:_WORST_ROWS]
+    accuracy, ranked = results["accuracy"], worst_first(classes)
+    shown = ranked if len(classes) <= _ALL_ROWS else ranked[:_WORST_ROWS]
     lows = [row["recall_low"] for row in shown if row["recall_low"] is not None]
-    return {
-        "rows": shown,
-        "total": len(classes),
-        "floor": math.floor(min(lows, default=0.0) * 10) / 10,
-        "train_images": sum(row["train_images"] or 0 for row in classes),
-        "validation_images": sum(row["validation_images"] or 0 for row in classes),
-        "noise": noise_sentences(worst_first, accuracy, results["images"]),
-    }
+    return ClassTable(
+        rows=shown,
+        total=len(classes),
+        below={row["name"] for row in classes if clearly_below(row, accuracy)},
+        floor=math.floor(min(lows, default=0.0) * 10) / 10,
+        train_images=sum(row["train_images"] or 0 for row in classes),
+        validation_images=sum(row["validation_images"] or 0 for row in classes),
+        noise=noise_sentences(ranked, accuracy, results["images"]),
+    )
 
 
-def curves(epochs: list[Row] | None, best_epoch: int | None) -> Row | None:
-    """The course of training: figures, the epoch kept, and where it began to learn by heart."""
+def curves(epochs: list[EpochRow] | None, best_epoch: int | None) -> Curves | None:
+    """The course of training; None when no epoch was recorded."""
     if not epochs:
         return None
-    return {
-        "figures": [
-            ("Loss", figures.loss_curve(epochs)),
-            ("Validation accuracy", figures.accuracy_curve(epochs)),
-            ("Learning rate", figures.learning_rate_curve(epochs)),
-        ],
-        "epochs": epochs,
-        "overfit": _overfit(epochs),
-        "best": next((row for row in epochs if row["epoch"] == best_epoch), None),
-    }
+    drawn = [
+        ("Loss", figures.loss_curve(epochs)),
+        ("Validation accuracy", figures.accuracy_curve(epochs)),
+        ("Learning rate", figures.learning_rate_curve(epochs)),
+    ]
+    best = next((row for row in epochs if row["epoch"] == best_epoch), None)
+    return Curves(drawn, epochs, _overfit(epochs), best)
 
 
-def _overfit(epochs: list[Row]) -> Row | None:
-    """The epoch of least validation loss, when the loss clearly rose after it."""
-    judged = [row for row in epochs if row["validation_loss"] is not None]
-    if not judged:
+def _overfit(epochs: list[EpochRow]) -> EpochRow | None:
+    """The epoch of lowest validation loss, if the loss clearly rose after it."""
+    judged = [(row["validation_loss"], row) for row in epochs]
+    losses = [(loss, row) for loss, row in judged if loss is not None]
+    if not losses:
         return None
-    least = min(judged, key=lambda row: float(row["validation_loss"]))
-    return least if judged[-1]["validation_loss"] > 1.05 * least["validation_loss"] else None
+    least, row = min(losses, key=lambda pair: pair[0])
+    return row if losses[-1][0] > 1.05 * least else None
 
 
-def calibration(results: Row) -> Row | None:
-    """How sure it was against how right it was."""
+def calibration(results: Results) -> Calibration | None:
+    """How confident it was against how right it was; None without pictures."""
     bins = [row for row in results["calibration"] or [] if row["images"]]
     n = sum(row["images"] for row in bins)
     if not n:
         return None
-    claimed = sum(row["images"] * row["confidence"] for row in bins) / n
-    right = sum(row["images"] * row["accuracy"] for row in bins) / n
-    return {
-        "svg": figures.calibration_diagram(bins),
-        "bins": bins,
-        "images": n,
-        "claimed": claimed,
-        "right": right,
-        "verdict": trust(claimed, right, results),
-    }
+    claimed = sum(row["images"] * (row["confidence"] or 0) for row in bins) / n
+    right = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
+    verdict = trust(claimed, right, results)
+    return Calibration(figures.calibration_diagram(bins), bins, n, claimed, right, verdict)
 
 
-def phases(results: Row) -> list[Row]:
-    """Where the time went, longest first, what no phase claims among them."""
-    seconds: Row = dict(results["phases"] or {})
+def phases(results: Results) -> list[Phase]:
+    """Where the time went, longest first, including what belongs to no phase."""
+    seconds = dict(results["phases"] or {})
     total = max(sum(seconds.values()), results["seconds"] or 0.0)
     rest = total - sum(seconds.values())
     if total and rest > 0.01 * total:
         seconds["everything else"] = rest
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
-    return [
-        {"name": name, "seconds": value, "share": value / total} for name, value in ranked if total
-    ]
+    return [Phase(name, value, value / total) for name, value in ranked if total]

@@ -1,45 +1,63 @@
-"""How a run came about: its choices, its machine, the pictures refused, its command."""
+"""How a run was made: its choices, its machine, the pictures refused, its command."""
 
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.report.filters import plain
 from onsight.report.runfiles import Row, Said
-from onsight.report.words import plain
 
 _PROBLEM_ROWS = 200
 
 
-def choices(plan: Mapping[str, Any] | None) -> list[Row]:
-    """What Onsight chose, and why; then each way of computing a step that it measured."""
-    known = {name: _choice(value) for name, value in (plan or {}).items()}
-    ways = _objects(known.get("measured", {}).get("value"))
+@dataclass(frozen=True)
+class PlanRow:
+    """A choice with its reason, or a way to compute a step with its measured speed."""
+
+    name: str
+    value: Any
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The pictures that could not be used: how many, the reasons counted, and the first rows."""
+
+    total: int
+    reasons: list[tuple[tuple[str, str], int]]
+    rows: list[Row]
+
+
+def choices(plan: Mapping[str, Any] | None) -> list[PlanRow]:
+    """What Onsight chose and why, then every way to compute a step that it timed."""
+    rows = {name: _choice(name, value) for name, value in (plan or {}).items()}
+    ways = _objects(rows["measured"].value) if "measured" in rows else []
     if ways:
-        del known["measured"]
-    rows = [{"name": name, **choice} for name, choice in known.items()]
-    return rows + [{"name": "measured", **_way(way)} for way in ways]
+        del rows["measured"]
+    return [*rows.values(), *map(_way, ways)]
 
 
-def _choice(value: Any) -> Row:
+def _choice(name: str, value: Any) -> PlanRow:
     known = value if isinstance(value, dict) and "value" in value else {"value": value}
-    return {"value": known["value"], "reason": known.get("reason")}
+    return PlanRow(name, known["value"], known.get("reason"))
 
 
-def _way(way: Row) -> Row:
-    """A measured way in words, and its speed or why it was refused."""
+def _way(way: Row) -> PlanRow:
+    """A way to compute a step in words, and its speed or why it was refused."""
     told = ("precision", "threads", "memory_format")
     words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in told if name in way)
     if way.get("compile") == "on":
         words += ", compiled"
     if "refused" in way:
-        return {"value": words, "reason": f"refused: {way['refused']}"}
-    return {"value": words, "reason": f"{plain(way.get('images_per_second'))} images/s"}
+        return PlanRow("measured", words, f"refused: {way['refused']}")
+    return PlanRow("measured", words, f"{plain(way.get('images_per_second'))} images/s")
 
 
 def placements(found: Any) -> list[Row]:
-    """Where everything was after the first step, an entry a rank."""
+    """Where everything was after the first step, one entry per rank."""
     return [
         Said(entry | {name: _objects(entry[name]) for name in ("problems", "rows")})
         for entry in _objects(found)
@@ -51,7 +69,7 @@ def _objects(value: Any) -> list[Row]:
 
 
 def machine(environment: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The machine and the versions, a fact a row."""
+    """The machine and the versions, one fact per row."""
     return list(_flat(environment or {}))
 
 
@@ -64,12 +82,12 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
             yield name.replace("_", " "), plain(item)
 
 
-def refused(rows: list[Row] | None) -> Row | None:
+def refused(rows: list[Row] | None) -> Refused | None:
     """The pictures that could not be used, and the reasons counted."""
     if rows is None:
         return None
     reasons = Counter((row["stage"] or "", row["reason"] or "") for row in rows)
-    return {"total": len(rows), "reasons": reasons.most_common(20), "rows": rows[:_PROBLEM_ROWS]}
+    return Refused(len(rows), reasons.most_common(20), rows[:_PROBLEM_ROWS])
 
 
 def command(run: Path, data: str | None) -> str | None:

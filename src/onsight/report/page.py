@@ -1,18 +1,20 @@
-"""Everything that report.html says of a run, section by section."""
+"""Everything that report.html says about a run, section by section."""
 
 from pathlib import Path
+from typing import cast
 
+from onsight.evaluation.results import Results
 from onsight.report import confusion, measured, origin
 from onsight.report.embedding import embedded_gallery
-from onsight.report.runfiles import Row, Said, read_csv, read_json, read_json_lines, read_toml_text
+from onsight.report.runfiles import Said, read_csv, read_epochs, read_json, read_toml_text
 from onsight.report.sentences import meaning
 
 
-def page_of(run: Path) -> Row:
-    """The names that the template knows, from the files of a run folder and nothing else."""
+def page_of(run: Path) -> dict[str, object]:
+    """The template's variables, taken only from the files of a run folder."""
     found = read_json(run / "results.json")
-    results: Row = found or Said()
-    classes: list[Row] = results["classes"] or []
+    results = cast(Results, found or Said())  # any value may be None if the file is broken
+    classes = results["classes"] or []
     return {
         "name": run.resolve().name,
         "finished": found is not None,
@@ -21,7 +23,7 @@ def page_of(run: Path) -> Row:
         "classes": measured.class_table(results, classes),
         "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
         "gallery": embedded_gallery(run / "gallery"),
-        "curves": measured.curves(read_json_lines(run / "metrics.jsonl"), results["best_epoch"]),
+        "curves": measured.curves(read_epochs(run / "metrics.jsonl"), results["best_epoch"]),
         "matrix": confusion.whole_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
         "phases": measured.phases(results),

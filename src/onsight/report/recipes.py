@@ -1,4 +1,4 @@
-"""The ready-made configs as people read them: a block each, whole on any terminal and in a pipe."""
+"""The ready-made configs as readable text: one block each, on a terminal or in a pipe."""
 
 import textwrap
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from rich.markup import escape
 _TITLES = {
     "data": "data",
     "reproduces": "reproduces",
-    "there": "there",
-    "here": "here",
+    "published": "published",
+    "measured": "measured",
     "stand_in": "also on",
 }
 _INDENT = 14
 
 
 def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
-    """Print a recipe's name, what it says of itself, and the command that runs it."""
+    """Print a recipe's name, its description and the command that runs it."""
     console.print(f"[bold]{escape(name)}[/]")
     rows = {title: about[key] for key, title in _TITLES.items()}
     for title, text in (rows | {"command": f"onsight train --recipe {name}"}).items():
@@ -26,7 +26,7 @@ def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
 
 
 def _row(title: str, text: str, console: Console) -> str:
-    """A title and its text, wrapped below itself on a terminal and on one line in a pipe."""
+    """A title and its text, wrapped on a terminal and on one line in a pipe."""
     head = f"  {title}".ljust(_INDENT)
     if not console.is_terminal:
         return head + text

@@ -1,4 +1,4 @@
-"""The files of a run folder, read leniently: what is missing or broken is None."""
+"""The files of a run folder, read leniently: None for what is missing or broken."""
 
 import csv
 import io
@@ -8,25 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from onsight.evaluation.results import EpochRow
+
 Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 
 
 class Said(Row):
-    """What a file of the run says; None for what it does not."""
+    """The values in a file of the run; None for those that are missing."""
 
     def __missing__(self, key: str) -> None:
         return None
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says, its objects as Said."""
+    """The content of a JSON file, with its objects as Said."""
     return _read(path, _json)
 
 
-def read_json_lines(path: Path) -> list[Row] | None:
-    """The rows of a JSON Lines file; blank lines do not count."""
-    return _read(path, _json_lines)
+def read_epochs(path: Path) -> list[EpochRow] | None:
+    """The rows of metrics.jsonl; blank lines do not count."""
+    return _read(path, _epochs)
 
 
 def read_csv(path: Path) -> list[Row] | None:
@@ -35,7 +37,7 @@ def read_csv(path: Path) -> list[Row] | None:
 
 
 def read_toml_text(path: Path) -> str | None:
-    """The text of a TOML file, as it stands, if it is TOML."""
+    """The text of a TOML file, unchanged, if it is valid."""
     return _read(path, _checked_toml)
 
 
@@ -50,7 +52,7 @@ def _json(text: str) -> Any:
     return json.loads(text, object_hook=Said)
 
 
-def _json_lines(text: str) -> list[Row]:
+def _epochs(text: str) -> list[EpochRow]:
     return [_json(line) for line in text.splitlines() if line.strip()]
 
 

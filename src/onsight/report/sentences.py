@@ -1,37 +1,39 @@
-"""What a run's figures mean, and what they do not, in plain sentences."""
+"""What a run's figures mean, and what they do not mean, in plain sentences."""
 
-from onsight.report.runfiles import Row
-from onsight.report.words import percent
+from collections.abc import Sequence
+
+from onsight.evaluation.results import ClassResult, Results
+from onsight.words import percent
 
 
-def meaning(results: Row, classes: list[Row]) -> list[str]:
+def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
     """The headline accuracy in plain sentences."""
-    accuracy, n = results["accuracy"], results["images"]
-    if accuracy is None or not n:
+    accuracy, low, n = results["accuracy"], results["accuracy_low"], results["images"]
+    if accuracy is None or low is None or not n:
         return [
-            "No held-out picture exists, so nothing can be said about how good this classifier is.",
+            "There are no held-out pictures, so nobody knows how good this classifier is.",
             "Hold some out with --test-fraction, or give the data a test split.",
         ]
     sentences = [
-        f"Of {n:,} {results['split']} pictures that it never learned from, it named "
-        f"{round(accuracy * n):,} right.",
-        f"On new pictures of the same kind, expect between {percent(results['accuracy_low'])} and "
+        f"Of {n:,} {results['split']} pictures that it was not trained on, it classified "
+        f"{round(accuracy * n):,} correctly.",
+        f"On new pictures of the same kind, expect an accuracy between {percent(low)} and "
         f"{percent(results['accuracy_high'])} (95% interval).",
     ]
     if classes:
-        sentences.append(_against_the_commonest(results["accuracy_low"], n, classes))
+        sentences.append(_against_the_commonest(low, n, classes))
     if results["split"] == "validation":
         sentences.append(
-            "These pictures also chose which epoch was kept, so the figure is a little flattering; "
-            "a test split would give a clean one."
+            "These pictures were also used to choose which epoch to keep, so the figure is "
+            "slightly optimistic; a test split would avoid that."
         )
     return sentences
 
 
-def _against_the_commonest(accuracy_low: float, n: int, classes: list[Row]) -> str:
+def _against_the_commonest(accuracy_low: float, n: int, classes: Sequence[ClassResult]) -> str:
     commonest = max(classes, key=lambda row: row["images"] or 0)
     share = (commonest["images"] or 0) / n
-    answer = f"always answering '{commonest['name']}', the commonest class"
+    answer = f"always answering '{commonest['name']}', the most frequent class"
     if accuracy_low > share:
         return f"For comparison, {answer}, would be right for {percent(share)} of these {n:,}."
     return (
@@ -40,43 +42,45 @@ def _against_the_commonest(accuracy_low: float, n: int, classes: list[Row]) -> s
     )
 
 
-def clearly_below(row: Row, accuracy: float | None) -> bool:
-    """Whether the whole interval of a class's recall lies below the overall accuracy."""
-    return accuracy is not None and row["recall"] is not None and row["recall_high"] < accuracy
+def clearly_below(row: ClassResult, accuracy: float | None) -> bool:
+    """Whether the whole interval of a class's recall is below the overall accuracy."""
+    high = row["recall_high"]
+    return accuracy is not None and high is not None and high < accuracy
 
 
-def noise_sentences(worst_first: list[Row], accuracy: float | None, n: int | None) -> list[str]:
-    """Whether the classes differ by more than chance would make them."""
+def noise_sentences(
+    worst_first: Sequence[ClassResult], accuracy: float | None, n: int
+) -> list[str]:
+    """Whether the classes differ by more than chance explains."""
     judged = [row for row in worst_first if row["recall"] is not None]
     if accuracy is None or len(judged) < 2:
         return []
     worst, below = judged[0], [row for row in judged if clearly_below(row, accuracy)]
+    overall = f"overall accuracy of {percent(accuracy)} (n = {n:,})"
     sentence = (
-        f"The worst is '{worst['name']}': {percent(worst['recall'])} of its "
+        f"The worst class is '{worst['name']}': {percent(worst['recall'])} of its "
         f"{worst['images']:,} pictures were recognised. Its interval, "
         f"{percent(worst['recall_low'])} to {percent(worst['recall_high'])}, "
     )
     if worst in below:
-        sentence += f"lies below the overall {percent(accuracy)} (n = {n:,}): more than noise."
+        sentence += f"is below the {overall}, which is more than noise."
     else:
-        sentence += f"includes the overall {percent(accuracy)} (n = {n:,}): it may be noise."
+        sentence += f"includes the {overall}, so it may be noise."
     if not below:
-        return [sentence, "No class is clearly worse than the whole."]
+        return [sentence, "No class is clearly worse than the overall accuracy."]
     return [
         sentence,
-        f"{len(below)} of {len(judged)} classes {'lies' if len(below) == 1 else 'lie'} wholly "
-        "below the overall accuracy (marked ▼); were all equally hard, chance alone would put "
-        f"about {0.025 * len(judged):.2g} there.",
+        f"Classes whose whole interval is below the overall accuracy (marked ▼): {len(below)} of "
+        f"{len(judged)}. If all were equally hard, chance alone would put about "
+        f"{0.025 * len(judged):.2g} there.",
     ]
 
 
-def trust(claimed: float, right: float, results: Row) -> str:
-    """Whether it is as sure as it is right, on average; empty without an interval to judge by."""
+def trust(claimed: float, right: float, results: Results) -> str:
+    """Whether its confidence matches its accuracy; empty without an interval to judge by."""
     low, high = results["accuracy_low"], results["accuracy_high"]
     if low is None or high is None:
         return ""
     if abs(claimed - right) <= (high - low) / 2:
-        return "Within noise, it is as sure as it is right."
-    return (
-        "It is surer than it is right." if claimed > right else "It is right more than it is sure."
-    )
+        return "Within noise, its confidence matches its accuracy."
+    return "It is overconfident." if claimed > right else "It is underconfident."

@@ -11,7 +11,7 @@ from onsight.files import write_atomically
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table atomically; paths that are no UTF-8 keep their bytes."""
+    """Write a table atomically; paths that are not UTF-8 keep their bytes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -20,12 +20,12 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Every picture that is not used, the stage that refused it, and why."""
+    """Write every picture that is not used, the stage that refused it, and why."""
     write_csv(path, Problem._fields, problems)
 
 
 def write_predictions(path: Path, per_image: PerImageResults, index: Index) -> None:
-    """Every picture that was evaluated: path, label, predicted class and its probability."""
+    """Write every evaluated picture: path, label, predicted class and its probability."""
     rows = (
         (
             index.locators[int(number)],

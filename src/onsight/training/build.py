@@ -1,62 +1,26 @@
 """From words to objects: what a config asks for, made for the pictures and the device at hand."""
 
-from dataclasses import replace
-
 import torch
 from torch import nn
 
 from onsight.config import Config
-from onsight.data.augment import Augmentation
+from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
-from onsight.data.loader import BatchSource, Pictures
-from onsight.data.normalization import Normalization, measure
-from onsight.data.prefetch import can_prefetch
-from onsight.models.catalog import make_model, pretrained_normalization
+from onsight.data.normalization import Normalization
+from onsight.models.catalog import make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
-from onsight.models.shape_check import check_output
+from onsight.models.trial_forward import check_output
 from onsight.randomness import key
-from onsight.training.plan import Plan
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
+from onsight.training.step.ema import MovingAverage
 from onsight.training.step.losses import balanced_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
-
-
-def place_pictures(dataset: Dataset, plan: Plan) -> BatchSource:
-    """The pictures where the plan wants them."""
-    pictures, device = dataset.pictures, plan["device"].value
-    if not isinstance(pictures, Pictures):
-        return pictures
-    if plan["pictures"].value == "device":
-        return pictures.to(device)
-    if plan["pictures"].value == "memory":
-        return pictures.copied(locked=can_prefetch(device))
-    return pictures
-
-
-def make_normalization(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
-    """The input scaling asked for; measured on training pictures where the data decides."""
-    return replace(_make_scaling(config, pictures, dataset), size=dataset.input_shape[1:])
-
-
-def _make_scaling(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
-    channels = dataset.input_shape[0]
-    if config.normalize == "half":
-        return Normalization((0.5,) * channels, (0.5,) * channels)
-    if config.normalize == "none":
-        return Normalization((0.0,) * channels, (1.0,) * channels)
-    wanted = pretrained_normalization(config.model) if config.pretrained else None
-    if config.normalize == "auto" and wanted:
-        mean, std = wanted
-        if channels == 1:
-            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
-        return Normalization(mean, std)
-    kept = pictures if isinstance(pictures, Pictures) else Pictures.of(dataset.pack)
-    return measure(kept, dataset.ids(TRAIN))
+from onsight.training.step.update import Update
 
 
 def make_net(
@@ -74,13 +38,31 @@ def make_net(
     return set_memory_format(module, shape, device, config.memory_format)
 
 
+def make_update(
+    config: Config,
+    net: nn.Module,
+    dataset: Dataset,
+    normalization: Normalization,
+    device: torch.device,
+    world: World | None = None,
+) -> Update:
+    """What trains: the optimisation step with its augmentation and moving average."""
+    return Update(
+        config,
+        make_step(config, net, dataset, device, world or World()),
+        make_augmentation(config, dataset),
+        normalization,
+        len(dataset.classes),
+        MovingAverage(net, config.ema) if config.ema else None,
+    )
+
+
 def make_step(
     config: Config,
     net: nn.Module,
     dataset: Dataset,
-    precision: str,
     device: torch.device,
-    world: World | None = None,
+    world: World,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
     balanced = config.class_weights == "balanced"
@@ -93,12 +75,11 @@ def make_step(
         config.weight_decay,
         config.momentum,
     )
-    world = world or World()
     return Step(
         net,
         loss,
         optimizer,
-        precision=precision,
+        precision=config.precision,
         device=device,
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
@@ -109,12 +90,8 @@ def make_step(
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
-    """What is done to batches of training pictures; those that are streamed come cropped."""
-    names = set(Augmentation.__dataclass_fields__) - {"input_size"}
-    asked = Augmentation(**{name: getattr(config, name) for name in names})
-    streamed = config.residency == "stream"
-    return replace(
-        asked,
-        crop_area=1.0 if streamed else asked.crop_area,
-        input_size=dataset.input_shape[1:],
-    )
+    """The random changes of training pictures; streamed ones come cropped already."""
+    settings = config.model_dump(include=SETTINGS) | {"input_size": dataset.input_shape[1:]}
+    if config.residency == "stream":
+        settings["crop_area"] = 1.0
+    return Augmentation.of(**settings)

@@ -1,7 +1,7 @@
 """The end of a run: the one final claim, the model file, the lists and the report."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import BATCH_SIZE, PerImageResults, evaluate_batches
+from onsight.evaluation.results import Results, TtaResult
 from onsight.files import write_json
 from onsight.hardware.usage import (
     peak_device_memory_bytes,
@@ -20,14 +21,15 @@ from onsight.hardware.usage import (
 )
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys, save_model
-from onsight.models.tta import TestTimeAugmentation
+from onsight.models.preprocessing import Preprocessing
+from onsight.models.tta import TtaForward
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
-from onsight.training.progress import Progress
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder.progress import Progress
 from onsight.training.step.recalibrate import recalibrate_norms
 
 
@@ -41,7 +43,7 @@ def finish(
     phases: dict[str, float],
     provenance: dict[str, Any],
     world: World,
-) -> dict[str, Any]:
+) -> Results | None:
     """Judge the best weights on the held-out pictures; the first rank writes every result."""
     world.broadcast("best weights", str)  # which it has written when it comes here
     load_weights(folder.best_weights, classifier.net)
@@ -52,20 +54,22 @@ def finish(
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
     per_image = _judge(classifier, loader, world)
-    tta_per_image = None
+    views: TtaResult = {}
     if config.tta != "one":
-        tta_per_image = _judge(TestTimeAugmentation(classifier, config.tta), loader, world)
+        judged = _judge(TtaForward(classifier, config.tta), loader, world)
+        views = tta_results(judged, config.tta)
     phases["test"] = time.perf_counter() - begun
     if not world.is_main:
-        return {}
+        return None
 
-    results = summarise(per_image, dataset.classes)
-    results["split"] = SPLIT_NAMES[split]
-    if tta_per_image:
-        results |= tta_results(tta_per_image, config.tta)
+    results: Results = {
+        **summarise(per_image, dataset.classes),
+        "split": SPLIT_NAMES[split],
+        **views,
+    }
     _add_counts(results, dataset)
     save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
-    results |= _circumstances(config, dataset, classifier, progress, provenance, world)
+    _add_circumstances(results, config, classifier, progress, provenance, world)
     return _write_out(results, per_image, dataset, folder, phases)
 
 
@@ -73,7 +77,7 @@ def _judge(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) ->
     return gather_per_image(evaluate_batches(forward, loader.in_order()), loader.ids, world)
 
 
-def _add_counts(results: dict[str, Any], dataset: Dataset) -> None:
+def _add_counts(results: Results, dataset: Dataset) -> None:
     train, validation = dataset.counts(TRAIN), dataset.counts(VALIDATION)
     for number, row in enumerate(results["classes"]):
         row["train_images"] = int(train[number])
@@ -87,21 +91,17 @@ def make_model_file(
     config: Config,
     dataset: Dataset,
     classifier: Classifier,
-    results: dict[str, Any],
+    results: Mapping[str, Any],
     provenance: dict[str, Any],
 ) -> ModelFile:
     """The classifier as it stands, with its preprocessing and what is known of it."""
-    picture = {
-        **dataset.format.facts(),
-        "mean": list(classifier.normalization.mean),
-        "std": list(classifier.normalization.std),
-        "precision": classifier.precision,
-    }
+    scaling = classifier.normalization
+    inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
     taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
     return ModelFile(
         model=config.model,
         classes=dataset.classes,
-        picture=picture,
+        preprocessing=Preprocessing.of(vars(dataset.format) | inputs),
         results=results,
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
@@ -109,16 +109,16 @@ def make_model_file(
     )
 
 
-def _circumstances(
+def _add_circumstances(
+    results: Results,
     config: Config,
-    dataset: Dataset,
     classifier: Classifier,
     progress: Progress,
     provenance: dict[str, Any],
     world: World,
-) -> dict[str, Any]:
+) -> None:
     trained = max(progress.training_seconds, 1e-9)
-    return {
+    results |= {
         "model": config.model,
         "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
         "device": str(classifier.device),
@@ -134,12 +134,12 @@ def _circumstances(
 
 
 def _write_out(
-    results: dict[str, Any],
+    results: Results,
     per_image: PerImageResults,
     dataset: Dataset,
     folder: RunFolder,
     phases: dict[str, float],
-) -> dict[str, Any]:
+) -> Results:
     """Write lists, pictures and report; the report's own time joins the results after it."""
     from onsight.report.html import write_report  # half a second of matplotlib, not before line 1
 

@@ -1,8 +1,6 @@
-"""The plan of a run: each choice with its reason, told on the console and kept in plan.json."""
+"""The plan of a run: each choice with its reason, printed and kept in plan.json."""
 
-import shutil
-import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +8,69 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import choose_packed_size, make_format
-from onsight.data.loader import BatchSource, Pictures
-from onsight.data.pack import is_packed
-from onsight.data.packing import Job
-from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
-from onsight.hardware.devices import free_memory_bytes
-from onsight.report.words import data_size
-from onsight.training.step.optim import SGD_NAMES
 
-_RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
-_DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
 
-Plan = dict[str, Choice[Any]]
+@dataclass(frozen=True)
+class ComputePlan:
+    """How each step is computed; measured: every set of options that was timed or refused."""
+
+    precision: Choice[str]
+    memory_format: Choice[str]
+    threads: Choice[int]
+    compile: Choice[str]
+    accumulate: Choice[int]
+    measured: Choice[list[dict[str, Any]]]
+
+    def choices(self) -> dict[str, Choice[Any]]:
+        """What it settles, by the config's field."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "measured"}
+
+    @property
+    def images_per_second(self) -> float | None:
+        """The measured rate of what was chosen."""
+        chosen = {name: choice.value for name, choice in self.choices().items()}
+        rates = [
+            row.get("images_per_second")
+            for row in self.measured.value
+            if chosen.items() <= row.items()
+        ]
+        return rates[0] if rates else None
+
+    def apply(self, config: Config) -> Config:
+        """The config with what was chosen, and nothing left to measure."""
+        chosen = {name: choice.value for name, choice in self.choices().items()}
+        return config.model_copy(update=chosen | {"plan": "default"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every choice of a run. image_size, packed_size: (height, width) in pixels.
+
+    pictures: where batches come from; switches: what changed while training, from which epoch.
+    """
+
+    device: Choice[torch.device]
+    learning_rate: Choice[float]
+    image_size: Choice[tuple[int, int]]
+    packed_size: Choice[tuple[int, int]]
+    pictures: Choice[str]
+    ranks: Choice[int]
+    compute: ComputePlan
+    switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """Its choices as plain values, those of a step among the others."""
+        facts = asdict(self)
+        facts |= facts.pop("compute")
+        facts["device"]["value"] = str(self.device.value)
+        return facts
+
+    def save(self, path: Path) -> None:
+        """Write plan.json."""
+        write_json(path, self.facts())
 
 
 def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
@@ -47,83 +92,3 @@ def choose_precision(asked: str, device: torch.device) -> Choice[str]:
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return Choice("bf16", "this GPU computes it natively")
     return Choice("fp32", f"exact everywhere; bf16 is not assumed to pay on {device.type}")
-
-
-def choose_learning_rate(config: Config) -> Choice[float]:
-    """The highest learning rate: what usually works for this optimizer and model."""
-    if config.learning_rate:
-        return Choice(config.learning_rate, "as asked")
-    if config.optimizer in SGD_NAMES:
-        rate = 0.005 if config.pretrained else 0.05
-    elif config.pretrained:
-        rate = 3e-4
-    else:
-        rate = 0.01 if config.model == "compact" else 1e-3
-    start = "published weights" if config.pretrained else "random weights"
-    return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
-
-
-def choose_streaming(
-    config: Config, source: Source, size: tuple[int, int], cache: Path | None
-) -> Choice[bool]:
-    """Whether pictures are decoded for every batch, because a pack of them has no room.
-
-    size: (height, width) of the model's input.
-    """
-    if config.residency != "auto":
-        return Choice(config.residency == "stream", "as asked")
-    packed = choose_packed_size(source, size, config).value
-    job = Job(source, make_format(config, size, packed))
-    if is_packed(job, cache):
-        return Choice(False, "the pictures lie decoded in the cache")
-    needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
-    disk = cache or Path(tempfile.gettempdir())
-    free = shutil.disk_usage(_nearest_folder(disk)).free
-    fits = needed <= _DISK_SHARE * free
-    why = f"decoded they take {data_size(needed)}, and {disk} has {data_size(free)} left"
-    return Choice(not fits, why, needed)
-
-
-def choose_residency(
-    pictures: BatchSource, device: torch.device, asked: str = "auto", ranks: int = 1
-) -> Choice[str]:
-    """Where batches come from: the device, a copy in memory, the memory map or the source.
-
-    ranks: of the run, which share one map. Raises ConfigError.
-    """
-    if not isinstance(pictures, Pictures):
-        return Choice("stream", "each batch is decoded from DATA")
-    if asked == "device" and device.type == "cpu":
-        raise ConfigError(
-            "--residency device needs an accelerator; on the CPU use auto, memory, map or stream"
-        )
-    size = pictures.nbytes
-    if asked != "auto":
-        value, why = asked, "as asked"
-    elif device.type != "cpu" and _fits(size, device):
-        value, why = "device", f"all pictures fit {device} with room to spare"
-    elif ranks > 1:
-        value, why = "map", f"{ranks} ranks share it"
-    elif _fits(size, torch.device("cpu")):
-        value, why = "memory", "all pictures fit with room to spare"
-    else:
-        value, why = "map", "the pictures are too large to copy to memory"
-    return Choice(value, f"{why}; {data_size(size)}", size)
-
-
-def _fits(size: int, device: torch.device) -> bool:
-    return size < _RESIDENT_SHARE * free_memory_bytes(device)
-
-
-def _nearest_folder(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there already."""
-    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-
-
-def save_plan(plan: Plan, path: Path) -> None:
-    """Write the plan, values as text where JSON has no word for them."""
-    choices = {name: asdict(choice) for name, choice in plan.items()}
-    for choice in choices.values():
-        if isinstance(choice["value"], torch.device):
-            choice["value"] = str(choice["value"])
-    write_json(path, choices)

@@ -1,38 +1,150 @@
-"""What a run trains on and with, once it is placed: pictures, scaling, device, network."""
+"""A run prepared: everything chosen, decoded, placed and measured, and nothing trained yet."""
 
-import copy
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
-from onsight.data.loader import BatchSource
-from onsight.data.normalization import Normalization
-from onsight.training.build import make_net, make_normalization, place_pictures
-from onsight.training.plan import Plan
+from onsight.data.index import TRAIN
+from onsight.data.loader import Loader
+from onsight.hardware.devices import describe_device
+from onsight.report.console import Reporter
+from onsight.training.autotune.compute_options import default_options
+from onsight.training.autotune.fit_epochs import fit_epochs
+from onsight.training.autotune.planning import choose_compute, unmeasured_plan
+from onsight.training.budget import Budget
+from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.residency import choose_residency
+from onsight.training.pictures.training_data import TrainingData, data_key, place
+from onsight.training.plan import ComputePlan, Plan
+from onsight.training.ranks.world import World
+from onsight.training.run_folder.placement_check import naming_misplaced
+from onsight.training.step.optim import choose_learning_rate
+
+_RANKS_NOT_MEASURED = "not measured: several ranks would have to measure alike"
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """pictures: those of the data set where batches come from; module: the user's own, if any."""
+    """What a run starts from.
 
-    dataset: Dataset
-    pictures: BatchSource
-    normalization: Normalization
-    device: torch.device
-    module: nn.Module | None = None
+    asked: the config as it came, with what may still be chosen anew while training; config: with
+    nothing left open; found: what DATA was taken for; data_key: a digest of pictures, labels
+    and split; seconds: of each phase.
+    """
 
-    def draft(self, config: Config) -> nn.Module:
-        """A network as the run's, to try things with."""
-        return make_net(config, self.dataset, self.device, copy.deepcopy(self.module))
+    asked: Config
+    config: Config
+    plan: Plan
+    data: TrainingData
+    found: str
+    data_key: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The pictures with their split."""
+        return self.data.dataset
 
 
-def place(
-    config: Config, plan: Plan, dataset: Dataset, module: nn.Module | None = None
+def prepare(
+    config: Config,
+    data: str,
+    device: Choice[torch.device],
+    threads: Choice[int],
+    reporter: Reporter,
+    *,
+    world: World | None = None,
+    budget: Budget | None = None,
+    module: nn.Module | None = None,
+    before_decoding: Callable[[Config], None] = lambda config: None,
 ) -> PreparedRun:
-    """The pictures put where the plan wants them, and measured."""
-    pictures = place_pictures(dataset, plan)
-    normalization = make_normalization(config, pictures, dataset)
-    return PreparedRun(dataset, pictures, normalization, plan["device"].value, module)
+    """Find, decode and place the pictures of DATA, and settle how each step is computed.
+
+    before_decoding is called with what was settled by then. Every rank prepares alike. Raises
+    UserError for what the user can fix.
+    """
+    world = world or World()
+    seconds: dict[str, float] = {}
+    rate = choose_learning_rate(config)
+    config = config.model_copy(update={"learning_rate": rate.value})
+    reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
+    reporter.choice("device", device)
+    reporter.choice("learning_rate", rate)
+    with world.local_first("pictures"), _timed(seconds, "decode"):
+        opened = open_data(
+            data, config, device.value, threads.value, reporter, budget, before_decoding
+        )
+    config, dataset = opened.config, opened.dataset
+    key = data_key(dataset)
+    world.check_equal("pictures", key)
+    world.check_equal("room for pictures (--residency settles it)", config.residency)
+    pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
+    reporter.choice("pictures", pictures)
+    ranks = _choose_ranks(dataset, config, device.value, world, reporter)
+    placed = place(dataset, config, device.value, pictures.value, module)
+    with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
+        compute = _choose_compute(config, placed, threads.value, reporter, world, budget)
+        settled = compute.apply(config)
+        torch.set_num_threads(settled.threads)
+        if budget:
+            settled = fit_epochs(budget, settled, placed, reporter)
+    plan = Plan(
+        device=device,
+        learning_rate=rate,
+        image_size=opened.image_size,
+        packed_size=dataset.packed_size,
+        pictures=pictures,
+        ranks=ranks,
+        compute=compute,
+    )
+    return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
+
+
+def _choose_compute(
+    config: Config,
+    data: TrainingData,
+    threads: int,
+    reporter: Reporter,
+    world: World,
+    budget: Budget | None,
+) -> ComputePlan:
+    """How each step is computed, reported with its reasons."""
+    if world.size > 1:
+        plain = default_options(config, data.device, threads)
+        compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
+    else:
+        compute = choose_compute(config, data, reporter, budget.left_seconds if budget else None)
+    for name, choice in compute.choices().items():
+        reporter.choice(name, choice)
+    return compute
+
+
+def _choose_ranks(
+    dataset: Dataset, config: Config, device: torch.device, world: World, reporter: Reporter
+) -> Choice[int]:
+    """How many ranks there are; each says where it is and what it has of a first batch."""
+    if world.size == 1:
+        return Choice(1, "one process")
+    ids, cpu = dataset.ids(TRAIN), torch.device("cpu")
+    loader = Loader(dataset.pictures, ids, config.batch_size, cpu, world.rank, world.size)
+    batch = next(loader.epoch(config.seed, 0))
+    share = f"{len(batch.labels)} of the {len(batch.global_labels)} pictures of a batch"
+    lines = world.gather("share", f"{share}, on {device}")
+    shares = [f"rank {rank}: {line}" for rank, line in enumerate(lines)]
+    for line in shares:
+        reporter.say(line)
+    return Choice(world.size, "; ".join(shares))
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    begun = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - begun

@@ -13,11 +13,13 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config, config_layers, make_config, read_config_file
 from onsight.errors import ConfigError, OutputError
+from onsight.evaluation.results import Results
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
-from onsight.report.console import Reporter, SilentReporter
-from onsight.training.plan import Plan, choose_threads
+from onsight.report.console import Reporter, SilentReporter, headline
+from onsight.report.notebook import facts_table
+from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
 from onsight.training.ranks.world import World, join
@@ -30,6 +32,7 @@ from onsight.training.run_folder.folder import (
     share_folder,
 )
 from onsight.training.run_session import RunSession
+from onsight.words import listed
 
 # What may differ when a run goes on: where it computes and keeps things, not what it does.
 _FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency"}
@@ -40,14 +43,21 @@ class Run:
     """A finished run: its folder, its results as in results.json, and this process's rank."""
 
     path: Path
-    results: dict[str, Any]
+    results: Results
     rank: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {headline(self.results)}>"
+
+    def _repr_html_(self) -> str:
+        names = [row["name"] for row in self.results["classes"]]
+        facts = {"result": headline(self.results), "classes": listed(names)}
+        return facts_table("Run", {"folder": self.path, **facts, "report": self.report})
 
     @property
     def accuracy(self) -> float | None:
         """The share of held-out pictures that were classified right."""
-        value: float | None = self.results["accuracy"]
-        return value
+        return self.results["accuracy"]
 
     @property
     def model(self) -> Path:
@@ -96,7 +106,6 @@ def train(
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)
-    plan: Plan = {"device": device, "threads": threads}
     keep_freed_memory()
     with reproducible(threads.value):
         world = join(rank_info, device.value)
@@ -105,8 +114,8 @@ def train(
             refuse_inside_data(Path(chosen), str(data))
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with _claimed(Path(chosen), resume, world) as folder:
-                session = RunSession(config, plan, folder, reporter, world, spent)
-                results = session.run(str(data), module, resume)
+                session = RunSession(folder, reporter, world)
+                results = session.run(str(data), config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
@@ -134,9 +143,9 @@ def _launch_ranks(
     return Run(path, read_results(path))
 
 
-def read_results(run: Path) -> dict[str, Any]:
+def read_results(run: Path) -> Results:
     """The results of a finished run folder."""
-    results: dict[str, Any] = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results: Results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     return results
 
 

@@ -1,103 +1,93 @@
-"""A run in this process: the one place that turns a config into objects."""
+"""A run in this process: prepared, trained, judged."""
 
-import hashlib
-import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Config, save_config
-from onsight.data.cache import find_cache_folder
+from onsight.config import Config, Switch, save_config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.results import Results
 from onsight.files import write_json
-from onsight.hardware.devices import describe_device
 from onsight.hardware.environment import describe_environment
 from onsight.hardware.usage import seconds_since_start
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
-from onsight.training.autotune.compute_options import COMPUTE_FIELDS, default_options
-from onsight.training.autotune.planning import apply_compute, choose_compute, unmeasured_plan
-from onsight.training.autotune.workload import expected_seconds
-from onsight.training.budget.budget import Budget, read_budget
-from onsight.training.budget.fit_budget import fit_epochs
-from onsight.training.build import make_augmentation, make_net, make_step
+from onsight.training.autotune.adapt import adaptation
+from onsight.training.budget import Budget, read_budget
+from onsight.training.build import make_net, make_update
 from onsight.training.finish import finish, make_model_file
-from onsight.training.open_data import open_data
-from onsight.training.plan import Plan, choose_learning_rate, choose_residency, save_plan
-from onsight.training.prepare import PreparedRun, place
+from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.signals import stop_on_signals
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 from onsight.training.run_folder.placement_check import naming_misplaced
-from onsight.training.step.ema import MovingAverage
 from onsight.training.trainer import Trainer
-
-_RANKS_NOT_MEASURED = "not measured: several ranks would have to measure alike"
 
 
 class RunSession:
-    """What a run needs from its start to its end; `run` does it all.
+    """What a run needs from its start to its end; `run` does it all."""
 
-    plan: the device and threads of this rank, to which every other choice is added; spent: tells
-    the seconds that a budget has lost so far.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        plan: Plan,
-        folder: RunFolder,
-        reporter: Reporter,
-        world: World,
-        spent: Callable[[], float],
-    ) -> None:
-        self.plan = plan
-        self.device: torch.device = plan["device"].value
+    def __init__(self, folder: RunFolder, reporter: Reporter, world: World) -> None:
         self.folder = folder
         self.reporter = reporter
         self.world = world
         self.phases = {"start": seconds_since_start()}
-        plan["learning_rate"] = choose_learning_rate(config)
-        self.config = config.model_copy(update={"learning_rate": plan["learning_rate"].value})
-        self.budget = Budget(read_budget(config.budget), spent) if config.budget else None
 
-    def run(self, data: str, module: nn.Module | None, resume: bool) -> dict[str, Any]:
-        """Train on DATA and judge; the results, which are empty at all ranks but the first."""
-        self.reporter.say(f"{describe_device(self.device)}; torch {torch.__version__}")
-        for name in ("device", "learning_rate"):
-            self.reporter.choice(name, self.plan[name])
-        found, dataset = self._open(data)
-        prepared = self._place(dataset, module)
-        data_key = _data_key(dataset)
+    def run(
+        self,
+        data: str,
+        config: Config,
+        device: Choice[torch.device],
+        threads: Choice[int],
+        spent: Callable[[], float],
+        module: nn.Module | None,
+        resume: bool,
+    ) -> Results | None:
+        """Train on DATA and judge; the results, None on every rank but the first.
+
+        spent: tells the seconds that a budget has lost so far.
+        """
+        budget = Budget(read_budget(config.budget), spent) if config.budget else None
+        prepared = prepare(
+            config,
+            data,
+            device,
+            threads,
+            self.reporter,
+            world=self.world,
+            budget=budget,
+            module=module,
+            before_decoding=self._save_config,
+        )
+        self.phases |= prepared.seconds
+        self._save_start(prepared)
         provenance = {
             "data": data,
-            "found": found,
-            "data_key": data_key,
-            "config": self.config.model_dump(),
-            "versions": describe_environment(self.device)["versions"],
+            "found": prepared.found,
+            "data_key": prepared.data_key,
+            "config": prepared.config.model_dump(),
+            "versions": describe_environment(device.value)["versions"],
         }
         with stop_on_signals(self.world.stop):
-            with naming_misplaced(prepared, self.config):
-                trainer = self._make_trainer(prepared, provenance)
+            with naming_misplaced(lambda: prepared.data.new_network(prepared.config)):
+                trainer = self._make_trainer(prepared, budget, provenance)
             if resume:
                 trainer.resume()
             progress = trainer.run()
         self.phases["training"] = progress.training_seconds
         self.phases["validation"] = progress.validation_seconds
         results = finish(
-            self.config,
-            dataset,
+            prepared.config,
+            prepared.dataset,
             trainer.classifier,
             progress,
             self.folder,
@@ -109,95 +99,29 @@ class RunSession:
             module.load_state_dict(trainer.classifier.net.state_dict())
         return results
 
-    def _open(self, data: str) -> tuple[str, Dataset]:
-        """What DATA is, and its pictures, the same at every rank."""
-        with self.world.local_first("pictures"), self._timed("decode"):
-            found, self.config, dataset = open_data(
-                data, self.config, self.plan, self.reporter, self.budget, self._save_config
-            )
-        self.world.check_equal("pictures", _data_key(dataset))
-        self.world.check_equal("room for pictures (--residency settles it)", self.config.residency)
-        return found, dataset
-
     def _save_config(self, config: Config) -> None:
         """Before long work, so that --resume finds it."""
         if self.world.is_main:
             save_config(config, self.folder.path / CONFIG)
 
-    def _place(self, dataset: Dataset, module: nn.Module | None) -> PreparedRun:
-        """Put the pictures in place and settle how each step is computed."""
-        plan, config = self.plan, self.config
-        plan["pictures"] = choose_residency(
-            dataset.pictures, self.device, config.residency, self.world.size
-        )
-        self.reporter.choice("pictures", plan["pictures"])
-        plan["ranks"] = self._choose_ranks(dataset)
-        prepared = place(config, plan, dataset, module)
-        with self._timed("plan"), naming_misplaced(prepared, config):
-            plan |= self._choose_compute(prepared)
-            self.config = apply_compute(config, plan)
-            torch.set_num_threads(self.config.threads)
-            if self.budget:
-                self.config = fit_epochs(self.budget, self.config, prepared, self.reporter)
-        self._save_config(self.config)  # now with nothing left to choose
+    def _save_start(self, prepared: PreparedRun) -> None:
+        """What is known before training: the config with nothing left to choose, and why."""
+        self._save_config(prepared.config)
         if self.world.is_main:
-            save_plan(plan, self.folder.path / "plan.json")
-            write_json(self.folder.path / "environment.json", describe_environment(self.device))
-            write_problems(self.folder.path / "problems.csv", dataset.problems)
-        return prepared
+            folder = self.folder.path
+            prepared.plan.save(folder / "plan.json")
+            write_json(folder / "environment.json", describe_environment(prepared.data.device))
+            write_problems(folder / "problems.csv", prepared.dataset.problems)
 
-    def _choose_compute(self, prepared: PreparedRun) -> Plan:
-        """How each step is computed, lines with its reasons."""
-        config = self.config
-        if self.world.size > 1:
-            plain = default_options(config, self.device, self.plan["threads"].value)
-            options = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
-        else:
-            kept = find_cache_folder(config.cache_folder)
-            seconds = self._expected_seconds(prepared)
-            options = choose_compute(config, prepared, seconds, kept, self.reporter)
-        for name in COMPUTE_FIELDS:
-            self.reporter.choice(name, options[name])
-        return options
-
-    def _expected_seconds(self, prepared: PreparedRun) -> float:
-        """How long training takes, roughly."""
-        if self.budget:
-            return self.budget.left_seconds
-        config, dataset = self.config, prepared.dataset
-        count = len(dataset.ids(TRAIN))
-        return expected_seconds(
-            prepared.draft(config),
-            dataset.input_shape,
-            config.epochs * count,
-            config.epochs * math.ceil(count / config.batch_size),
-            self.device,
-        )
-
-    def _choose_ranks(self, dataset: Dataset) -> Choice[int]:
-        """How many ranks there are; each says where it is and what it has of a first batch."""
-        world, size = self.world, self.config.batch_size
-        if world.size == 1:
-            return Choice(1, "one process")
-        ids, cpu = dataset.ids(TRAIN), torch.device("cpu")
-        loader = Loader(dataset.pictures, ids, size, cpu, world.rank, world.size)
-        batch = next(loader.epoch(self.config.seed, 0))
-        share = f"{len(batch.labels)} of the {len(batch.global_labels)} pictures of a batch"
-        lines = world.gather("share", f"{share}, on {self.device}")
-        shares = [f"rank {rank}: {line}" for rank, line in enumerate(lines)]
-        for line in shares:
-            self.reporter.say(line)
-        return Choice(world.size, "; ".join(shares))
-
-    def _make_trainer(self, prepared: PreparedRun, provenance: dict[str, Any]) -> Trainer:
-        config, dataset, device, world = self.config, prepared.dataset, self.device, self.world
-        net = make_net(config, dataset, device, prepared.module)
-        average = MovingAverage(net, config.ema) if config.ema else None
-        judged = average.model if average else net
-        classifier = Classifier(judged, prepared.normalization, config.precision, device)
-        augmentation = make_augmentation(config, dataset)
-        step = make_step(config, net, dataset, config.precision, device, world)
-        step.on_halved = self._keep_parts
+    def _make_trainer(
+        self, prepared: PreparedRun, budget: Budget | None, provenance: dict[str, Any]
+    ) -> Trainer:
+        config, data, world = prepared.config, prepared.data, self.world
+        dataset, device = data.dataset, data.device
+        net = make_net(config, dataset, device, data.module)
+        update = make_update(config, net, dataset, data.normalization, device, world)
+        judged = update.average.model if update.average else net
+        classifier = Classifier(judged, data.normalization, config.precision, device)
 
         def keep_epoch(epoch: int, row: dict[str, Any]) -> None:
             if config.keep_epochs:
@@ -206,52 +130,44 @@ class RunSession:
 
         def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
             ids, ranks = dataset.ids(split), (world.rank, world.size)
-            return Loader(prepared.pictures, ids, batch_size, device, *ranks, with_next)
+            return Loader(data.pictures, ids, batch_size, device, *ranks, with_next)
 
         watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
         return Trainer(
             config,
-            step,
-            average,
+            update,
             classifier,
-            augmentation,
-            make_loader(TRAIN, config.batch_size, augmentation.mixes),
+            make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
             {name: make_loader(split, BATCH_SIZE) for name, split in watched.items()},
             name_pictures=lambda batch: _name_pictures(batch, dataset),
             keep_epoch=keep_epoch,
-            classes=len(dataset.classes),
+            keep_switch=_SwitchKeeper(prepared, self._save_config, self.folder),
             folder=self.folder,
-            data_key=provenance["data_key"],
+            data_key=prepared.data_key,
             reporter=self.reporter,
-            budget=self.budget,
+            budget=budget,
+            adaptation=adaptation(prepared.asked, prepared.plan.compute, data, self.reporter),
         )
 
-    def _keep_parts(self, parts: int) -> None:
-        """Memory ran out: say and keep that batches are computed in more parts from now on."""
-        self.plan["accumulate"] = Choice(parts, "memory ran out with fewer, during training")
-        self.reporter.warn(
-            f"out of memory: each batch is now computed in {parts} parts, with the same update "
-            "(but batch norm sees the parts); start with --accumulate to have it so from the first"
-        )
-        self._save_config(self.config.model_copy(update={"accumulate": parts}))
-        save_plan(self.plan, self.folder.path / "plan.json")
 
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        yield
-        self.phases[phase] = time.perf_counter() - begun
+class _SwitchKeeper:
+    """Writes into config.toml and plan.json what changes while a run trains."""
+
+    def __init__(
+        self, prepared: PreparedRun, save: Callable[[Config], None], folder: RunFolder
+    ) -> None:
+        self.config, self.plan = prepared.config, prepared.plan
+        self.save, self.folder = save, folder
+
+    def __call__(self, switch: Switch, reason: str) -> None:
+        self.config = self.config.model_copy(update={"switches": (*self.config.switches, switch)})
+        kept = Choice(switch.model_dump(), reason)
+        self.plan = replace(self.plan, switches=[*self.plan.switches, kept])
+        self.save(self.config)
+        self.plan.save(self.folder.path / "plan.json")
 
 
 def _name_pictures(batch: Batch, dataset: Dataset, most: int = 8) -> str:
     ids = batch.ids.tolist()
     names = [dataset.pack.index.locators[number] for number in ids[:most]]
     return ", ".join(names) + (f" and {len(ids) - most} more" if len(ids) > most else "")
-
-
-def _data_key(dataset: Dataset) -> str:
-    """A digest of the pictures, their labels and their split."""
-    digest = hashlib.sha256("\n".join(dataset.classes).encode("utf-8", "surrogateescape"))
-    for column in (dataset.pack.digests, dataset.pack.index.labels, dataset.splits):
-        digest.update(np.ascontiguousarray(column).data)
-    return digest.hexdigest()

@@ -8,33 +8,29 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from onsight.config import Config
-from onsight.data.augment import Augmentation
+import torch
+
+from onsight.config import Config, Switch
 from onsight.data.loader import Batch, Loader
-from onsight.errors import ConfigError, DataError, Interrupted, NonFiniteLoss
+from onsight.errors import DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import hold_frozen_norms
-from onsight.randomness import seed_generators
-from onsight.report.console import Bar, Reporter
-from onsight.report.words import fixed_percent
-from onsight.training.budget.budget import Budget
-from onsight.training.progress import Progress
+from onsight.report.console import Reporter
+from onsight.training.autotune.adapt import Adaptation
+from onsight.training.budget import Budget
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import PlacementCheck
+from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
 from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.ema import MovingAverage
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
-from onsight.training.step.step import Step
+from onsight.training.step.update import Update
+from onsight.words import fixed_percent
 
-_TOO_FEW_FOR_BATCH_NORM = (
-    "batch norm needs more than one value a channel, and one small picture alone gives one: "
-    "raise --batch-size, lower --accumulate, or raise --image-size"
-)
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 
 
@@ -44,57 +40,59 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        step: Step,
-        average: MovingAverage | None,
+        update: Update,
         classifier: Classifier,
-        augmentation: Augmentation,
         loader: Loader,
         watched: dict[str, Loader],
         *,
         name_pictures: Callable[[Batch], str],
         keep_epoch: Callable[[int, dict[str, Any]], None],
-        classes: int,
+        keep_switch: Callable[[Switch, str], None],
         folder: RunFolder,
         data_key: str,
         reporter: Reporter,
         budget: Budget | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
         # what it works with
         self.config = config
-        self.step = step
-        self.average = average
+        self.update = update
+        self.step = update.step
         self.classifier = classifier
-        self.augmentation = augmentation
         self.loader = loader
         self.watched = watched
-        self.classes = classes
+        self.adaptation = adaptation
         # where it reports and saves
-        self.world = step.world
+        self.world = update.step.world
         self.name_pictures = name_pictures
         self.keep_epoch = keep_epoch
+        self.keep_switch = keep_switch
         self.folder = folder
         self.data_key = data_key
         self.reporter = reporter
         self.budget = budget
-        self.placement = PlacementCheck(step, average, folder, reporter)
+        self.placement = PlacementCheck(update, folder, reporter)
         # where it stands
         self.progress = Progress()
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
+        self.switches = deque(config.switches)  # those still to come
         self.saved_at = time.monotonic()
+        self.step.on_halved = self._on_halved
 
     def resume(self) -> None:
         """Go on from the folder's last checkpoint. Raises DataError when the data changed."""
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: the start is where it stands
-        facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.average)
+        facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.update.average)
         if facts.pop("data_key") != self.data_key:
             raise DataError(
                 f"the pictures changed since the run in {self.folder.path} began; "
                 "start a new run, or bring the former pictures back"
             )
         self.progress = now = Progress(**facts)
+        self.update.done = self._steps_done
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
 
@@ -129,7 +127,8 @@ class Trainer:
                 now.epoch_wait_seconds += time.perf_counter() - asked
                 self._train_step(batch)
                 now.count(len(batch.global_labels))
-                self._show(bar, len(batch.global_labels))
+                self._watch_speed()
+                bar.advance(len(batch.global_labels), self._facts)
                 self._tell_line()
                 self._save_if_due()
                 ended = time.perf_counter()
@@ -142,28 +141,53 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         now, config = self.progress, self.config
-        seed_generators(self.step.device, config.seed, now.epoch, now.step, self.world.rank)
-        numbers = self.augmentation.draw(config.seed, now.epoch, batch.ids)
-        inputs, targets = self.augmentation.apply(
-            batch, numbers, self.classifier.normalization, self.classes
-        )
+        while self.switches and (self.switches[0].epoch, self.switches[0].step) <= (
+            now.epoch,
+            now.step,
+        ):
+            self._switch(self.switches.popleft())
         set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
         self.pending_images.append(len(batch.global_labels))
+        update = self.update if self.placement.is_done else self.placement.first_update
         try:
-            self._read(self.step(inputs, targets, batch.global_labels))
+            self._read(update(batch, now.epoch, now.step))
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self._explain_non_finite(error, now.step)) from error
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
-        except RuntimeError as error:
-            self.placement.explain(error, inputs, targets)
-            raise
-        if self.average:
-            self.average.update(self.step.model, self._steps_done)
-        if not self.placement.is_done:
-            self.placement.check(inputs, targets)
+
+    def _switch(self, switch: Switch) -> None:
+        torch.set_num_threads(switch.threads)
+        self.step.precision = self.classifier.precision = switch.precision
+        self.step.accumulate = switch.accumulate
+
+    def _adapt(self) -> None:
+        """Measure again where training is no longer as fast as its plan."""
+        options = self.adaptation and self.adaptation.after_epoch(self.progress.epoch)
+        if options:
+            switch = Switch(
+                epoch=self.progress.epoch,
+                step=0,
+                precision=options.precision,
+                threads=options.threads,
+                accumulate=self.step.accumulate,
+            )
+            self.keep_switch(switch, "measured again: the speed was not that of the plan")
+            self._switch(switch)
+
+    def _on_halved(self, parts: int) -> None:
+        """Memory ran out: report and keep that batches are computed in more parts from now on."""
+        now = self.progress
+        self.reporter.warn(
+            f"out of memory: each batch is now computed in {parts} parts, with the same update "
+            "(but batch norm sees the parts); start with --accumulate to have it so from the first"
+        )
+        switch = Switch(
+            epoch=now.epoch,
+            step=now.step,
+            precision=self.step.precision,
+            threads=torch.get_num_threads(),
+            accumulate=parts,
+        )
+        self.keep_switch(switch, "memory ran out with fewer parts")
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
@@ -236,6 +260,8 @@ class Trainer:
             self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
+        if not self._is_over:
+            self._adapt()
         self.reporter.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
 
     def _evaluate(self, loader: Loader) -> PerImageResults:
@@ -279,9 +305,16 @@ class Trainer:
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
             with self.world.watchdog_paused():
-                save_checkpoint(self.folder.last_checkpoint, self.step, self.average, facts)
+                save_checkpoint(self.folder.last_checkpoint, self.step, self.update.average, facts)
 
-    def _show(self, bar: Bar, images: int) -> None:
+    def _watch_speed(self) -> None:
+        if self.adaptation:
+            now = self.progress
+            seconds = now.training_seconds + now.epoch_seconds
+            self.adaptation.watch.see(now.images + now.epoch_images, seconds)
+
+    def _facts(self) -> dict[str, float]:
+        """What the bar shows."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,
@@ -289,7 +322,7 @@ class Trainer:
         }
         if now.best_accuracy >= 0:
             facts["best accuracy"] = now.best_accuracy
-        bar.advance(images, **facts)
+        return facts
 
     def _explain_non_finite(self, error: NonFiniteStepError, newest: int) -> str:
         """newest: the last step that was begun."""

@@ -1,4 +1,4 @@
-"""Archives made here, honest and evil ones. Oracle: the bytes that went in."""
+"""Archives made here, well-formed and malicious. Oracle: the bytes that went in."""
 
 import bz2
 import gzip
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources import compressed, members
+from onsight.data.sources import archive_members, decompress
 from onsight.data.sources.archive import read_archive
 from onsight.errors import DataError, DiskError, PictureError
 
@@ -78,7 +78,7 @@ def test_other_compressions_of_zip(tmp_path, compression):
     assert contents(read_archive(make_zip(tmp_path / "a.zip", PETS, compression))) == PETS
 
 
-def test_kind_is_told_by_content_not_by_name(tmp_path):
+def test_kind_is_recognised_by_content_not_by_name(tmp_path):
     make_zip(tmp_path / "a.zip", PETS).rename(tmp_path / "a.tar")
     assert contents(read_archive(tmp_path / "a.tar")) == PETS
 
@@ -125,7 +125,7 @@ def test_unmarked_utf8_names_of_macos(tmp_path):
     assert contents(source) == {"caf\u00e9/1.jpg": b"1", "th\u00e9/2.jpg": b"2"}
 
 
-def test_tar_names_that_are_no_utf8_survive(tmp_path):
+def test_tar_names_that_are_not_utf8_survive(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.GNU_FORMAT) as archive:
         add(archive, "cat/\udcff.jpg", b"odd")
         add(archive, f"dog/{'long' * 60}.jpg", b"long")
@@ -252,12 +252,12 @@ def test_cut_short_archives_are_errors(tmp_path, ending, share):
 def test_tar_cut_between_members_is_an_error(tmp_path):
     path = make_tar(tmp_path / "a.tar", {"cat/1.jpg": b"1", "dog/2.jpg": b"2"})
     path.write_bytes(path.read_bytes()[:1024])
-    with pytest.raises(DataError, match="ends without an end mark"):
+    with pytest.raises(DataError, match="has no end mark"):
         read_archive(path)
 
 
 def test_damaged_tar_header_is_an_error_and_not_the_end(tmp_path):
-    """tarfile itself stops there without a word, and the rest would be missing."""
+    """tarfile itself stops there silently, so the rest would be missing."""
     path = make_tar(tmp_path / "a.tar", {"cat/1.jpg": b"1", "dog/2.jpg": b"2"})
     data = bytearray(path.read_bytes())
     data[1024 + 3] ^= 1
@@ -269,7 +269,7 @@ def test_damaged_tar_header_is_an_error_and_not_the_end(tmp_path):
 
 
 def test_tar_with_a_negative_size_ends(tmp_path):
-    """A size of -1024 sends a naive reader back to the first header for ever."""
+    """A size of -1024 sends a naive reader back to the first header forever."""
     first = tarfile.TarInfo("cat/0.jpg").tobuf()
     header = bytearray(tarfile.TarInfo("cat/1.jpg").tobuf())
     header[124:136] = struct.pack(">Iq", 0xFFFFFFFF, -1024)
@@ -296,7 +296,7 @@ def test_neither_zip_nor_tar(tmp_path):
 
 @pytest.mark.parametrize("module", [gzip, bz2])
 def test_decompression_bomb_is_stopped(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(compressed, "_RATIO_FREE_BYTES", 2**20)
+    monkeypatch.setattr(decompress, "_RATIO_FREE_BYTES", 2**20)
     with module.open(tmp_path / "bomb.tar.gz", "wb") as file:
         for _ in range(8):
             file.write(bytes(2**20))
@@ -311,7 +311,7 @@ def test_compressed_tar_leaves_no_file_in_the_cache(tmp_path):
     assert contents(source) == PETS
 
 
-def test_refusing_disk_is_said(tmp_path):
+def test_a_disk_error_is_reported(tmp_path):
     (tmp_path / "cache").write_bytes(b"a file where the folder should be")
     path = make_tar(tmp_path / "a.tar.gz", PETS, "w:gz")
     with pytest.raises(DiskError, match=r"cannot write .*cache"):
@@ -320,7 +320,7 @@ def test_refusing_disk_is_said(tmp_path):
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
 def test_too_many_members(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(members, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(archive_members, "MOST_MEMBERS", 2)
     with pytest.raises(DataError, match="more than 2 members"):
         read_archive(make(tmp_path / f"a{ending}", PETS))
 

@@ -10,7 +10,7 @@ from torchvision import datasets
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.cifar import holds_cifar, read_cifar
-from onsight.data.sources.unpickle import RefusedPickle, load_plain
+from onsight.data.sources.restricted_unpickler import RefusedPickle, load_plain
 from onsight.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def pixels_of(count):
 
 
 def without_checksums(kind):
-    """torchvision's reader, which knows the checksums of the real files only."""
+    """torchvision's reader, which only knows the checksums of the real files."""
     fields = {
         "train_list": [[name, None] for name, _ in kind.train_list],
         "test_list": [[name, None] for name, _ in kind.test_list],
@@ -87,7 +87,7 @@ def test_cifar100_equals_torchvision_and_uses_fine_labels(tmp_path):
 
 
 @pytest.mark.parametrize("plant", [plant10, plant100])
-def test_usual_subfolder_is_looked_into(tmp_path, plant):
+def test_usual_subfolder_is_searched(tmp_path, plant):
     folder = plant(tmp_path)
     assert holds_cifar(tmp_path)
     assert holds_cifar(folder)
@@ -121,7 +121,7 @@ def test_batches_of_python_2(tmp_path):
 
 
 def plant_binary(folder, version):
-    """Records as the authors' page describes them, and what must come out."""
+    """Records as the authors' page describes them, and the expected pictures."""
     folder.mkdir(exist_ok=True)
     if version == 10:
         names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -156,7 +156,7 @@ def test_binary_version(tmp_path, version, subfolder):
 
 
 @pytest.mark.parametrize("version", [10, 100])
-def test_without_names_labels_stand_for_themselves(tmp_path, version):
+def test_without_names_labels_are_their_own_names(tmp_path, version):
     plant_binary(tmp_path, version)
     for file in tmp_path.glob("*.txt"):
         file.unlink()
@@ -195,7 +195,7 @@ def test_label_without_a_name(tmp_path, label):
 
 
 class Canary:
-    """Writes a file when it is unpickled by the book."""
+    """Writes a file when pickle itself loads it."""
 
     def __init__(self, file):
         self.file = file
@@ -214,7 +214,7 @@ def test_canary_in_a_pickle_does_not_run(tmp_path, protocol, place):
     assert song.exists()  # the canary sings
     song.unlink()
     (folder / place).write_bytes(evil)
-    with pytest.raises(DataError, match=rf"{place} is no CIFAR file.*: it asks for"):
+    with pytest.raises(DataError, match=rf"{place} is not a CIFAR file.*: it asks for"):
         read_cifar(folder)
     assert not song.exists()
 
@@ -226,7 +226,7 @@ def test_canary_in_a_pickle_does_not_run(tmp_path, protocol, place):
         (b"cbuiltins\neval\n(S'1'\ntR.", "it asks for builtins.eval"),
         (b"cnumpy\nload\n(S'x'\ntR.", "it asks for numpy.load"),
         (b"(S'true'\nios\nsystem\n.", "it uses INST"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", "its memo jumps to place"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "its memo jumps to index"),
         (b"\x80\x04)\x94h\x00h\x00\x86\x94.", "it uses a tuple twice"),
         (b"\x80\x02Pid\n.", "it uses PERSID"),
         (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "damaged|BYTEARRAY8"),
@@ -251,7 +251,7 @@ def test_pickles_that_ask_for_too_much(data, reason):
 )
 def test_arrays_of_something_else(array):
     batch = load_plain(pickle.dumps({"data": array}, 2))
-    with pytest.raises(RefusedPickle, match="an array of something else"):
+    with pytest.raises(RefusedPickle, match="an array of something other"):
         batch["data"].values()
 
 
@@ -260,7 +260,7 @@ def test_arrays_of_something_else(array):
     [
         ({"labels": [1, 2]}, r"pixels \(7, 3072\) do not fit 2 labels"),
         ({"labels": ["a"] * 7}, r"pixels \(7, 3072\) do not fit 7 labels"),
-        ({"labels": None}, "no pictures and labels in it"),
+        ({"labels": None}, "it holds no pictures and labels"),
         ({"data": np.zeros((7, 12), np.uint8)}, r"pixels \(7, 12\) do not fit"),
     ],
 )
@@ -269,7 +269,7 @@ def test_batches_that_do_not_fit(tmp_path, change, reason):
     batch = {"data": pixels_of(7), "labels": [0] * 7, **change}
     (folder / "data_batch_4").write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(
-        DataError, match=f"data_batch_4 is no CIFAR file, or a damaged one: {reason}"
+        DataError, match=f"data_batch_4 is not a CIFAR file, or is damaged: {reason}"
     ):
         read_cifar(folder)
 

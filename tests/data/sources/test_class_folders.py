@@ -7,7 +7,7 @@ from onsight.data.sources.class_folders import arrange
 from onsight.errors import DataError
 
 
-def test_first_folder_is_the_class_however_deep_the_picture_lies():
+def test_first_folder_is_the_class_however_deep_the_picture_is():
     rows, places, problems = arrange(["cat/1.jpg", "dog/big/brown/2.jpg"], "here")
     assert rows == [
         Row("cat/1.jpg", "cat", UNSPLIT),
@@ -55,7 +55,7 @@ def test_every_kind_of_file_in_a_class_folder_is_a_row():
     assert problems == []
 
 
-def test_one_wrapping_folder_of_an_archive_is_looked_through():
+def test_one_wrapping_folder_of_an_archive_is_skipped():
     paths = ["pets/cat/1.jpg", "pets/dog/2.jpg", "pets/dog/3.jpg", "pets/README", "LICENSE"]
     rows, _, problems = arrange(paths, "here", strip_top=True)
     assert [row.label for row in rows] == ["cat", "dog", "dog"]
@@ -75,17 +75,17 @@ def test_wrapped_splits_are_found():
         (["a/cat/1.jpg", "b/dog/2.jpg"], ["a", "b"]),  # two folders
     ],
 )
-def test_what_is_no_wrapper(paths, labels):
+def test_what_is_not_a_wrapper(paths, labels):
     rows, _, _ = arrange(paths, "here", strip_top=True)
     assert [row.label for row in rows] == labels
 
 
-def test_split_word_is_no_wrapper():
+def test_split_word_is_not_a_wrapper():
     rows, _, _ = arrange(["Train/cat/1.jpg", "Train/dog/2.jpg"], "here", strip_top=True)
     assert [(row.label, row.split) for row in rows] == [("cat", TRAIN), ("dog", TRAIN)]
 
 
-def test_folders_are_never_looked_through_unasked():
+def test_folders_are_never_skipped_unasked():
     rows, _, _ = arrange(["pets/cat/1.jpg", "pets/dog/2.jpg"], "here")
     assert {row.label for row in rows} == {"pets"}
 
@@ -95,12 +95,12 @@ def test_unicode_spellings_of_a_name_are_one_class():
     assert Index.of(rows).classes == ("caf\u00e9",)
 
 
-def test_folder_names_that_are_no_utf8_are_printable_and_distinct():
+def test_folder_names_that_are_not_utf8_are_printable_and_distinct():
     rows, _, _ = arrange(["caf\udce9/1.jpg", "caf\udce8/2.jpg"], "here")
     assert [row.label for row in rows] == ["caf\\xe9", "caf\\xe8"]
     assert rows[0].locator == "caf\udce9/1.jpg"
 
 
-def test_no_class_folder_is_an_error_that_draws_the_layout():
+def test_no_class_folder_is_an_error_that_shows_the_layout():
     with pytest.raises(DataError, match=r"none of the 2 files in /data is .*\n(.*\n)+.*pets/cat"):
         arrange(["1.jpg", "2.jpg"], "/data")

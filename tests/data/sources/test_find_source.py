@@ -1,4 +1,4 @@
-"""What DATA is taken for, by content and by name; messages for what is nothing."""
+"""What DATA is recognised as, by content and by name; messages for what is not data."""
 
 import os
 import pickle
@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from onsight.config import Config
 from onsight.data.sources import find
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError
@@ -49,7 +51,7 @@ def plant_zip(root):
 
 def plant_tar(root):
     plant_folders(root / "pets")
-    with tarfile.open(root / "pets.data", "w:xz") as archive:  # told by content alone
+    with tarfile.open(root / "pets.data", "w:xz") as archive:  # recognised by content alone
         archive.add(root / "pets", "pets")
     return root / "pets.data"
 
@@ -71,7 +73,7 @@ def plant_manifest(root):
         (plant_manifest, "manifest", 1),
     ],
 )
-def test_data_is_found_out(tmp_path, plant, kind, count):
+def test_data_is_recognised(tmp_path, plant, kind, count):
     data = plant(tmp_path / "data")
     source = find_source(str(data))
     assert (source.kind, len(source.index)) == (kind, count)
@@ -81,7 +83,12 @@ def test_data_is_found_out(tmp_path, plant, kind, count):
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
 
 
-def test_layout_overrides_what_was_found(tmp_path):
+def test_every_format_can_be_asked_for():
+    options = get_args(Config.model_fields["data_format"].annotation)
+    assert set(options) == {"auto", "torchvision", *find._formats(None)}
+
+
+def test_a_format_overrides_what_was_recognised(tmp_path):
     data = plant_idx(tmp_path / "data")
     plant_folders(data)
     assert find_source(str(data)).kind == "idx"
@@ -118,7 +125,7 @@ def test_named_sets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_source("FashionMNIST") == "named FashionMNIST"
     plant_folders(tmp_path / "cifar10")
-    assert find_source("cifar10").kind == "folders"  # what is there comes first
+    assert find_source("cifar10").kind == "folders"  # what exists comes first
     assert find_source("cifar10", "torchvision") == "named cifar10"
     with pytest.raises(DataError, match="mnist does not exist"):
         find_source("mnist", "folders")
@@ -151,29 +158,29 @@ def test_near_names_are_looked_for_beside_the_path(tmp_path):
 
 
 @pytest.mark.parametrize("data_format", ["manifest", "archive"])
-def test_folder_forced_into_a_file_layout(tmp_path, data_format):
+def test_folder_forced_into_a_file_format(tmp_path, data_format):
     data = str(plant_folders(tmp_path / "pets"))
     with pytest.raises(
-        DataError, match=f"is no file, so it cannot be read with --data-format {data_format}"
+        DataError, match=f"is not a file, so it cannot be read with --data-format {data_format}"
     ):
         find_source(data, data_format)
 
 
 @pytest.mark.parametrize("data_format", ["folders", "idx", "cifar"])
-def test_file_forced_into_a_folder_layout(tmp_path, data_format):
+def test_file_forced_into_a_folder_format(tmp_path, data_format):
     data = str(plant_zip(tmp_path / "data"))
-    with pytest.raises(DataError, match=f"is no folder, .* --data-format {data_format}"):
+    with pytest.raises(DataError, match=f"is not a folder, .* --data-format {data_format}"):
         find_source(data, data_format)
 
 
-def test_files_that_are_nothing(tmp_path):
+def test_files_of_no_known_format(tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(DataError, match="none of the files that hold a data set"):
+    with pytest.raises(DataError, match="not a file that holds a data set"):
         find_source(str(tmp_path / "cat.jpg"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a folder nor a regular file"):
         find_source(str(tmp_path / "pipe"))
-    with pytest.raises(DataError, match="is no file"):
+    with pytest.raises(DataError, match="is not a file"):
         find_source(str(tmp_path / "pipe"), "archive")
 
 

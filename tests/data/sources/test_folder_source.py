@@ -1,4 +1,4 @@
-"""Trees with planted counts, among them the hostile ones that trip other loaders."""
+"""Trees with known counts, including hostile ones that trip up other loaders."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onsight.data.sources import folder as folder_module
-from onsight.data.sources import regular
+from onsight.data.sources import read_file
 from onsight.data.sources.class_folders import is_hidden
 from onsight.data.sources.folder import read_folder
 from onsight.errors import DataError, PictureError
@@ -37,7 +37,7 @@ def test_rows_labels_and_bytes(tmp_path):
     assert source.found == "class folders, 2 classes, 3 files (override with --data-format)"
 
 
-def test_splits_are_said(tmp_path):
+def test_splits_are_reported(tmp_path):
     plant(tmp_path, "train/cat/1.png", "test/cat/2.png", "train/dog/3.png")
     found = read_folder(tmp_path).found
     assert (
@@ -67,7 +67,7 @@ def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
     with open(os.fsencode(root) + b"/cat/\xff.png", "wb") as file:
         file.write(b"no UTF-8")
     (root / "cat/loop").symlink_to(root)
-    (root / "cat/up").symlink_to(tmp_path)  # holds the root: following it would never help
+    (root / "cat/up").symlink_to(tmp_path)  # contains the root, so following it never helps
     (root / "cat/self").symlink_to(root / "cat/self")
     (root / "cat/dangling.png").symlink_to("nowhere.png")
     (root / "cat/again.png").symlink_to("1.png")
@@ -141,7 +141,7 @@ def test_order_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
 
 
 def test_unreadable_folder_is_a_problem_with_its_reason(tmp_path, monkeypatch):
-    """Permissions do not bind root, so the refusal is planted."""
+    """Permissions do not stop root, so the error is simulated."""
     plant(tmp_path, "cat/1.png", "secret/2.png")
     scandir = os.scandir
 
@@ -211,4 +211,4 @@ def test_hidden_names():
     assert [is_hidden(name) for name in (".git", "._a.jpg", "__MACOSX", "a.jpg")] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert regular.LARGEST_FILE_BYTES == 512 * 1024 * 1024
+    assert read_file.LARGEST_FILE_BYTES == 512 * 1024 * 1024

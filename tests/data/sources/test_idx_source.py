@@ -105,13 +105,13 @@ GOOD = images_file(np.zeros((4, 3, 2), np.uint8))
     [
         (GOOD[:-1], None, r"shorter than its header says \(\(4, 3, 2\)\)"),
         (GOOD + b"x", None, "longer than its header says"),
-        (GOOD[:10], None, "is no IDX file"),
+        (GOOD[:10], None, "is not an IDX file"),
         (b"\0\0\x0d\3" + GOOD[4:], None, "it starts with 00 00 0d 03"),
         (b"<html>", None, "it starts with 3c 68 74 6d"),
         (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), None, "shorter than"),
         (struct.pack(">4I", 0x803, 4, 0, 2), None, "pictures of 0x2 pixels"),
         (GOOD, labels_file([1, 2, 3]), "has 4 pictures, but .* 3 labels"),
-        (GOOD, GOOD, "train-labels-idx1-ubyte.* is no IDX file"),
+        (GOOD, GOOD, "train-labels-idx1-ubyte.* is not an IDX file"),
     ],
 )
 def test_damaged_files_are_errors(tmp_path, gz, images, labels, message):
@@ -129,7 +129,7 @@ def test_cut_short_gzip(tmp_path):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(DataError, match="has no file like train-images-idx3-ubyte"):
+    with pytest.raises(DataError, match="has no file such as train-images-idx3-ubyte"):
         read_idx(tmp_path)
     plant(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").unlink()

@@ -85,7 +85,7 @@ def test_quoted_cells_and_empty_lines(pictures):
     assert read_manifest(pictures / "m.csv").index.classes == ('a "b", c', "d")
 
 
-def test_absolute_paths_stand_as_written(pictures, tmp_path_factory):
+def test_absolute_paths_stay_as_written(pictures, tmp_path_factory):
     far = tmp_path_factory.mktemp("far") / "9.png"
     far.write_bytes(b"far")
     source = read_manifest(write_csv(pictures / "m.csv", ("path", "label"), [(str(far), "x")]))
@@ -109,7 +109,7 @@ def test_every_line_is_a_row_or_a_problem(pictures):
         ("a/none.png", "cat", "train"),
     ]
     source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
-    missing = "listed in the manifest but the file is not there"
+    missing = "listed in the manifest, but there is no such file"
     assert list(source.index.locators) == ["a/1.png", "b/3.png"]
     assert source.index.splits.tolist() == [TRAIN, UNSPLIT]
     assert reasons(source) == [
@@ -132,7 +132,7 @@ def test_one_file_in_two_splits_is_used_in_neither(pictures):
     assert reasons(source) == [("a/1.png", "listed in two splits: train, test")] * 2
 
 
-def test_labels_that_are_no_text(pictures):
+def test_labels_that_are_not_text(pictures):
     objects = [
         {"path": "a/1.png", "label": 3},
         {"path": "a/2.png", "label": 3.0},
@@ -157,16 +157,19 @@ def test_parquet_of_pandas_with_missing_labels(pictures):
         ("name,kind\nx,y\n", "no column named path nor one named label; it has: name, kind"),
         ("path,kind\nx,y\n", "no column named label; it has: path, kind"),
         ("", "it has: none"),
-        ("path,label\na/1.png\n", r"m\.csv, line 2: 1 cells, but the first line names 2"),
+        ("path,label\na/1.png\n", r"m\.csv, line 2: 1 cells, but the header names 2"),
         ("path,label\na/1.png,x\na,b,c\n", r"m\.csv, line 3: 3 cells"),
         ('path,label\n"a/1.png,x\n', r"m\.csv, line 2: unexpected end of data"),
         ("path,label\n,x\n", "line 2: the path is ''"),
-        ("path,label,split\na/1.png,x,trian\n", "line 2: unknown split 'trian'; known are train"),
-        ("path,label\n", "leaves no picture to use: it lists none"),
-        ("path,label\nno.png,x\n", r"leaves no picture to use \(line 2: no\.png: listed in"),
+        (
+            "path,label,split\na/1.png,x,trian\n",
+            "line 2: unknown split 'trian'; known splits are train",
+        ),
+        ("path,label\n", "lists no usable picture: it is empty"),
+        ("path,label\nno.png,x\n", r"lists no usable picture \(line 2: no\.png: listed in"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(pictures, text, message):
+def test_what_is_wrong_is_explained_with_its_line(pictures, text, message):
     (pictures / "m.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_manifest(pictures / "m.csv")
@@ -175,16 +178,19 @@ def test_what_is_wrong_is_said_with_its_line(pictures, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"path": "a/1.png", "label": 1}\n{"path": \n', r"m\.jsonl, line 2: no valid JSON"),
-        ('\n["a/1.png", 1]\n', "line 2: no JSON object"),
-        ('{"path": "a/1.png", "label": [1]}\n', "line 1: the label is no text or number, but list"),
+        ('{"path": "a/1.png", "label": 1}\n{"path": \n', r"m\.jsonl, line 2: not valid JSON"),
+        ('\n["a/1.png", 1]\n', "line 2: not a JSON object"),
+        (
+            '{"path": "a/1.png", "label": [1]}\n',
+            "line 1: the label is neither text nor a number, but list",
+        ),
         ('{"path": 5, "label": "x"}\n', "line 1: the path is 5"),
         ('{"path": "a\\u0000b", "label": "x"}\n', "line 1: the path is"),
         ('{"path": "\\ud800", "label": "x"}\n', "line 1: .*surrogates not allowed"),
-        ("[" * 100_000 + "\n", "line 1: no valid JSON"),
+        ("[" * 100_000 + "\n", "line 1: not valid JSON"),
         (
             '{"path": "a/1.png", "label": 1}\n{"path": "a/2.png", "label": 1, "split": "test"}\n',
-            "line 2: has 'split', which the first line has not",
+            "line 2: has 'split', which the first line does not have",
         ),
     ],
 )
@@ -194,7 +200,7 @@ def test_what_is_wrong_in_json_lines(pictures, text, message):
         read_manifest(pictures / "m.jsonl")
 
 
-def test_text_that_is_no_utf8(pictures):
+def test_text_that_is_not_utf8(pictures):
     (pictures / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
     with pytest.raises(DataError, match="not UTF-8 text"):
         read_manifest(pictures / "m.csv")
@@ -203,11 +209,11 @@ def test_text_that_is_no_utf8(pictures):
 def test_broken_parquet(pictures):
     file = make(pictures, ".parquet")
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(DataError, match="no Parquet file or a broken one"):
+    with pytest.raises(DataError, match="not a Parquet file, or is broken"):
         read_manifest(file)
 
 
-def test_without_pyarrow_the_way_to_get_it_is_said(pictures, monkeypatch):
+def test_without_pyarrow_the_way_to_get_it_is_given(pictures, monkeypatch):
     file = make(pictures, ".parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'onsight\[parquet\]'"):

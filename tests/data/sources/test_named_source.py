@@ -1,4 +1,4 @@
-"""Named sets. torchvision's download is replaced: it fails, or plants files as it would."""
+"""Named sets. torchvision's download is replaced: it fails, or creates its files."""
 
 import pickle
 import struct
@@ -57,7 +57,7 @@ def test_names_in_any_spelling():
 
 @pytest.mark.parametrize("name", NAMED_SETS)
 def test_torchvision_knows_the_class_and_fills_the_folder(name, tmp_path):
-    """The table agrees with what torchvision itself says of its folders."""
+    """The table agrees with what torchvision itself says about its folders."""
     chosen = NAMED_SETS[name]
     kind = getattr(datasets, chosen.torchvision_class)
     first = chosen.folder.split("/")[0]
@@ -142,14 +142,14 @@ def test_unknown_name():
         read_named("mnits")
 
 
-def test_every_known_name_is_told():
+def test_every_known_name_is_listed():
     with pytest.raises(DataError) as error:
         read_named("nothing")
     assert all(name in str(error.value) for name in NAMES)
     assert {"PetImages", "random-vectors", *NAMED_SETS} == set(NAMES)
 
 
-def test_pets_lie_here_or_below_the_root_and_are_never_downloaded(root, tmp_path, monkeypatch):
+def test_pets_are_here_or_below_the_root_and_are_never_downloaded(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(named, "_fetch", None)
     with pytest.raises(AbsentData) as error:

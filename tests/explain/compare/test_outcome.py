@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.explain.compare.outcome import Crossover, crossovers, outcomes
-from onsight.explain.compare.words import crossing, ratio_words, sentence, step_times, verdict
+from onsight.explain.compare.words import crossing, sentence, verdict
 
 SIZES = (4, 32, 128, 512)
 CPU_AND_GPU = {"cpu": (0.12e-3, 14e-6), "cuda:0": (0.61e-3, 1.2e-6)}
@@ -115,12 +115,3 @@ def test_one_figure_alone_has_no_fit(planted):
     assert sentences(comparison) == {4: "only cpu was timed"}
     nothing = planted({"cpu": (1e-3, 0)}, (4,), problems={("cpu", 4): "out of memory"})
     assert verdict(nothing) == "Nothing could be timed."
-
-
-def test_numbers_in_words():
-    assert [ratio_words(x) for x in (1.044, 3.24, 85.4)] == ["1.04x", "3.2x", "85x"]
-    assert step_times(0.61e-3, 0.12e-3) == ["0.61 ms", "0.12 ms"]
-    assert step_times(1.2e-6, 14e-6, 480e-6) == ["1.20 µs", "14.0 µs", "480 µs"]
-    assert step_times(0.0, 6.12e-3) == ["0 ms", "6.12 ms"]
-    assert step_times(1.25, 12.5) == ["1.25 s", "12.5 s"]
-    assert step_times() == []

@@ -72,6 +72,12 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
     assert found.after is None
 
 
+def prepared(data, config):
+    """The run as `explain` prepares it."""
+    device, threads = explaining.choose_device("cpu"), explaining.choose_threads(1)
+    return explaining.prepare(config, str(data), device, threads, SilentReporter())
+
+
 def test_what_is_recorded_trains_as_a_run_does(bars):
     """Watching changes no number: the losses are those of a trial that nobody watches."""
     config = make_config(SMALL)
@@ -80,13 +86,8 @@ def test_what_is_recorded_trains_as_a_run_does(bars):
     losses = []
     for watched in (True, False):
         with explaining.reproducible(1):
-            device = explaining.choose_device("cpu")
-            threads = explaining.choose_threads(1)
-            rate = {"learning_rate": 0.01}
-            ready, prepared = explaining._prepare(
-                str(bars), config.model_copy(update=rate), device, threads, SilentReporter()
-            )
-            trial = Trial(ready, prepared)
+            ready = prepared(bars, config.model_copy(update={"learning_rate": 0.01}))
+            trial = Trial(ready.config, ready.data)
             if watched:
                 record_step(trial, 4, 0.1)
             else:
@@ -133,10 +134,10 @@ def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hast
     real = explaining.Trial
 
     class Picky(real):
-        def __init__(self, config, prepared):
+        def __init__(self, config, data):
             if config.precision == "fp16":
                 raise RuntimeError("no fp16 here\nlong reporter")
-            super().__init__(config, prepared)
+            super().__init__(config, data)
 
     monkeypatch.setattr(explaining, "Trial", Picky)
     found = explained(bars)
@@ -147,14 +148,9 @@ def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hast
 
 def test_which_flags_are_worth_trying(bars):
     with explaining.reproducible(1):
-        config, prepared = explaining._prepare(
-            str(bars),
-            make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}),
-            explaining.choose_device("cpu"),
-            explaining.choose_threads(1),
-            SilentReporter(),
-        )
-        flags = {one.flags for one in flag_changes(config, prepared, prepared.draft(config))}
+        ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
+        config, data = ready.config, ready.data
+        flags = {one.flags for one in flag_changes(config, data, data.new_network(config))}
     cores = explaining.choose_threads(0).value
     several = {f"--threads {cores}"} if cores > 1 else set()
     assert flags == several | {

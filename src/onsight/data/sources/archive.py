@@ -1,4 +1,4 @@
-"""A zip or tar of class folders, read in place: nothing is ever unpacked to a path."""
+"""A zip or tar of class folders, read in place: nothing is ever unpacked to disk."""
 
 import os
 import weakref
@@ -9,26 +9,32 @@ from pathlib import Path
 from typing import IO
 
 from onsight.data.index import Index
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.archive_tar import BrokenTar, open_tar
+from onsight.data.sources.archive_zip import open_zip
 from onsight.data.sources.class_folders import arrange
-from onsight.data.sources.compressed import decompress, is_compressed
-from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.members import Members
-from onsight.data.sources.source import Source, fingerprint, stat_facts
-from onsight.data.sources.tarred import BrokenTar, open_tar
-from onsight.data.sources.zipped import open_zip
+from onsight.data.sources.decompress import decompress, is_compressed
+from onsight.data.sources.source import (
+    Source,
+    fingerprint,
+    found_line,
+    hidden_note,
+    stat_facts,
+)
 from onsight.errors import DataError
+from onsight.words import plural
 
 _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _ZIP_ENDINGS = (".zip",)
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _BATCH_FILES = {"data_batch_1", "data_batch_1.bin", "train.bin"}
-_FEW = 200  # members of an archive that may be batches instead of pictures
+_FEW = 200  # archives with more members than this hold pictures, not batches
 
 Reader = Callable[[int], bytes]
 
 
 def archive_kind(path: Path) -> str:
-    """`zip`, `tar` or nothing, told by content first and by name then."""
+    """`zip`, `tar` or nothing, judged by content, then by name."""
     with open(path, "rb") as file:
         head = file.read(512)
     if head.startswith(_ZIP_HEADS):
@@ -44,8 +50,8 @@ def archive_kind(path: Path) -> str:
 def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     """The class folders in a zip or a tar.
 
-    cache_folder: where a compressed tar is decompressed to, unlinked. Raises DataError
-    for a broken archive or one without class folders; DiskError.
+    cache_folder: where a compressed tar is decompressed to, in an unlinked file. Raises
+    DataError for a broken archive or one without class folders; DiskError.
     """
     path = Path(os.path.realpath(path))
     with ExitStack() as cleanup:
@@ -56,7 +62,7 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
         cleanup.pop_all()
     index = Index.of(rows)
     problems = members.problems + homeless
-    size = counted(len(rows) + len(problems), "file", "files")
+    size = plural(len(rows) + len(problems), "file")
     what = f"{kind} archive of class folders"
     return Source(
         kind="archive",
@@ -70,7 +76,7 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
 
 
 class _RowReader:
-    """Reads row i; the archive's file is closed when nobody can ask any more."""
+    """Reads row i; the archive's file is closed once the reader is garbage."""
 
     def __init__(self, file: IO[bytes], read_member: Reader, places: Sequence[int]) -> None:
         self._read_member = read_member
@@ -87,16 +93,18 @@ def _open(
     """The archive's kind, its open file, its members and their reader."""
     kind = archive_kind(path)
     if not kind:
-        raise DataError(f"{path} is neither a zip nor a tar, by its content and its name")
+        raise DataError(f"{path} is neither a zip nor a tar, judging by its content and name")
     file = cleanup.enter_context(_content(path, cache_folder))
     try:
         return kind, file, *(open_zip if kind == "zip" else open_tar)(file)
     except (zipfile.BadZipFile, BrokenTar, ValueError, NotImplementedError, OSError) as error:
-        raise DataError(f"{path} is a broken {kind}: {error}. Fetch or make it again.") from error
+        raise DataError(
+            f"{path} is a broken {kind}: {error}. Download or create it again."
+        ) from error
 
 
 def _content(path: Path, cache_folder: Path | None) -> IO[bytes]:
-    """The archive as a file that can be read at any place."""
+    """The archive as a file that supports seeking."""
     with open(path, "rb") as file:
         head = file.read(8)
     return decompress(path, head, cache_folder) if is_compressed(head) else open(path, "rb")
@@ -111,5 +119,5 @@ def _refuse_batches(path: Path, names: Sequence[str]) -> None:
     if batches or {"train", "test", "meta"} <= bases:
         raise DataError(
             f"{path} holds CIFAR batches or IDX files instead of pictures; "
-            "unpack it and give the folder"
+            "unpack it and give the folder instead"
         )

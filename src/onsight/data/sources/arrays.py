@@ -1,4 +1,4 @@
-"""Sources whose files hold plain pixels in arrays."""
+"""Sources whose files hold arrays of plain pixels."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import SPLIT_NAMES, Index, Row
-from onsight.data.sources.found import counted, found_line
-from onsight.data.sources.source import Pixels, Source, fingerprint, stat_facts
+from onsight.data.sources.source import Pixels, Source, fingerprint, found_line, stat_facts
 from onsight.errors import DataError
+from onsight.words import plural
 
 
 class Part(NamedTuple):
-    """Pictures of one file. pixels: uint8 (n, H, W, C); labels: integers (n,)."""
+    """The pictures of one file. pixels: uint8 (n, H, W, C); labels: integers (n,)."""
 
     split: int
     pixels: Pixels
@@ -31,13 +31,13 @@ def array_source(
     parts: Sequence[Part],
     names: Sequence[str],
 ) -> Source:
-    """A source of pictures in arrays, in the parts' order.
+    """A source of pictures in arrays, in the order of the parts.
 
-    files: all that was read, for the fingerprint; names: of the labels by number, which
-    stand for themselves when there are none. Raises DataError for a label without a name.
+    files: everything that was read, for the fingerprint; names: of the labels by number; if
+    empty, the numbers are the names. Raises DataError for a label without a name.
     """
     index = Index.of(_rows(parts, names, folder))
-    size = counted(len(index), "picture", "pictures")
+    size = plural(len(index), "picture")
     return Source(
         kind=kind,
         root=folder,
@@ -58,7 +58,7 @@ def _rows(parts: Sequence[Part], names: Sequence[str], folder: Path) -> list[Row
             rows.append(Row(f"{split}/{number:05d}", _name(label, names, folder), part.split))
         counts[part.split] += len(part.labels)
     if not rows:
-        raise DataError(f"the files in {folder} hold no picture")
+        raise DataError(f"the files in {folder} hold no pictures")
     return rows
 
 

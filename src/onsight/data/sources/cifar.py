@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors give them: the python or the binary version.
+"""CIFAR-10 and CIFAR-100 as published: the python or the binary version.
 
 Source: https://www.cs.toronto.edu/~kriz/cifar.html
 """
@@ -12,8 +12,8 @@ import numpy as np
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.arrays import Part, array_source
+from onsight.data.sources.restricted_unpickler import Array, RefusedPickle, load_plain, text
 from onsight.data.sources.source import Source
-from onsight.data.sources.unpickle import Array, RefusedPickle, load_plain, text
 from onsight.errors import DataError
 
 _SHAPE = 3, 32, 32
@@ -21,7 +21,7 @@ _PIXELS = 3 * 32 * 32
 
 
 class _Version(NamedTuple):
-    """A layout of files. label_bytes: of a binary record, 0 for pickles; sign: must be there."""
+    """A layout of files. label_bytes: per binary record, 0 for pickles; sign: a file it needs."""
 
     title: str
     folder: str
@@ -36,7 +36,7 @@ _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 _VERSIONS = (
     _Version("CIFAR-10", "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta"),
-    # "train" alone may be any file, so its companion must be there too.
+    # "train" alone could be any file, so its companion must be there too.
     _Version("CIFAR-100", "cifar-100-python", ("train",), "test", "meta", sign="meta"),
     _Version(
         "CIFAR-10 (binary)", "cifar-10-batches-bin", _BINARY_BATCHES, "test_batch.bin",
@@ -50,14 +50,14 @@ _VERSIONS = (
 
 
 def holds_cifar(folder: Path) -> bool:
-    """Whether a folder, or the usual subfolder of it, holds CIFAR batches."""
+    """Whether a folder, or its usual subfolder, holds CIFAR batches."""
     return _find(folder) is not None
 
 
 def read_cifar(folder: Path) -> Source:
     """The pictures (32, 32, 3) of CIFAR-10 or CIFAR-100, with its fine labels.
 
-    Nothing from a pickled batch is run. Raises DataError for a missing or damaged batch.
+    No code in a pickled batch is run. Raises DataError for a missing or damaged batch.
     """
     folder = Path(os.path.realpath(folder))
     found = _find(folder)
@@ -87,7 +87,7 @@ def _find(folder: Path) -> tuple[Path, _Version] | None:
 
 def _existing(file: Path) -> Path:
     if not file.is_file():
-        raise DataError(f"{file} is missing; fetch the data set again, or put the file there")
+        raise DataError(f"{file} is missing; download the data set again, or put the file there")
     return file
 
 
@@ -96,7 +96,7 @@ def _read_records(file: Path, split: int, version: _Version) -> Part:
     data = np.frombuffer(_content(file), np.uint8)
     width = version.label_bytes + _PIXELS
     if len(data) % width:
-        raise DataError(f"{file} is damaged: {len(data):,} bytes are no multiple of {width}")
+        raise DataError(f"{file} is damaged: {len(data):,} bytes are not a multiple of {width}")
     records = data.reshape(-1, width)
     pixels = records[:, version.label_bytes :].reshape(-1, *_SHAPE)
     return Part(split, pixels.transpose(0, 2, 3, 1), records[:, version.label_bytes - 1])
@@ -108,7 +108,7 @@ def _read_pickle(file: Path, split: int, version: _Version) -> Part:
     data, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     try:
         if not isinstance(data, Array) or not isinstance(labels, list):
-            raise RefusedPickle(f"no pictures and labels in it, only {', '.join(batch)}")
+            raise RefusedPickle(f"it holds no pictures and labels, only {', '.join(batch)}")
         pixels = data.values()
         if pixels.shape != (len(labels), _PIXELS) or not all(type(n) is int for n in labels):
             raise RefusedPickle(f"pixels {pixels.shape} do not fit {len(labels)} labels")
@@ -119,7 +119,7 @@ def _read_pickle(file: Path, split: int, version: _Version) -> Part:
 
 
 def _class_names(folder: Path, version: _Version) -> Sequence[str]:
-    """The names of the labels by number, or none when their file is not there."""
+    """The names of the labels by number; none if their file is missing."""
     file = folder / version.names
     if not file.is_file():
         return ()
@@ -129,7 +129,7 @@ def _class_names(folder: Path, version: _Version) -> Sequence[str]:
     meta = _load(file)
     names = meta.get("fine_label_names", meta.get("label_names"))
     if not isinstance(names, list):
-        raise _damaged(file, "no list of label names in it")
+        raise _damaged(file, "it holds no list of label names")
     return [text(name) for name in names]
 
 
@@ -148,4 +148,4 @@ def _content(file: Path) -> bytes:
 
 
 def _damaged(file: Path, reason: object) -> DataError:
-    return DataError(f"{file} is no CIFAR file, or a damaged one: {reason}")
+    return DataError(f"{file} is not a CIFAR file, or is damaged: {reason}")

@@ -1,6 +1,6 @@
-"""Class folders: which class and which split a picture belongs to, told by its path alone.
+"""Class folders: a picture's class and split, given by its path alone.
 
-The same rules serve a folder, a zip and a tar.
+The same rules apply to a folder, a zip and a tar.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Problem, Row
 from onsight.errors import DataError
 
 EXPECTED = """\
-Put each class in a folder of its own, below split folders if the split is given:
+Put each class in a folder of its own, below split folders if the data has a split:
 
     pets/cat/1.jpg    or    pets/train/cat/1.jpg
     pets/dog/2.jpg          pets/train/dog/2.jpg
@@ -19,7 +19,7 @@ Put each class in a folder of its own, below split folders if the split is given
 
 
 class Arrangement(NamedTuple):
-    """Rows, each row's place among the paths, and the paths that belong to no class."""
+    """Rows, each row's position among the paths, and the paths that belong to no class."""
 
     rows: list[Row]
     places: list[int]
@@ -29,9 +29,9 @@ class Arrangement(NamedTuple):
 def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrangement:
     """Sort relative POSIX paths into classes and splits.
 
-    The class is the first folder, or the second below train, val and test. strip_top: one
-    folder that holds everything, as archives often have, is looked through. where: what
-    the error names. Raises DataError when no path lies in a class folder.
+    The class is the first folder, or the second below train, val and test. strip_top: skip a
+    single folder around everything, as archives often have. where: what an error message
+    names. Raises DataError if no path is in a class folder.
     """
     top = 1 if strip_top and _has_wrapper(paths) else 0
     split_given = _are_splits(_folders(paths, top))
@@ -53,13 +53,13 @@ def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrang
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder name is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
+    """Whether a file or folder is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 @cache
 def class_name(folder: str) -> str:
-    """A folder's name as a printable label; bytes that are no UTF-8 show as \\xe9."""
+    """A folder's name as a printable label; bytes that are not UTF-8 show as \\xe9."""
     return folder.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -70,7 +70,7 @@ def _folders(paths: Sequence[str], level: int) -> set[str]:
 
 
 def _are_splits(folders: set[str]) -> bool:
-    """Whether folders are train, and perhaps val and test, and nothing else."""
+    """Whether folders are train and possibly val and test, and nothing else."""
     splits = {SPLIT_WORDS.get(name.lower()) for name in folders}
     return TRAIN in splits and None not in splits
 

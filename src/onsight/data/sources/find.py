@@ -3,35 +3,51 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from onsight.data.sources.archive import archive_kind, read_archive
 from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import holds_idx, read_idx
-from onsight.data.sources.manifest import read_manifest
+from onsight.data.sources.manifest import is_manifest, read_manifest
+from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.source import Source
-from onsight.data.sources.tables import READERS
 from onsight.errors import DataError, did_you_mean
 
 DEMO = "demo"
-_NEIGHBOURS = 10_000  # names looked at for a near miss
+_NEIGHBOURS = 10_000  # names compared with one that does not exist
 
-_FOLDER_FORMATS: dict[str, Callable[[Path], Source]] = {
-    "folders": read_folder,
-    "idx": read_idx,
-    "cifar": read_cifar,
-}
+
+class _Format(NamedTuple):
+    """How a path of a data format is recognised, among folders or among files, and read."""
+
+    is_folder: bool
+    recognise: Callable[[Path], object]
+    read: Callable[[Path], Source]
+
+
+def _formats(cache_folder: Path | None) -> dict[str, _Format]:
+    """The data formats by their names in the config, in the order in which they are tried."""
+    read_cached_archive = partial(read_archive, cache_folder=cache_folder)
+    return {
+        "idx": _Format(True, holds_idx, read_idx),
+        "cifar": _Format(True, holds_cifar, read_cifar),
+        "folders": _Format(True, Path.is_dir, read_folder),
+        "manifest": _Format(False, is_manifest, read_manifest),
+        "archive": _Format(False, archive_kind, read_cached_archive),
+    }
 
 
 def find_source(data: str, data_format: str = "auto", cache_folder: Path | None = None) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
-    data_format: auto, folders, manifest, idx, cifar, archive or torchvision; a given one forces
-    that reader. cache_folder: where a compressed tar may be decompressed to, unlinked.
+    data_format: auto, torchvision (a name) or one of the formats above, which is then not
+    questioned. cache_folder: where a compressed tar may be decompressed to, unlinked.
     Raises DataError for what cannot be found or used; DiskError.
     """
     if data == DEMO and data_format in ("auto", "archive"):
@@ -43,7 +59,7 @@ def find_source(data: str, data_format: str = "auto", cache_folder: Path | None 
     path = Path(data).expanduser()
     try:
         if path.exists():
-            return _read(path, data_format, cache_folder)
+            return _read(path, data_format, _formats(cache_folder))
     except OSError as error:
         raise DataError(f"{data} cannot be read: {error.strerror or error}") from error
     if data_format == "auto" and known_name(data):
@@ -57,40 +73,32 @@ def _demo(cache_folder: Path | None) -> Source:
     return replace(source, found=f"the demo, a sample of Fashion-MNIST: {source.found}")
 
 
-def _read(path: Path, data_format: str, cache_folder: Path | None) -> Source:
-    if data_format == "auto":
-        data_format = _data_format_of(path)
-    if data_format in _FOLDER_FORMATS:
-        if not path.is_dir():
-            raise DataError(
-                f"{path} is no folder, so it cannot be read with --data-format {data_format}"
-            )
-        return _FOLDER_FORMATS[data_format](path)
-    if not path.is_file():
-        raise DataError(f"{path} is no file, so it cannot be read with --data-format {data_format}")
-    return read_manifest(path) if data_format == "manifest" else read_archive(path, cache_folder)
+def _read(path: Path, data_format: str, formats: dict[str, _Format]) -> Source:
+    chosen = _recognise(path, formats) if data_format == "auto" else formats[data_format]
+    if not (path.is_dir() if chosen.is_folder else path.is_file()):
+        kind = "folder" if chosen.is_folder else "file"
+        raise DataError(
+            f"{path} is not a {kind}, so it cannot be read with --data-format {data_format}"
+        )
+    return chosen.read(path)
 
 
-def _data_format_of(path: Path) -> str:
-    """The data_format of an existing path, by its content first. Raises DataError."""
-    if path.is_dir():
-        if holds_idx(path):
-            return "idx"
-        return "cifar" if holds_cifar(path) else "folders"
-    if not path.is_file():
+def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
+    """The format of an existing path. Raises DataError."""
+    is_folder = path.is_dir()
+    if not is_folder and not path.is_file():
         raise DataError(f"{path} is neither a folder nor a regular file")
-    if path.suffix.lower() in READERS:
-        return "manifest"
-    if archive_kind(path):
-        return "archive"
+    for one in formats.values():
+        if one.is_folder == is_folder and one.recognise(path):
+            return one
     raise DataError(
-        f"{path} is none of the files that hold a data set: a zip or tar of class folders, "
+        f"{path} is not a file that holds a data set: a zip or tar of class folders, "
         f"or a manifest ({' '.join(READERS)})"
     )
 
 
 def _missing(data: str, path: Path) -> DataError:
-    """The error for a path that is not there, with names that come near."""
+    """The error for a path that does not exist, with similar names."""
     try:
         with os.scandir(path.parent) as scan:
             names = [entry.name for entry in islice(scan, _NEIGHBOURS)]

@@ -1,4 +1,4 @@
-"""A folder of class folders, read where it is."""
+"""A folder of class folders, read in place."""
 
 import hashlib
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from onsight.data.index import Index, Problem
 from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
-from onsight.data.sources.found import counted, found_line, hidden_note
-from onsight.data.sources.regular import identity, read_regular_file
-from onsight.data.sources.source import Source
+from onsight.data.sources.read_file import read_regular_file
+from onsight.data.sources.source import Source, found_line, hidden_note, identity
 from onsight.errors import DataError
+from onsight.words import plural
 
 
 def read_folder(root: Path) -> Source:
-    """The class folders below root. Raises DataError when there are none."""
+    """The class folders below root. Raises DataError if there are none."""
     root = Path(os.path.realpath(root))
     walk = _Walk(str(root))
     walk.run()
@@ -25,7 +25,7 @@ def read_folder(root: Path) -> Source:
     rows, _, homeless = arrange(walk.files, str(root))
     index = Index.of(rows)
     problems = walk.problems + homeless
-    size = counted(len(rows) + len(problems), "file", "files")
+    size = plural(len(rows) + len(problems), "file")
     return Source(
         kind="folders",
         root=root,
@@ -50,7 +50,7 @@ class FileReader:
 
 
 class _Walk:
-    """One pass over a tree, in the order of names: each file once, loops ended."""
+    """One pass over a tree in the order of names: each file once, without loops."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -64,31 +64,31 @@ class _Walk:
         self._waiting: list[str] = []
 
     def run(self) -> None:
-        """Visit every folder. Raises DataError when the root itself cannot be read."""
+        """Visit every folder. Raises DataError if the root itself cannot be read."""
         self._enter("", Path(self.root).stat())
         while self._waiting:
             self._visit(self._waiting.pop())
 
     def notes(self) -> list[str]:
-        """What was left out without being a problem."""
+        """What was skipped without being a problem."""
         notes = hidden_note(self._hidden)
         if self._linked_files:
-            links = counted(self._linked_files, "link", "links")
+            links = plural(self._linked_files, "link")
             notes.append(f"{links} to files of the same tree, counted once")
         if self._linked_folders:
-            links = counted(self._linked_folders, "link", "links")
+            links = plural(self._linked_folders, "link")
             notes.append(f"{links} to folders of the same tree, not followed")
         return notes
 
     def first_reason(self) -> str:
-        """Why nothing was found, where a problem tells."""
+        """Why nothing was found, if there is a problem to show."""
         if not self.problems:
             return ""
         path, _, reason = self.problems[0]
         return f" that can be used ({path}: {reason})"
 
     def _enter(self, path: str, facts: os.stat_result) -> bool:
-        """Note a folder for a visit; False when it was noted before."""
+        """Schedule a folder; False if it was scheduled before."""
         identity = facts.st_dev, facts.st_ino
         if identity in self._visited:
             return False
@@ -120,7 +120,7 @@ class _Walk:
             else:
                 self._accept(path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
-            self._refuse(path, "dangling link" if entry.is_symlink() else "gone during the scan")
+            self._refuse(path, "dangling link" if entry.is_symlink() else "removed during the scan")
         except OSError as error:
             self._refuse(path, f"cannot be read: {error.strerror}")
 
@@ -134,7 +134,7 @@ class _Walk:
             self._refuse(path, "not a regular file")
 
     def _follow(self, link: os.DirEntry[str], path: str) -> None:
-        """Take in what a link leads to, unless the walk comes by it anyway."""
+        """Accept what a link leads to, unless the walk reaches it anyway."""
         facts = link.stat()
         is_folder = stat.S_ISDIR(facts.st_mode)
         target = os.path.realpath(link.path)
@@ -145,9 +145,9 @@ class _Walk:
             self._accept(path, facts)
 
     def _is_walked(self, target: str) -> bool:
-        """Whether a path lies in the tree, and not in a hidden part of it.
+        """Whether a path is in the tree, and not in a hidden part of it.
 
-        Tools like git-annex keep the files in a hidden folder and link to them.
+        Tools like git-annex keep files in a hidden folder and link to them.
         """
         prefix = os.path.join(self.root, "")
         parts = target.removeprefix(prefix).split("/")

@@ -25,7 +25,7 @@ from onsight.errors import DataError
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
-_MOST_DEFLATE_RATIO = 1032  # what 258-byte matches of 2 bits each can reach
+_MOST_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
 
 
 class _Pair(NamedTuple):
@@ -37,7 +37,7 @@ class _Pair(NamedTuple):
 
 
 def holds_idx(folder: Path) -> bool:
-    """Whether a folder has IDX image files in it."""
+    """Whether a folder contains IDX image files."""
     return any(_IMAGES.fullmatch(name) for name in os.listdir(folder))
 
 
@@ -49,14 +49,14 @@ def read_idx(folder: Path) -> Source:
     folder = Path(os.path.realpath(folder))
     pairs = sorted(_pairs(folder))
     if not pairs:
-        raise DataError(f"{folder} has no file like train-images-idx3-ubyte or ...-ubyte.gz")
+        raise DataError(f"{folder} has no file such as train-images-idx3-ubyte or ...-ubyte.gz")
     _refuse_several(folder, pairs)
     files = [file for pair in pairs for file in (pair.images, pair.labels)]
     return array_source("idx", "IDX files", folder, files, [_read(pair) for pair in pairs], ())
 
 
 def _pairs(folder: Path) -> Iterator[_Pair]:
-    """The pairs of files in a folder; a file beside its gzipped twin comes first."""
+    """The pairs of files in a folder; a plain file is preferred to its gzipped copy."""
     names = sorted(os.listdir(folder))
     for prefix in sorted({match[1] for name in names if (match := _IMAGES.fullmatch(name))}):
         images = _file(folder, names, f"{prefix}-images", "idx3-ubyte")
@@ -69,7 +69,7 @@ def _file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
     for name in names:
         if pattern.fullmatch(name):
             return folder / name
-    raise DataError(f"{folder / prefix}-{ending}[.gz] is missing; put it beside the others")
+    raise DataError(f"{folder / prefix}-{ending}[.gz] is missing; put it next to the others")
 
 
 def _split(prefix: str) -> int:
@@ -81,7 +81,7 @@ def _refuse_several(folder: Path, pairs: list[_Pair]) -> None:
         if one.split == two.split:
             raise DataError(
                 f"{folder} holds several data sets: {one.images.name} and {two.images.name} are "
-                f"both {SPLIT_NAMES[one.split]}. Put each set in a folder of its own."
+                f"both {SPLIT_NAMES[one.split]}. Put each one in a folder of its own."
             )
 
 
@@ -89,7 +89,8 @@ def _read(pair: _Pair) -> Part:
     images, labels = _values(pair.images, 3), _values(pair.labels, 1)
     if len(images) != len(labels):
         raise DataError(
-            f"{pair.images} has {len(images):,} pictures, but {pair.labels} {len(labels):,} labels"
+            f"{pair.images} has {len(images):,} pictures, "
+            f"but {pair.labels} has {len(labels):,} labels"
         )
     if 0 in images.shape[1:]:
         raise DataError(f"{pair.images} has pictures of {images.shape[1]}x{images.shape[2]} pixels")
@@ -97,27 +98,27 @@ def _read(pair: _Pair) -> Part:
 
 
 def _values(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The values of an IDX file, in its shape."""
+    """The values of an IDX file as an array of its shape."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             shape = _shape(path, file.read(4 + 4 * dimensions), dimensions)
             expected = math.prod(shape)
-            # One byte more shows a file that is too long; a false header must not fill memory.
+            # One more byte reveals a file that is too long; a wrong header must not fill memory.
             most = _MOST_DEFLATE_RATIO * path.stat().st_size
             data = file.read(min(expected, most) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or cut short: {error}") from error
     if len(data) != expected:
         kind = "longer" if len(data) > expected else "shorter"
-        raise DataError(f"{path} is {kind} than its header says ({shape}); fetch it again")
+        raise DataError(f"{path} is {kind} than its header says ({shape}); download it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
-    """The sizes that a header states, once it is the right kind of header."""
+    """The sizes in a header. Raises DataError for the wrong kind of header."""
     if header[:4] != bytes([0, 0, _UBYTE, dimensions]) or len(header) != 4 + 4 * dimensions:
         raise DataError(
-            f"{path} is no IDX file of {dimensions}-dimensional bytes: "
+            f"{path} is not an IDX file of {dimensions}-dimensional bytes: "
             f"it starts with {header[:4].hex(' ') or 'nothing'}"
         )
     return struct.unpack(f">{dimensions}I", header[4:])

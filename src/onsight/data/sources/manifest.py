@@ -1,4 +1,4 @@
-"""A manifest: a table that lists pictures with their labels and perhaps their splits."""
+"""A manifest: a table that lists pictures with their labels and, optionally, their splits."""
 
 import hashlib
 import os
@@ -7,28 +7,33 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
-from onsight.data.sources.entries import Entry, read_entries
 from onsight.data.sources.folder import FileReader
-from onsight.data.sources.found import counted, found_line
-from onsight.data.sources.regular import identity
-from onsight.data.sources.source import Source
+from onsight.data.sources.manifest_entries import Entry, read_entries
+from onsight.data.sources.manifest_tables import READERS
+from onsight.data.sources.source import Source, found_line, identity
 from onsight.errors import DataError
+from onsight.words import plural
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file's name has the ending of a manifest."""
+    return path.suffix.lower() in READERS
 
 
 def read_manifest(manifest: Path) -> Source:
     """The pictures that a CSV, TSV, JSON lines or Parquet file lists.
 
-    Paths are relative to the manifest's folder. Raises DataError for a manifest that
-    cannot be understood or that leaves no picture.
+    Paths are relative to the manifest's folder. Raises DataError for a manifest that cannot be
+    parsed or has no usable picture.
     """
     manifest = manifest.absolute()
     listing = _Listing(manifest)
     for entries in _by_file(read_entries(manifest), str(manifest.parent)):
         listing.judge(entries)
     if not listing.rows:
-        raise DataError(f"{manifest} leaves no picture to use{listing.first_reason()}")
+        raise DataError(f"{manifest} lists no usable picture{listing.first_reason()}")
     index = Index.of(listing.rows)
-    size = counted(listing.lines, "line", "lines")
+    size = plural(listing.lines, "line")
     return Source(
         kind="manifest",
         root=manifest,
@@ -41,7 +46,7 @@ def read_manifest(manifest: Path) -> Source:
 
 
 class _Listing:
-    """What comes of a manifest's entries: each becomes a row or a problem."""
+    """The outcome of a manifest's entries: each becomes a row or a problem."""
 
     def __init__(self, manifest: Path) -> None:
         self.folder = str(manifest.parent)
@@ -57,12 +62,12 @@ class _Listing:
     def first_reason(self) -> str:
         """An example of why entries cannot be used."""
         if not self.problems:
-            return ": it lists none"
+            return ": it is empty"
         line, problem = min(self.problems)
         return f" (line {line}: {problem.path}: {problem.reason})"
 
     def judge(self, entries: Sequence[Entry]) -> None:
-        """Take in all entries of one file: at most one row, and problems for the others."""
+        """Sort in all entries of one file: at most one row, and problems for the others."""
         self._refuse((entry for entry in entries if not entry.label), "has no label")
         entries = [entry for entry in entries if entry.label]
         reason = _contradiction(entries)
@@ -79,11 +84,11 @@ class _Listing:
             self.problems.append((entry.line, Problem(entry.path, "scan", reason)))
 
     def _look(self, path: str) -> str:
-        """Why a file cannot be used, or nothing; it goes into the fingerprint then."""
+        """Why a file cannot be used; if it can, nothing, and it goes into the fingerprint."""
         try:
             facts = Path(self.folder, path).stat()
         except (FileNotFoundError, NotADirectoryError):
-            return "listed in the manifest but the file is not there"
+            return "listed in the manifest, but there is no such file"
         except OSError as error:
             return f"cannot be read: {error.strerror}"
         if not stat.S_ISREG(facts.st_mode):
@@ -93,7 +98,7 @@ class _Listing:
 
 
 def _by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry]]:
-    """Entries in groups of the same file, however its path is spelt."""
+    """Entries grouped by file, however its path is spelt."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         file = os.path.normpath(os.path.join(folder, entry.path))

@@ -1,4 +1,4 @@
-"""Data sets by name: downloaded by torchvision, put there by hand, or drawn."""
+"""Data sets by name: downloaded by torchvision, put there by the user, or generated."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from onsight.data.sources.cifar import read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import read_idx
+from onsight.data.sources.random_vectors import VECTORS, draw_vectors
 from onsight.data.sources.source import Source
-from onsight.data.sources.vectors import VECTORS, draw_vectors
 from onsight.errors import AbsentData, DataError, did_you_mean
 from onsight.files import disk_errors
 
@@ -23,7 +23,7 @@ _PETS = "PetImages"
 
 
 class _NamedSet(NamedTuple):
-    """torchvision's class, the folder it fills below its root, what that holds, and our reader."""
+    """torchvision's class, the folder it fills below its root, its files, and our reader."""
 
     torchvision_class: str
     folder: str
@@ -57,22 +57,22 @@ NAMES = (*NAMED_SETS, _PETS, VECTORS)
 
 
 def known_name(data: str) -> str | None:
-    """The name of a set however it is spelt: FashionMNIST, fashion_mnist, CIFAR-10."""
+    """The name of a set, however it is spelt: FashionMNIST, fashion_mnist, CIFAR-10."""
     plain = {_plain(name): name for name in NAMES}
     return plain.get(_plain(data))
 
 
 def read_named(data: str) -> Source:
-    """A data set by its name, downloaded at the first use where that is possible.
+    """A data set by its name, downloaded on first use if possible.
 
-    Raises DataError for an unknown name; AbsentData saying which files to put where when
+    Raises DataError for an unknown name; AbsentData, which says which files to put where, if
     they cannot be downloaded.
     """
     name = known_name(data)
     if name is None:
         known = ", ".join(NAMES)
         hint = did_you_mean(data.lower(), NAMES)
-        raise DataError(f"no data set is called '{data}'.{hint} Known are {known}.")
+        raise DataError(f"no data set is called '{data}'.{hint} Known names are {known}.")
     if name == VECTORS:
         return draw_vectors()
     return _read_pets() if name == _PETS else _read_downloaded(name)
@@ -88,35 +88,35 @@ def _read_downloaded(name: str) -> Source:
 
 
 def _read_pets() -> Source:
-    """Cats and dogs, from the current folder or else from among the named sets."""
+    """Cats and dogs, from the current folder or else from the folder of named sets."""
     for folder in (Path(_PETS), named_root() / _PETS):
         if folder.is_dir():
             source = read_folder(folder)
             return replace(source, found=f"{_PETS} in {source.root}: {source.found}")
     raise AbsentData(
-        f"{_PETS} is neither in the current folder nor in {named_root()}, and cannot be "
-        'downloaded from here.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, and '
+        f"{_PETS} is neither in the current folder nor in {named_root()}, and cannot be downloaded "
+        'automatically.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, and '
         f"put its folder {_PETS}, with Cat and Dog inside, into either; or give the folder that "
         "holds them: onsight train FOLDER"
     )
 
 
 def named_root() -> Path:
-    """Where named sets lie: $ONSIGHT_DATA, else onsight/datasets in the user's cache."""
+    """The folder of named sets: $ONSIGHT_DATA, else onsight/datasets in the user's cache."""
     own = os.environ.get("ONSIGHT_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(own).expanduser() if own else Path(base).expanduser() / "onsight" / "datasets"
 
 
 def _download(name: str, chosen: _NamedSet, root: Path) -> None:
-    """Let torchvision fetch and check a set beside its place, then rename it into it."""
+    """Let torchvision download and check a set in a temporary folder, then move it into place."""
     with disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix=".download-", dir=root)
     with temporary as folder:
         try:
             _fetch(chosen.torchvision_class, folder)
-        except Exception as error:  # whatever failed, the files can be put there by hand
+        except Exception as error:  # whatever failed, the user can still put the files there
             raise _cannot_download(name, chosen, root, error) from error
         with disk_errors(root):
             _move(Path(folder) / chosen.folder, root / chosen.folder)
@@ -126,7 +126,7 @@ def _fetch(torchvision_class: str, root: str) -> None:
     from torchvision import datasets
 
     usual_timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that swallows packets is none
+    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that swallows packets counts as none
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout holds the result
             getattr(datasets, torchvision_class)(root, download=True)
@@ -139,7 +139,7 @@ def _move(folder: Path, place: Path) -> None:
     try:
         folder.rename(place)
     except OSError:
-        if not place.is_dir():  # otherwise another run was faster; its files are as good
+        if not place.is_dir():  # otherwise another run was faster; its files are the same
             raise
 
 

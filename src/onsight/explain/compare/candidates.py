@@ -9,6 +9,7 @@ from onsight.config import Config
 from onsight.errors import ConfigError
 from onsight.hardware.devices import available_devices, choose_device
 from onsight.training.plan import choose_precision, choose_threads
+from onsight.words import plural
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,6 @@ def choose_candidates(devices: Sequence[str], config: Config) -> list[Candidate]
     ]
 
 
-def thread_words(count: int) -> str:
-    """A number of threads in words."""
-    return f"{count} thread{'' if count == 1 else 's'}"
-
-
 def _usual_devices(asked: str) -> list[str]:
     """The CPU, then the config's devices, or every one there is."""
     names = available_devices() if asked in ("auto", "all") else asked.split(",")
@@ -59,6 +55,6 @@ def _cpu_candidates(config: Config, threads: int) -> list[Candidate]:
     candidates = []
     for precision in (first, "bf16") if is_open else (first,):
         for count in sorted({1, threads}):
-            name = thread_words(count) + (f" {precision}" if is_open else "")
+            name = plural(count, "thread") + (f" {precision}" if is_open else "")
             candidates.append(Candidate(name, cpu, count, precision, precision != first))
     return candidates

@@ -6,7 +6,6 @@ from functools import cached_property
 
 import torch
 
-from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
@@ -22,9 +21,11 @@ from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Reporter
 from onsight.training.autotune.trial import Trial
-from onsight.training.open_data import open_data
-from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
-from onsight.training.prepare import place
+from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.residency import choose_residency
+from onsight.training.pictures.training_data import place
+from onsight.training.plan import choose_threads
+from onsight.training.step.optim import choose_learning_rate
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def compare(
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
-        plan: Plan = {"device": Choice(candidates[0].device, "compared"), "threads": threads}
-        _, config, dataset = open_data(data, config, plan, reporter)
+        opened = open_data(data, config, candidates[0].device, threads.value, reporter)
+        config, dataset = opened.config, opened.dataset
         sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), reporter)
         reporter.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
         trials = _make_trials(candidates, config, dataset, sizes[0], reporter)
@@ -133,11 +134,9 @@ def _make_trial(candidate: Candidate, config: Config, dataset: Dataset) -> Trial
     so = {"threads": candidate.threads, "precision": candidate.precision}
     shared = device.type == "cpu" and config.residency == "auto"  # one map for every candidate
     where = "map" if shared else config.residency
-    plan: Plan = {
-        "device": Choice(device, "compared"),
-        "pictures": choose_residency(dataset.pictures, device, where),
-    }
-    return Trial(config.model_copy(update=so), place(config, plan, dataset))
+    residency = choose_residency(dataset.pictures, device, where).value
+    placed = place(dataset, config, device, residency)
+    return Trial(config.model_copy(update=so), placed)
 
 
 def _time(cells: list[Cell], reporter: Reporter) -> None:

@@ -8,11 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explain.compare.candidates import Candidate, thread_words
+from onsight.explain.compare.candidates import Candidate
 from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.outcome import crossovers, outcomes
 from onsight.explain.compare.rounds import Cell
-from onsight.explain.compare.words import crossing, ratio_words, sentence, step_times, verdict
+from onsight.explain.compare.words import crossing, sentence, verdict
+from onsight.words import plural, ratio_words, step_times
 
 _COLUMNS = 4  # candidates side by side in 80 columns
 
@@ -102,7 +103,7 @@ def _table(comparison: Comparison, shown: list[Candidate]) -> Table:
 def _header(candidate: Candidate) -> str:
     lines = [] if "thread" in candidate.name else [candidate.name]
     if candidate.device.type == "cpu":
-        lines.append(thread_words(candidate.threads))
+        lines.append(plural(candidate.threads, "thread"))
     return "\n".join([*lines, candidate.precision])
 
 

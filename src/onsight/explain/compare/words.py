@@ -1,10 +1,10 @@
 """A comparison in plain sentences: who is fastest, by what ratio, and the first reason."""
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.outcome import LEAST_LEAD, Crossover, PerImageResults, outcomes
+from onsight.words import listed, ratio_words, step_times
 
 _ROUGH = 0.15  # a line that misses a step by more gives costs to be called about so much
 
@@ -18,7 +18,7 @@ def sentence(comparison: Comparison, outcome: PerImageResults) -> str:
         lead = ratio_words(outcome.ratio)
         return f"{_subject(outcome)} wins {lead} over {outcome.rival}: {why}"
     if len(outcome.winners) > 1:
-        names = _listed(outcome.winners)
+        names = listed(outcome.winners)
         return f"no winner: {names} are level (within the noise, or {LEAST_LEAD - 1:.0%})"
     (name,) = outcome.winners
     fit = comparison.fits[name]
@@ -44,21 +44,6 @@ def verdict(comparison: Comparison) -> str:
         return "Nothing could be timed."
     groups = groupby(found, key=lambda one: (one.winners, bool(one.rival)))
     return "Fastest " + "; ".join(_part(list(group)) for _, group in groups) + "."
-
-
-def ratio_words(ratio: float) -> str:
-    """A ratio as 1.04x, 3.2x or 85x."""
-    digits = 2 if ratio < 2 else 1 if ratio < 20 else 0
-    return f"{ratio:.{digits}f}x"
-
-
-def step_times(*seconds: float) -> list[str]:
-    """Times in one unit, that of the least above 0, as 0.61 ms or 14.2 µs."""
-    least = min((value for value in seconds if value), default=1.0)
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if least >= 0.1 * size:
-            return [f"{_three_digits(value / size)} {unit}" for value in seconds]
-    return [f"{_three_digits(value / 1e-6)} µs" for value in seconds]
 
 
 def _reason(comparison: Comparison, outcome: PerImageResults) -> str:
@@ -95,13 +80,4 @@ def _part(group: list[PerImageResults]) -> str:
 
 def _subject(outcome: PerImageResults) -> str:
     first, *level = outcome.winners
-    return f"{first}, level with {_listed(level)}," if level else first
-
-
-def _listed(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.{2 if 0 < value < 10 else 1 if 0 < value < 100 else 0}f}"
+    return f"{first}, level with {listed(level)}," if level else first

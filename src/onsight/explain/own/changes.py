@@ -8,7 +8,7 @@ from torch import nn
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.hardware.cores import usable_cores
-from onsight.training.prepare import PreparedRun
+from onsight.training.pictures.training_data import TrainingData
 
 _BATCHES = (64, 256, 1024)
 _LEAST_BATCHES = 8  # in an epoch, that a larger batch must leave
@@ -32,14 +32,14 @@ class FlagChange:
         return FlagChange(self.fields | other.fields)
 
 
-def flag_changes(config: Config, prepared: PreparedRun, net: nn.Module) -> list[FlagChange]:
+def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
     """The changes worth timing. config: with nothing left open; net: any of this run's."""
     found: list[dict[str, Any]] = []
-    pictures = len(prepared.dataset.ids(TRAIN))
+    pictures = len(data.dataset.ids(TRAIN))
     for size in _BATCHES:
         if size >= 2 * config.batch_size and pictures >= _LEAST_BATCHES * size:
             found.append({"batch_size": size})
-    kind = prepared.device.type
+    kind = data.device.type
     others = (one for one in _PRECISIONS.get(kind, ()) if one != config.precision)
     found += [{"precision": one} for one in others]
     if kind == "cpu":

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import torch
 
-from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
 from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
@@ -19,17 +17,15 @@ from onsight.explain.own.changes import FlagChange, flag_changes
 from onsight.explain.own.record import StepRecord, record_step
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
-from onsight.hardware.devices import choose_device, describe_device
+from onsight.hardware.devices import choose_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.training.autotune.planning import apply_compute, choose_compute
 from onsight.training.autotune.trial import Trial
-from onsight.training.autotune.workload import expected_seconds
-from onsight.training.open_data import open_data
-from onsight.training.plan import Plan, choose_learning_rate, choose_residency, choose_threads
-from onsight.training.prepare import PreparedRun, place
+from onsight.training.pictures.training_data import TrainingData
+from onsight.training.plan import choose_threads
+from onsight.training.prepare import prepare
 
 
 @dataclass(frozen=True)
@@ -69,21 +65,21 @@ def explain_data(
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
-    reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
-    config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     threads = choose_threads(config.threads)
     warn_if_busy(reporter)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
-        config, prepared = _prepare(data, config, device, threads, reporter)
-        bench = _Bench(config, prepared, seconds, reporter)
+        prepared = prepare(config, data, device, threads, reporter)
+        size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
+        config = prepared.config.model_copy(update={"batch_size": size})
+        bench = _Bench(config, prepared.data, seconds, reporter)
         before = bench.record(config)
         tried, best = bench.try_flags() if try_changes else ([], None)
         after = bench.record(bench.config_with(best.change)) if best else None
-        ceilings = measure_ceilings(prepared.device, config.threads)
+        ceilings = measure_ceilings(device.value, config.threads)
     channels, height, width = prepared.dataset.input_shape
     shape = (height, width, channels)
-    return OwnExplanation(config, shape, prepared.device, before, ceilings, tried, best, after)
+    return OwnExplanation(config, shape, device.value, before, ceilings, tried, best, after)
 
 
 def data_of_run(run: Path) -> str:
@@ -97,38 +93,15 @@ def data_of_run(run: Path) -> str:
     return str(load_model_file(model).provenance["data"])
 
 
-def _prepare(
-    data: str,
-    config: Config,
-    device: Choice[torch.device],
-    threads: Choice[int],
-    reporter: Reporter,
-) -> tuple[Config, PreparedRun]:
-    """The config with nothing left open, and what the run would train on, as `train` has it."""
-    plan: Plan = {"device": device, "threads": threads}
-    _, config, dataset = open_data(data, config, plan, reporter)
-    plan["pictures"] = choose_residency(dataset.pictures, device.value, config.residency)
-    prepared = place(config, plan, dataset)
-    count = len(dataset.ids(TRAIN))
-    steps = config.epochs * -(-count // config.batch_size)
-    length = expected_seconds(
-        prepared.draft(config), dataset.input_shape, config.epochs * count, steps, device.value
-    )
-    kept = find_cache_folder(config.cache_folder)
-    plan |= choose_compute(config, prepared, length, kept, reporter)
-    config = apply_compute(config, plan)
-    return config.model_copy(update={"batch_size": min(config.batch_size, count)}), prepared
-
-
 class _Bench:
     """Times the run's step as it is and with other flags."""
 
     def __init__(
-        self, config: Config, prepared: PreparedRun, seconds: float, reporter: Reporter
+        self, config: Config, data: TrainingData, seconds: float, reporter: Reporter
     ) -> None:
-        self.config, self.prepared, self.seconds, self.reporter = (
+        self.config, self.data, self.seconds, self.reporter = (
             config,
-            prepared,
+            data,
             seconds,
             reporter,
         )
@@ -141,14 +114,14 @@ class _Bench:
         former = torch.get_num_threads()
         torch.set_num_threads(config.threads)
         try:
-            trial = Trial(config, self.prepared)
+            trial = Trial(config, self.data)
             return record_step(trial, config.batch_size, self.seconds)
         finally:
             torch.set_num_threads(former)
 
     def try_flags(self) -> tuple[list[FlagTried], FlagTried | None]:
         """Each change alone, then the best together; the best of all if it is faster."""
-        changes = flag_changes(self.config, self.prepared, self.prepared.draft(self.config))
+        changes = flag_changes(self.config, self.data, self.data.new_network(self.config))
         tried = self._time(changes)
         faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
         if not faster:
@@ -178,9 +151,9 @@ class _Bench:
 
     def _cell(self, change: FlagChange) -> Cell:
         config = self.config_with(change)
-        candidate = Candidate(change.flags, self.prepared.device, config.threads, config.precision)
+        candidate = Candidate(change.flags, self.data.device, config.threads, config.precision)
         try:
-            seconds = Trial(config, self.prepared).at(config.batch_size)
+            seconds = Trial(config, self.data).at(config.batch_size)
             seconds(1)
         except RuntimeError as error:
             if not change.fields:

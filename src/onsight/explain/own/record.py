@@ -51,7 +51,7 @@ class StepRecord:
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
     """Train on a trial for so many seconds and say where they went."""
-    device_time = DeviceTime() if trial.prepared.device.type != "cpu" else None
+    device_time = DeviceTime() if trial.data.device.type != "cpu" else None
     clock = PhaseClock(device_time.on_phase if device_time else None)
 
     def after_step(recorder: Recorder) -> None:
@@ -89,7 +89,7 @@ def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
 def _watch_own_parts(recorder: Recorder, trial: Trial) -> None:
     """What torch does not show: Onsight's own loader, augmentation and moving average."""
     recorder.patches.put(Loader, "epoch", _in_data(Loader.epoch, recorder.clock))
-    kind = type(trial.augmentation)
+    kind = type(trial.update.augmentation)
     for owner, name, phase in (
         (kind, "draw", "augment"),
         (kind, "apply", "augment"),

@@ -8,13 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explain.compare.candidates import thread_words
-from onsight.explain.compare.words import ratio_words
 from onsight.explain.gain import GAIN
 from onsight.explain.own.explain import FlagTried, OwnExplanation
 from onsight.explain.own.record import StepRecord
 from onsight.explain.own.words import cause, verdict
 from onsight.explain.phase_table import phase_table, reached
+from onsight.words import plural, ratio_words
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:
@@ -24,7 +23,7 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
     console.print(
         f"{config.model} on {found.device}: {before.images_per_second:,.0f} images/s "
         f"(batches of {config.batch_size}, {height}x{width}x{channels}; {config.precision}; "
-        f"{thread_words(config.threads)}; {before.steps:,} steps in {before.seconds:.1f} s)\n"
+        f"{plural(config.threads, 'thread')}; {before.steps:,} steps in {before.seconds:.1f} s)\n"
     )
     console.print(phase_table(before.phases, before.steps, before.device_phases))
     line = reached(

@@ -1,10 +1,9 @@
 """A verdict on a run's step in one sentence: what holds it back, and what was measured to help."""
 
 from onsight.explain.compare.fit import fit_costs
-from onsight.explain.compare.words import ratio_words, step_times
 from onsight.explain.gain import GAIN
 from onsight.explain.own.explain import OwnExplanation
-from onsight.report.words import percent
+from onsight.words import percent, ratio_words, step_times
 
 _WAITING = 0.3  # of the time, from which on waiting is the matter
 _COMPUTE = ("forward", "backward", "optimizer")

@@ -8,7 +8,7 @@ from typing import Any
 from onsight.explain.script.rewriting import EVERY_STEPS, gated_statement
 from onsight.explain.script.trace import Changes, Trace
 from onsight.explain.tracing.sites import Site
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from onsight.explain.compare.words import ratio_words, step_times
 from onsight.explain.gain import GAIN
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Tried
-from onsight.report.words import percent
+from onsight.words import percent, plural, ratio_words, step_times
 
 _HALF, _MOST = 0.5, 2 / 3  # of an item's time: what it is then named after
 
@@ -40,7 +39,7 @@ def _of_loading(trace: Trace, faster: list[Tried], cores: int) -> Cause:
             return Cause(
                 "oversubscribed",
                 f"{loader.workers} loader workers and {trace.threads} compute threads share "
-                f"{cores} core{'' if cores == 1 else 's'} and get in each other's way",
+                f"{plural(cores, 'core')} and get in each other's way",
             )
     best = max(faster, key=lambda one: one.ratio).what_if.changes
     is_repeated = best.cache in ("items", "fixed")  # the same work every epoch was what cost

@@ -16,7 +16,7 @@ from onsight.explain.script.whatifs import what_ifs
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.report.console import Reporter
-from onsight.report.words import percent
+from onsight.words import percent
 
 _STEPS = 2_000  # measured at most: more tell nothing new
 _SPREAD = 0.2  # of the script's own speed, from which on its runs are too unlike

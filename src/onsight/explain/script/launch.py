@@ -10,7 +10,7 @@ from pathlib import Path
 
 from onsight.errors import ScriptFailed
 from onsight.explain.script.trace import Changes, Request, Trace
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 _GRACE_SECONDS = 15.0  # after the process should have ended by itself
 _SHOWN = 4000  # characters of a failed script's last words

@@ -8,13 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explain.compare.candidates import thread_words
-from onsight.explain.compare.words import ratio_words
 from onsight.explain.gain import GAIN
 from onsight.explain.phase_table import phase_table, reached
 from onsight.explain.script.advice import Line
 from onsight.explain.script.explain import Explanation
 from onsight.explain.script.trials import Tried
+from onsight.words import plural, ratio_words
 
 _LOSSES = {
     "same": "the same",
@@ -32,7 +31,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
     console.print(
         f"{found.script.name}: {found.rate:,.0f} images/s on {trace.device} "
         f"(batches of {trace.batch_size}, {shape}; {trace.precision}; "
-        f"{thread_words(trace.threads)}; {trace.steps:,} steps in {trace.seconds:.1f} s"
+        f"{plural(trace.threads, 'thread')}; {trace.steps:,} steps in {trace.seconds:.1f} s"
         f"{_epochs(trace.epochs)}; "
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )
@@ -84,7 +83,7 @@ def facts(found: Explanation) -> dict[str, Any]:
 
 
 def _epochs(count: int) -> str:
-    return f", {count} whole epoch{'' if count == 1 else 's'}" if count else ""
+    return f", {plural(count, 'whole epoch')}" if count else ""
 
 
 def _table(found: Explanation) -> Table:
@@ -118,7 +117,7 @@ def _print_findings(found: Explanation, console: Console) -> None:
     if not found.findings:
         return
     count = len(found.findings)
-    console.print(f"\nReading the script: {count} thing{'' if count == 1 else 's'} to fix")
+    console.print(f"\nReading the script: {plural(count, 'thing')} to fix")
     for one in found.findings:
         console.print(Padding(f"{one.file.name}:{one.line}: {one.problem}", (0, 0, 0, 2)))
         console.print(Padding(one.why, (0, 0, 0, 6)), style="dim")

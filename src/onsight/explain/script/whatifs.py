@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from onsight.explain.script.rewriting import gated_statement
 from onsight.explain.script.trace import Changes, Trace
-from onsight.hardware.cores import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
+from onsight.words import plural
 
 _BATCHES = (64, 256)  # sizes to try above the script's own
 _LEAST_BATCHES = 8  # in an epoch, that a larger batch must leave
@@ -78,7 +79,7 @@ def _of_loader(trace: Trace, cores: int) -> list[WhatIf]:
     waits = trace.share("data") >= _LEAST_WAIT
     if waits or loader.workers:
         for workers in sorted({0, 1, max(1, cores // 2), cores} - {loader.workers}):
-            name = f"{workers} workers" if workers != 1 else "1 worker"
+            name = plural(workers, "worker")
             found.append(WhatIf(name, Changes(workers=workers)))
     if loader.workers and trace.epochs and not loader.is_persistent:
         found.append(WhatIf("workers kept", Changes(persistent_workers=True)))
@@ -111,7 +112,7 @@ def _of_step(trace: Trace, cores: int) -> list[WhatIf]:
     found = []
     if trace.device == "cpu":
         for threads in sorted({1, cores} - {trace.threads}):
-            name = f"{threads} thread{'' if threads == 1 else 's'}"
+            name = plural(threads, "thread")
             found.append(WhatIf(name, Changes(threads=threads)))
         if trace.threads > 1 and os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN:
             found.append(WhatIf("threads that spin briefly", Changes(short_spin=True)))

@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from onsight.hardware.placement.problems import Problem, listed, numbered
+from onsight.hardware.placement.problems import Problem
 from onsight.hardware.placement.table import PARAMETER, STATE, Table
 from onsight.hardware.placement.walk import Walk, wrapped_prefix
+from onsight.words import listed, plural
 
 _KEEP_STATE = "optimizer.load_state_dict(optimizer.state_dict())"  # moves it to its parameters
 
@@ -67,7 +68,8 @@ class Optimizers:
         if not missing:
             return [], []
         known = own | {id(leaf.tensor) for leaf in Walk().tensors(loss, "loss")}
-        strangers = numbered(len(self.parameters.keys() - known), "tensor")
+        names = listed(missing, 3)
+        strangers = plural(len(self.parameters.keys() - known), "tensor")
         if not own & self.parameters.keys():
             what = (
                 f"the optimizer updates {strangers} of something else and none of the model's: it "
@@ -75,15 +77,15 @@ class Optimizers:
             )
         elif self.parameters.keys() - known:
             what = (
-                f"the optimizer updates {strangers} of something else, but not {listed(missing)}: "
+                f"the optimizer updates {strangers} of something else, but not {names}: "
                 "it was created before a part of the model was replaced"
             )
         else:
             alone = len(missing) == 1
             words = "requires grad but is" if alone else "require grad but are"
             never = "it never changes" if alone else "they never change"
-            return [], [f"{listed(missing)} {words} not in any optimizer, so {never}"]
-        return [Problem(listed(missing), PARAMETER, what, self._created_again())], []
+            return [], [f"{names} {words} not in any optimizer, so {never}"]
+        return [Problem(names, PARAMETER, what, self._created_again())], []
 
     def _created_again(self) -> str:
         """The line that creates the first optimizer again, for the model as it is now."""

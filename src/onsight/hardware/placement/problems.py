@@ -15,6 +15,7 @@ from onsight.hardware.placement.table import (
     Found,
     Row,
 )
+from onsight.words import listed
 
 BUILD = "torch build"
 
@@ -27,7 +28,6 @@ _WHY = {
     COPY: "a copy stays on the device where it was made and does not follow the model",
     BATCH: ".to() returns a new tensor and leaves the old one where it is, so assign its result",
 }
-_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _fix(one: Found, home: str) -> str:
 
 def _problem(group: list[Found], home: str, fix: str, has_model: bool) -> Problem:
     row, holder = group[0].row, group[0].holder
-    name = listed([one.row.name for one in group])
+    name = listed([one.row.name for one in group], 3)
     where = f"{name} {'is' if len(group) == 1 else 'are'} on {row.device}"
     if row.kind == STATE:
         other = "its parameter is" if len(group) == 1 else "their parameters are"
@@ -103,15 +103,3 @@ def unused(rows: list[Row]) -> list[str]:
 
 def _is_all_on_cpu(rows: list[Row]) -> bool:
     return bool(rows) and all(row.device == "cpu" for row in rows)
-
-
-def listed(names: list[str]) -> str:
-    """a, b and c; if there are many, the first few and how many more."""
-    if len(names) > _NAMED + 1:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def numbered(count: int, noun: str) -> str:
-    """1 buffer, 2 buffers."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
-from onsight.hardware.placement.problems import Problem, numbered
+from onsight.hardware.placement.problems import Problem
 from onsight.hardware.placement.table import (
     ATTRIBUTE,
     BATCH,
@@ -15,6 +15,7 @@ from onsight.hardware.placement.table import (
     STATE,
     Row,
 )
+from onsight.words import plural
 
 _NOUNS = {
     PARAMETER: "parameter",
@@ -70,7 +71,7 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 def verdict_of(rows: list[Row], home: str, problems: list[Problem], notes: list[str]) -> str:
     """Where everything is, or the first problem and how many more."""
-    more = f" (and {numbered(len(problems) - 1, 'more problem')})" if problems[1:] else ""
+    more = f" (and {plural(len(problems) - 1, 'more problem')})" if problems[1:] else ""
     said = f"{problems[0].what}{more}" if problems else _all_is_well(rows, home)
     return "; note: ".join([said, *notes])
 
@@ -79,8 +80,8 @@ def _all_is_well(rows: list[Row], home: str) -> str:
     kinds: Counter[str] = Counter(row.kind for row in rows)
     kinds[PARAMETER] = sum(row.numbers for row in rows if row.kind == PARAMETER)
     always = {PARAMETER, BUFFER} if kinds[PARAMETER] else set()
-    counts = [numbered(kinds[k], noun) for k, noun in _NOUNS.items() if kinds[k] or k in always]
+    counts = [plural(kinds[k], noun) for k, noun in _NOUNS.items() if kinds[k] or k in always]
     away = Counter((row.kind, row.device) for row in rows if row.device != home)
-    but = [f"{numbered(count, _NOUNS[kind])} on {device}" for (kind, device), count in away.items()]
+    but = [f"{plural(count, _NOUNS[kind])} on {device}" for (kind, device), count in away.items()]
     rest = f" but {' and '.join(but)}, where torch accepts them" if but else ""
     return f"everything is on {home}{rest}: {', '.join(counts) or 'no tensors'}"

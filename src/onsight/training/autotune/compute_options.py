@@ -2,64 +2,94 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from onsight.config import Config
 from onsight.hardware.cores import usable_cores
-from onsight.training.autotune.probe import ComputeOptions
+from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
-from onsight.training.prepare import PreparedRun
-
-COMPUTE_FIELDS = (
-    "precision",
-    "memory_format",
-    "threads",
-    "compile",
-    "accumulate",
-)
 
 _COMPILE_WORTH_SECONDS = 3600  # to try it takes up to a minute, and often wins nothing
 
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """Values of the config's fields that say how a step is computed."""
+
+    precision: str
+    memory_format: str
+    threads: int
+    compile: str
+    accumulate: int
+
+    def facts(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)
+
+    def apply(self, config: Config) -> Config:
+        """The config with these options."""
+        return config.model_copy(update=self.facts())
+
+    def __str__(self) -> str:
+        """In words: memory format, parts and compiling only where they are not the default."""
+        words = [self.precision, f"{self.threads} thread{'' if self.threads == 1 else 's'}"]
+        words += [self.memory_format] if self.memory_format != "auto" else []
+        words += [f"{self.accumulate} parts"] if self.accumulate > 1 else []
+        return ", ".join([*words, *(["compiled"] if self.compile == "on" else [])])
+
+
+# From the best options of the stage before, those to compare; the first are the simplest.
 Stage = Callable[[ComputeOptions], list[ComputeOptions]]
 
 
 def default_options(config: Config, device: torch.device, threads: int) -> ComputeOptions:
     """What is taken without measuring."""
-    return {
-        "threads": threads,
-        "precision": choose_precision(config.precision, device).value,
-        "memory_format": config.memory_format,
-        "compile": "on" if config.compile == "on" else "off",
-        "accumulate": config.accumulate,
-    }
+    return ComputeOptions(
+        precision=choose_precision(config.precision, device).value,
+        memory_format=config.memory_format,
+        threads=threads,
+        compile="on" if config.compile == "on" else "off",
+        accumulate=config.accumulate,
+    )
 
 
-def open_stages(config: Config, prepared: PreparedRun, expected_seconds: float) -> list[Stage]:
+def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
     """What the config leaves open on this device; the default comes first. Empty: nothing."""
-    device = prepared.device
-    threads = _thread_counts(config, device)
-    plain = default_options(config, device, threads[0])
-    precisions = _precisions(config, device)
-    stages: list[Stage] = []
-    if len(threads) * len(precisions) > 1:
-        grid = [plain | {"precision": p, "threads": t} for p in precisions for t in threads]
-        stages.append(lambda _: [plain, *(options for options in grid if options != plain)])
-    if config.memory_format == "auto" and _convolves(prepared.draft(config)):
-        stages.append(lambda best: _with(best or plain, "memory_format", "contiguous"))
-    if config.compile == "auto" and expected_seconds > _COMPILE_WORTH_SECONDS and _compiles(device):
-        stages.append(lambda best: _with(best or plain, "compile", "on"))
+    stages = precision_and_threads(config, data.device)
+    if config.memory_format == "auto" and _convolves(data.new_network(config)):
+        stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
+    if may_compile(config, data.device, expected_seconds):
+        stages.append(lambda best: [best, replace(best, compile="on")])
     return stages
+
+
+def precision_and_threads(
+    config: Config, device: torch.device, leave_out: str | None = None
+) -> list[Stage]:
+    """The one stage of both, if any is open; leave_out: a precision."""
+    threads = _thread_counts(config, device)
+    precisions = [one for one in _precisions(config, device) if one != leave_out]
+    if len(precisions) * len(threads) <= 1:
+        return []
+    grid = [(precision, count) for precision in precisions for count in threads]
+    return [lambda best: [replace(best, precision=p, threads=t) for p, t in grid]]
+
+
+def may_compile(config: Config, device: torch.device, expected_seconds: float) -> bool:
+    """Whether torch.compile is to be tried: in long runs, where what it needs is there."""
+    if config.compile != "auto" or expected_seconds <= _COMPILE_WORTH_SECONDS:
+        return False
+    # It needs a C++ compiler, or CUDA's Triton.
+    return device.type == "cuda" or any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 
 
 def _convolves(net: nn.Module) -> bool:
     """Whether the memory format may matter: a weight has four axes."""
     return any(parameter.ndim == 4 for parameter in net.parameters())
-
-
-def _with(options: ComputeOptions, name: str, value: str) -> list[ComputeOptions]:
-    return [options, options | {name: value}]
 
 
 def _thread_counts(config: Config, device: torch.device) -> list[int]:
@@ -74,8 +104,3 @@ def _precisions(config: Config, device: torch.device) -> list[str]:
     plain = choose_precision(config.precision, device).value
     others = {"cpu": ["bf16"], "cuda": ["fp32", "fp16"]}.get(device.type, [])
     return [plain, *(p for p in others if config.precision == "auto" and p != plain)]
-
-
-def _compiles(device: torch.device) -> bool:
-    """Whether torch.compile has what it needs: a C++ compiler, or CUDA's Triton."""
-    return device.type == "cuda" or any(shutil.which(name) for name in ("c++", "g++", "clang++"))

@@ -4,6 +4,9 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Options = TypeVar("Options")
 
 _ROUNDS = 9
 _FEWEST_ROUNDS = 3  # before anybody is called as fast as another
@@ -12,10 +15,10 @@ NEGLIGIBLE = 1.03  # times the fastest: as good
 
 
 @dataclass
-class Candidate:
-    """A candidate by name, simpler ones first; visit returns its seconds a step, measured now."""
+class Candidate(Generic[Options]):
+    """visit measures the seconds of a step with these options, now."""
 
-    name: str
+    options: Options
     visit: Callable[[], float]
     seconds: list[float] = field(default_factory=list)
 
@@ -25,8 +28,10 @@ class Candidate:
         return statistics.median(self.seconds)
 
 
-def pick_fastest(candidates: Sequence[Candidate], most_seconds: float) -> Candidate:
-    """The winner: the first of the candidates that is as fast as the fastest, within the noise.
+def pick_fastest(
+    candidates: Sequence[Candidate[Options]], most_seconds: float
+) -> Candidate[Options]:
+    """The first of the candidates, simpler ones first, that is as fast as the fastest within noise.
 
     Every candidate still hopeful is visited once a round, so that noise hits all alike. Those
     without a time when the time is over take no part.
@@ -49,14 +54,14 @@ def pick_fastest(candidates: Sequence[Candidate], most_seconds: float) -> Candid
     return choose(candidates)
 
 
-def choose(candidates: Sequence[Candidate]) -> Candidate:
+def choose(candidates: Sequence[Candidate[Options]]) -> Candidate[Options]:
     """The first candidate whose lag behind the fastest is negligible or no more than noise."""
     timed = [candidate for candidate in candidates if candidate.seconds]
     fastest = min(timed, key=lambda candidate: candidate.median)
     return next(candidate for candidate in timed if _keeps_up(candidate, fastest))
 
 
-def _keeps_up(candidate: Candidate, fastest: Candidate) -> bool:
+def _keeps_up(candidate: Candidate[Options], fastest: Candidate[Options]) -> bool:
     """Whether the rounds that both took part in cannot tell them apart."""
     ratios = sorted(
         mine / best for mine, best in zip(candidate.seconds, fastest.seconds, strict=False)

@@ -4,52 +4,53 @@ import hashlib
 import json
 import platform
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from onsight.config import Config
+from onsight.config import Config, step_fields
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import describe_device
-from onsight.training.autotune.compute_options import COMPUTE_FIELDS
-from onsight.training.prepare import PreparedRun
+from onsight.training.autotune.compute_options import ComputeOptions, may_compile
+from onsight.training.autotune.probe import Measured
+from onsight.training.pictures.training_data import TrainingData
 
-_VERSION = 1  # raise it when options are measured or chosen otherwise
-_FACTS = {"chosen", "seconds", "options", "refused"}
-_SHAPING = (
-    *("model", "batch_size", "optimizer", "accumulate", "ema", "loss", "freeze", "pretrained"),
-    *("precision", "memory_format", "compile", "threads", "residency"),
-    *("crop_area", "rotate_degrees", "jitter", "cutout", "mixup", "cutmix", "flip", "translate"),
-)
+_VERSION = 2  # raise it when options are measured or chosen otherwise
 
 
-def plan_file(folder: Path, config: Config, prepared: PreparedRun) -> Path:
-    """Where the plan of such a run is kept."""
-    dataset = prepared.dataset
+def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
+    """Where the plan of such a run is kept; expected_seconds: of training."""
+    dataset = data.dataset
     facts = {
         "version": _VERSION,
-        "machine": [describe_device(prepared.device), platform.machine(), usable_cores()],
+        "machine": [describe_device(data.device), platform.machine(), usable_cores()],
         "torch": torch.__version__,
         "shape": [*dataset.input_shape, *dataset.pictures.shape, len(dataset.classes)],
-        "config": {name: getattr(config, name) for name in _SHAPING},
+        "config": {name: getattr(config, name) for name in step_fields()},
+        "may_compile": may_compile(config, data.device, expected_seconds),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return folder / "plans" / f"{digest[:32]}.json"
 
 
-def read_plan(path: Path) -> dict[str, Any] | None:
+def read_plan(path: Path) -> Measured | None:
     """A kept plan, or None when there is none that can be read."""
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return (
-            kept if kept["chosen"].keys() == set(COMPUTE_FIELDS) and kept.keys() == _FACTS else None
-        )
-    except (OSError, ValueError, LookupError, AttributeError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        seconds = [(ComputeOptions(**one), float(s)) for one, s in kept["seconds"]]
+        refused = [(ComputeOptions(**one), str(why)) for one, why in kept["refused"]]
+        found = Measured(ComputeOptions(**kept["chosen"]), dict(seconds), dict(refused))
+    except (OSError, ValueError, LookupError, TypeError):
         return None
+    return found if found.chosen in found.seconds else None
 
 
-def keep_plan(path: Path, plan: dict[str, Any]) -> None:
+def keep_plan(path: Path, plan: Measured) -> None:
     """Write a plan for later runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, plan)
+    facts = {
+        "chosen": plan.chosen.facts(),
+        "seconds": [(options.facts(), seconds) for options, seconds in plan.seconds.items()],
+        "refused": [(options.facts(), reason) for options, reason in plan.refused.items()],
+    }
+    write_json(path, facts)

@@ -1,20 +1,23 @@
-"""How a run computes its steps: as asked, as kept from an earlier run, as measured, or plainly."""
+"""How a run computes its steps: as asked, kept from an earlier run, measured, or by default."""
 
+import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.cache import find_cache_folder
+from onsight.data.index import TRAIN
 from onsight.hardware.memory import is_out_of_memory
 from onsight.report.console import Reporter
-from onsight.training.autotune.compute_options import COMPUTE_FIELDS, default_options, open_stages
+from onsight.training.autotune.compute_options import ComputeOptions, default_options, open_stages
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
 from onsight.training.autotune.plan_cache import keep_plan, plan_file, read_plan
-from onsight.training.autotune.probe import ComputeOptions, Measured, Probe
-from onsight.training.plan import Plan, choose_threads
-from onsight.training.prepare import PreparedRun
+from onsight.training.autotune.probe import Measured, Probe
+from onsight.training.autotune.workload import expected_seconds
+from onsight.training.pictures.training_data import TrainingData
+from onsight.training.plan import ComputePlan, choose_threads
 
 _WORTH_SECONDS = 10.0  # shorter runs are over before a better plan has paid for its measuring
 _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # of the run, for measuring
@@ -22,78 +25,99 @@ _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # of the run, for m
 
 def choose_compute(
     config: Config,
-    prepared: PreparedRun,
-    expected_seconds: float,
-    folder: Path | None,
+    data: TrainingData,
     reporter: Reporter,
-) -> Plan:
-    """The plan's entries for precision, memory format, threads, compiling and parts of a batch.
+    left_seconds: float | None = None,
+) -> ComputePlan:
+    """Precision, memory format, threads, compiling and parts of a batch, each with its reason.
 
-    expected_seconds: of training; folder: where plans are kept. Takes a few seconds at most.
+    left_seconds: for training, where a budget says it. Takes a few seconds at most.
     """
-    plain = default_options(config, prepared.device, choose_threads(config.threads).value)
-    stages = open_stages(config, prepared, expected_seconds)
+    seconds = training_seconds(config, data) if left_seconds is None else left_seconds
+    plain = default_options(config, data.device, choose_threads(config.threads).value)
+    stages = open_stages(config, data, seconds)
     if config.plan == "default" or not stages:
         reason = "nothing is left open" if config.plan != "default" else "as asked"
         return unmeasured_plan(config, plain, f"not measured: {reason}")
-    if expected_seconds < _WORTH_SECONDS:
+    if seconds < _WORTH_SECONDS:
         return unmeasured_plan(config, plain, "not measured: so short a run would not gain by it")
-    # A budget is spent best by what is fastest now, whatever else the machine has to do today.
-    may_keep = folder and prepared.module is None and not config.budget
-    path = plan_file(folder, config, prepared) if folder and may_keep else None
+    path = plan_path(config, data, seconds)
     kept = read_plan(path) if path and config.plan == "auto" else None
     if kept:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
-        return _measured_plan(config, Measured(**kept), "kept from an earlier run")
-    most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * expected_seconds))
+        return _measured_plan(config, kept, "kept from an earlier run")
+    most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
     begun = time.perf_counter()
-    measured = _measure(config, prepared, expected_seconds, most)
-    seconds = time.perf_counter() - begun
-    reporter.say(
-        f"plan: measured {len(measured.seconds)} options to compute a step in {seconds:.1f} s"
-    )
+    measured = _measure(config, data, seconds, most)
+    took = time.perf_counter() - begun
+    reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
     if path:
-        try:
-            keep_plan(path, asdict(measured))
-        except OSError as error:
-            reporter.warn(f"the plan is not kept for the next run: {error}")
-    return _measured_plan(config, measured, f"measured in {seconds:.1f} s")
+        _keep(path, measured, reporter)
+    return _measured_plan(config, measured, f"measured in {took:.1f} s")
+
+
+def training_seconds(config: Config, data: TrainingData) -> float:
+    """How long training takes, roughly."""
+    count = len(data.dataset.ids(TRAIN))
+    return expected_seconds(
+        data.new_network(config),
+        data.dataset.input_shape,
+        config.epochs * count,
+        config.epochs * math.ceil(count / config.batch_size),
+        data.device,
+    )
+
+
+def plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
+    """Where the plan of such a run is kept; None if it is not.
+
+    A budget is spent best by what is fastest now, whatever else the machine has to do today.
+    """
+    folder = find_cache_folder(config.cache_folder)
+    may_keep = folder and data.module is None and not config.budget
+    return plan_file(folder, config, data, seconds) if folder and may_keep else None
+
+
+def _keep(path: Path, measured: Measured, reporter: Reporter) -> None:
+    """Keep what was measured for later runs, if the disk allows."""
+    try:
+        keep_plan(path, measured)
+    except OSError as error:
+        reporter.warn(f"the plan is not kept for the next run: {error}")
+
+
+def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> ComputePlan:
+    """The plan with options that are taken without measuring."""
+    choices = {
+        name: Choice(value, _asked(config, name) or why) for name, value in options.facts().items()
+    }
+    return ComputePlan(**choices, measured=Choice([], why))
+
+
+def _measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
+    """The plan with what was chosen by measuring, each choice with its figure."""
+    rows: list[dict[str, Any]] = [
+        {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
+        for options, seconds in found.seconds.items()
+    ]
+    rows += [{**options.facts(), "refused": why} for options, why in found.refused.items()]
+    choices = {name: _explain(config, name, found) for name in found.chosen.facts()}
+    return ComputePlan(**choices, measured=Choice(rows, why))
 
 
 def _measure(
-    config: Config, prepared: PreparedRun, expected_seconds: float, most_seconds: float
+    config: Config, data: TrainingData, expected_seconds: float, most_seconds: float
 ) -> Measured:
-    """Measure; where memory does not do for a batch, in twice as many parts."""
+    """Measure; a batch that does not fit in memory is split into twice as many parts."""
     while True:
-        stages = open_stages(config, prepared, expected_seconds)
+        stages = open_stages(config, data, expected_seconds)
+        plain = default_options(config, data.device, choose_threads(config.threads).value)
         try:
-            return Probe(config, prepared).measure(stages, most_seconds)
+            return Probe(config, data).measure(stages, plain, most_seconds)
         except RuntimeError as error:
             if not is_out_of_memory(error) or 2 * config.accumulate > config.batch_size:
                 raise
         config = config.model_copy(update={"accumulate": 2 * config.accumulate})
-
-
-def apply_compute(config: Config, plan: Plan) -> Config:
-    """The config with what the plan chose, and nothing left to measure."""
-    chosen = {name: plan[name].value for name in COMPUTE_FIELDS}
-    return config.model_copy(update=chosen | {"plan": "default"})
-
-
-def unmeasured_plan(config: Config, way: ComputeOptions, why: str) -> Plan:
-    """The plan's entries for options that are taken without measuring."""
-    choices = {name: Choice(way[name], _asked(config, name) or why) for name in way}
-    return choices | {"measured": Choice([], why)}
-
-
-def _measured_plan(config: Config, found: Measured, why: str) -> Plan:
-    rates = {name: config.batch_size / seconds for name, seconds in found.seconds.items()}
-    plan: Plan = {name: _explain(config, name, found) for name in found.chosen}
-    rows: list[dict[str, Any]] = [
-        {**found.options[name], "images_per_second": round(rate, 1)} for name, rate in rates.items()
-    ]
-    rows += [{**found.options[name], "refused": reason} for name, reason in found.refused.items()]
-    return plan | {"measured": Choice(rows, why)}
 
 
 def _asked(config: Config, name: str) -> str:
@@ -103,18 +127,15 @@ def _asked(config: Config, name: str) -> str:
 
 def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
     """A choice with how much faster it is than the best options that differ in it."""
-    value = found.chosen[name]
+    value = getattr(found.chosen, name)
     if name == "accumulate":
         asked = value == config.accumulate
         return Choice(value, "as asked" if asked else "memory ran out with fewer parts")
-    others = {
-        way: seconds for way, seconds in found.seconds.items() if found.options[way][name] != value
-    }
+    others = {one: s for one, s in found.seconds.items() if getattr(one, name) != value}
     if not others:
         return Choice(value, _asked(config, name) or _why_alone(name, value, found))
-    mine = next(s for way, s in found.seconds.items() if found.options[way] == found.chosen)
-    other = min(others, key=lambda way: others[way])
-    rates = [config.batch_size / seconds for seconds in (mine, others[other])]
+    other = min(others, key=lambda one: others[one])
+    rates = [config.batch_size / found.seconds[one] for one in (found.chosen, other)]
     versus = f"{rates[0]:,.0f} against {rates[1]:,.0f} images/s with {other}"
     if rates[0] > NEGLIGIBLE * rates[1]:
         return Choice(value, f"{rates[0] / rates[1]:.2f} times as fast: {versus}", rates[0])
@@ -123,9 +144,9 @@ def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
 
 def _why_alone(name: str, value: Any, found: Measured) -> str:
     """Why a choice was compared with no other."""
-    for way, reason in found.refused.items():
-        if found.options[way][name] != value:
-            return f"{way} was refused: {reason}"
+    for options, reason in found.refused.items():
+        if getattr(options, name) != value:
+            return f"{options} was refused: {reason}"
     return (
         "compiling would not pay in so short a run" if name == "compile" else "no other was tried"
     )

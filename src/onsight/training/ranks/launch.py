@@ -120,7 +120,7 @@ def _watched_store(ranks: int) -> Iterator[None]:
         wait_for_workers=False,
         master_listen_fd=listening.detach(),
     )
-    watchdog = LauncherWatchdog(PrefixStore("watch", store), ranks)
+    watchdog = LauncherWatchdog(PrefixStore("watchdog", store), ranks)
     os.environ |= variables
     try:
         yield

@@ -103,7 +103,7 @@ class Watchdog:
         self.size = size
         self.syncs = 0
         self.paused = True
-        self.lookout = Heartbeats(size, time.monotonic())
+        self.heartbeats = Heartbeats(size, time.monotonic())
         self.over = threading.Event()
         self.lock = threading.Lock()
         self.store.set(f"process/{rank}", str(os.getpid()))
@@ -124,7 +124,7 @@ class Watchdog:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with self.lock:
-                silent = self.lookout.silent(time.monotonic(), 4 * BEAT_SECONDS)
+                silent = self.heartbeats.silent(time.monotonic(), 4 * BEAT_SECONDS)
             if silent:
                 return silent
             time.sleep(BEAT_SECONDS / 4)
@@ -144,7 +144,7 @@ class Watchdog:
             try:
                 self._beat(beats)
                 with self.lock:
-                    self.lookout.read(self.store, time.monotonic())
+                    self.heartbeats.read(self.store, time.monotonic())
             except RuntimeError:
                 if not self.over.is_set():
                     end_job("the process that keeps the ranks together is gone")
@@ -156,7 +156,7 @@ class Watchdog:
     def _judge(self) -> None:
         with self.lock:
             now = time.monotonic()
-            silent, stuck = self.lookout.silent(now), self.lookout.stuck(now)
+            silent, stuck = self.heartbeats.silent(now), self.heartbeats.stuck(now)
         for ranks, what in (
             (silent, f"has not been heard of for {LOST_SECONDS:.0f} s"),
             (stuck, f"has kept the others waiting for {STUCK_SECONDS:.0f} s"),
@@ -174,7 +174,7 @@ class LauncherWatchdog:
 
     def __init__(self, store: Store, size: int) -> None:
         self.store = store
-        self.lookout = Heartbeats(size, time.monotonic())
+        self.heartbeats = Heartbeats(size, time.monotonic())
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._keep, name="warden", daemon=True)
         self.thread.start()
@@ -186,9 +186,11 @@ class LauncherWatchdog:
 
     def _keep(self) -> None:
         while not self.over.wait(BEAT_SECONDS):
-            self.lookout.read(self.store, time.monotonic())
+            self.heartbeats.read(self.store, time.monotonic())
             earlier = time.monotonic() - 2 * BEAT_SECONDS  # the ranks may find it and say so first
-            for rank in self.lookout.silent(earlier, LOST_SECONDS) + self.lookout.stuck(earlier):
+            for rank in self.heartbeats.silent(earlier, LOST_SECONDS) + self.heartbeats.stuck(
+                earlier
+            ):
                 process = int(self.store.get(f"process/{rank}"))
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)

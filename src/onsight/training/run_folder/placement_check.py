@@ -1,13 +1,13 @@
 """Where everything of a run really was: proven after its first step, kept in placement.json."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from onsight.config import Config
+from onsight.data.loader import Batch
 from onsight.errors import PlacementError
 from onsight.files import write_json
 from onsight.hardware.memory import is_out_of_memory
@@ -15,75 +15,81 @@ from onsight.hardware.placement.placement import Placement, placement
 from onsight.hardware.placement.problems import BUILD, Problem
 from onsight.hardware.placement.table import ATTRIBUTE
 from onsight.report.console import Reporter
-from onsight.training.prepare import PreparedRun
 from onsight.training.run_folder.folder import RunFolder
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.step import Step
+from onsight.training.step.update import Update
 
 PLACEMENT = "placement.json"
 
 # A step that went well has shown that it can do with these: they are told, and stop nothing.
-_TOLD_ONLY = {ATTRIBUTE, BUILD}
+_ONLY_REPORTED = {ATTRIBUTE, BUILD}
 _OF_DEVICES = ("device", "weight type")  # in every message of torch about tensors of two devices
 
 
 class PlacementCheck:
-    """Looks where all ranks have what a step needs, once: after the first step of this process."""
+    """Looks where all ranks have what a step needs, once: at the first update of this process."""
 
-    def __init__(
-        self, step: Step, average: MovingAverage | None, folder: RunFolder, reporter: Reporter
-    ) -> None:
-        self.step = step
-        self.average = average
+    def __init__(self, update: Update, folder: RunFolder, reporter: Reporter) -> None:
+        self.update = update
         self.folder = folder
         self.reporter = reporter
         self.is_done = False
 
-    def check(self, inputs: Tensor, targets: Tensor) -> None:
-        """Tell it, keep it, and compare the ranks. Raises PlacementError, at every rank alike."""
+    def first_update(self, batch: Batch, epoch: int, step: int) -> list[float]:
+        """Make the update, then report and keep where everything was, and compare the ranks.
+
+        Raises PlacementError, at every rank alike, also where the update failed for it.
+        """
+        inputs, targets = self.update.augmented(batch, epoch, step)
+        try:
+            losses = self.update.make(inputs, targets, batch.global_labels)
+        except RuntimeError as error:
+            _explain(error, self._look(inputs, targets))
+            raise
         self.is_done = True
-        world = self.step.world
+        self._check(inputs, targets)
+        return losses
+
+    def _check(self, inputs: Tensor, targets: Tensor) -> None:
+        world = self.update.step.world
         mine = {"rank": world.rank, **self._look(inputs, targets).facts()}
-        told = [json.loads(line) for line in world.gather("placement", json.dumps(mine))]
+        entries = [json.loads(line) for line in world.gather("placement", json.dumps(mine))]
         if world.is_main:
             with world.watchdog_paused():
-                write_json(self.folder.path / PLACEMENT, told)
-        self._tell(told)
-
-    def explain(self, error: RuntimeError, inputs: Tensor, targets: Tensor) -> None:
-        """Raise PlacementError if the first step failed for tensors on different devices."""
-        if not self.is_done:
-            _explain(error, self._look(inputs, targets))
+                write_json(self.folder.path / PLACEMENT, entries)
+        self._report(entries)
 
     def _look(self, inputs: Tensor, targets: Tensor) -> Placement:
+        step, average = self.update.step, self.update.average
         return placement(
-            model=self.step.model,
-            loss=self.step.loss,
-            optimizer=self.step.optimizer,
-            metrics=self.average and {"average": self.average.model},
+            model=step.model,
+            loss=step.loss,
+            optimizer=step.optimizer,
+            metrics=average and {"average": average.model},
             batch={"inputs": inputs, "targets": targets},
         )
 
-    def _tell(self, told: list[dict[str, Any]]) -> None:
-        for entry in told:
-            stops = [p for p in entry["problems"] if p["kind"] not in _TOLD_ONLY]
+    def _report(self, entries: list[dict[str, Any]]) -> None:
+        for entry in entries:
+            stops = [p for p in entry["problems"] if p["kind"] not in _ONLY_REPORTED]
             if stops:
-                where = f"rank {entry['rank']}: " if len(told) > 1 else ""
+                where = f"rank {entry['rank']}: " if len(entries) > 1 else ""
                 raise PlacementError(where + "\n".join(str(Problem(**one)) for one in stops))
-        tell = self.reporter.warn if any(entry["problems"] for entry in told) else self.reporter.say
-        odd = next((entry for entry in told if entry["problems"]), told[0])
-        others = [entry["device"] for entry in told if entry is not odd]
+        tell = (
+            self.reporter.warn if any(entry["problems"] for entry in entries) else self.reporter.say
+        )
+        odd = next((entry for entry in entries if entry["problems"]), entries[0])
+        others = [entry["device"] for entry in entries if entry is not odd]
         alike = f"; the other ranks on {', '.join(others)}" if others else ""
         tell(f"placement: {odd['verdict']}{alike}")
 
 
 @contextmanager
-def naming_misplaced(material: PreparedRun, config: Config) -> Iterator[None]:
+def naming_misplaced(new_network: Callable[[], nn.Module]) -> Iterator[None]:
     """Name what lies on the wrong device where a trial of the network fails for it."""
     try:
         yield
     except RuntimeError as error:
-        _explain(error, placement(model=material.draft(config)))
+        _explain(error, placement(model=new_network()))
         raise
 
 

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from onsight.choice import Choice
+from onsight.config import Config
 from onsight.errors import ConfigError, did_you_mean
 
 SGD_NAMES = ("sgd", "nesterov")
@@ -38,6 +40,20 @@ def make_optimizer(
         )
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
     return kind(groups, lr=learning_rate, fused=True)
+
+
+def choose_learning_rate(config: Config) -> Choice[float]:
+    """The highest learning rate: what usually works for this optimizer and model."""
+    if config.learning_rate:
+        return Choice(config.learning_rate, "as asked")
+    if config.optimizer in SGD_NAMES:
+        rate = 0.005 if config.pretrained else 0.05
+    elif config.pretrained:
+        rate = 3e-4
+    else:
+        rate = 0.01 if config.model == "compact" else 1e-3
+    start = "published weights" if config.pretrained else "random weights"
+    return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
 
 
 def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:

@@ -78,14 +78,16 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         *first, last = self._parts(inputs, targets)
         weight = self._weight(targets, global_labels)
-        value = torch.zeros((), device=self.device)
+        earlier: Tensor | None = None
         for part in first:
             with self.replica.unsynced() if self.replica else nullcontext():
                 loss, share = self._forward(*part, weight)
-                value += loss.detach() * share
+                value = _weighed(loss.detach(), share)
+                earlier = value if earlier is None else earlier + value
                 self._backward(loss, share)
         loss, share = self._forward(*last, weight)
-        self.losses.push(value + loss.detach() * share)
+        value = _weighed(loss.detach(), share)
+        self.losses.push(value if earlier is None else earlier + value)
         self._backward(loss, share)
         known = self.losses.ready()
         self._update()
@@ -109,6 +111,8 @@ class Step:
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         """As many parts at every rank, because all must meet in each; alone, none is empty."""
+        if self.accumulate == 1:
+            return [(inputs, targets)]
         count = self.accumulate if self.replica else max(1, min(self.accumulate, len(inputs)))
         return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 
@@ -131,9 +135,7 @@ class Step:
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
         # torch makes the mean over ranks, so that each counts as if it were all of them.
-        factor = share * self.world.size
-        is_one = isinstance(factor, float) and factor == 1
-        self.scaler.scale(loss if is_one else loss * factor).backward()
+        self.scaler.scale(_weighed(loss, share * self.world.size)).backward()
 
     def _update(self) -> None:
         if self.clip_norm:
@@ -141,3 +143,8 @@ class Step:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+
+def _weighed(loss: Tensor, factor: Tensor | float) -> Tensor:
+    """Their product; a factor of one costs nothing."""
+    return loss if isinstance(factor, float) and factor == 1 else loss * factor

@@ -1,9 +1,8 @@
-"""What fits into a time budget: the picture size before decoding, the epochs before training."""
+"""Which picture size fits into a time budget: measured before anything is decoded."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -11,28 +10,20 @@ import torch
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import make_format
-from onsight.data.index import TEST, TRAIN, VALIDATION
-from onsight.data.loader import Loader
 from onsight.data.packing import prepare_picture
 from onsight.data.sources.source import Source
 from onsight.errors import PictureError
-from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.models.catalog import make_model
-from onsight.models.classifier import Classifier
-from onsight.models.tta import VIEWS
-from onsight.report.console import Reporter
-from onsight.training.autotune.trial import Trial
-from onsight.training.budget.budget import Budget
-from onsight.training.prepare import PreparedRun
+from onsight.training.budget import Budget
 from onsight.training.step.losses import make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
+from onsight.training.step.timing import mean_seconds
 
 # Larger pictures pay only when there is time to learn them: (side in pixels, epochs it takes).
 _SIZES = ((128, 20), (96, 15), (64, 4), (48, 3), (32, 0))
 _TIMED_SIDE = 64
 _SAMPLED = 32  # pictures decoded to time decoding
-_WINDOW_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ def fit_image_size(
     """The (height, width) in pixels for what a budget leaves for decoding and training."""
     step = _random_step(config, len(source.index.classes), device)
     step()
-    train_seconds = _seconds(step) / config.batch_size
+    train_seconds = mean_seconds(step) / config.batch_size
     pace = Pace(_decoding_seconds(source, config) / threads, train_seconds)
     pictures, seconds = len(source.index), budget.left_seconds
     side, later = (pace.side(pictures, time) for time in (seconds, seconds + budget.seconds))
@@ -66,49 +57,6 @@ def fit_image_size(
     reason = f"the largest that there is time to learn, about {epochs:.1f} epochs"
     more = f"; with twice the time {later}x{later}" if later > side else ""
     return Choice((side, side), reason + more, epochs)
-
-
-def fit_epochs(budget: Budget, config: Config, prepared: PreparedRun, reporter: Reporter) -> Config:
-    """Start the clock of training; the config with the epochs that it will come to, and says so."""
-    dataset = prepared.dataset
-    trial = Trial(config, prepared)
-    size = min(config.batch_size, len(dataset.ids(TRAIN)))
-    timed = trial.at(size)
-    timed(1)
-    per_picture = _seconds(lambda: timed(1)) / size
-    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
-    views = len(VIEWS.get(config.tta, ()))
-    budget.begin(validation + (1 + views) * test, _judging_seconds(trial))
-    epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
-    epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
-    reporter.say(
-        f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are over and "
-        f"{budget.left_seconds:.0f} are for training: about {epochs:.1f} epochs at "
-        f"{1 / per_picture:,.0f} images/s; with twice the time about {epochs + more:.1f}"
-    )
-    return config.model_copy(update={"epochs": max(1, round(epochs))})
-
-
-def _judging_seconds(trial: Trial) -> float:
-    """Seconds that a picture takes to be judged; the first batch is not timed."""
-    net, scaling, device = trial.step.model, trial.prepared.normalization, trial.prepared.device
-    classifier = Classifier(net, scaling, trial.config.precision, device)
-    ids = trial.ids[: 2 * BATCH_SIZE]
-    loader = Loader(trial.prepared.pictures, ids, BATCH_SIZE, device)
-    judge = iter(loader.in_order())
-    evaluate_batches(classifier, islice(judge, 1))
-    begun = time.perf_counter()
-    evaluate_batches(classifier, judge)
-    return (time.perf_counter() - begun) / max(1, len(ids) - BATCH_SIZE)
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    """Seconds of a call, over as many as fit the window; at least two."""
-    begun, calls = time.perf_counter(), 0
-    while calls < 2 or time.perf_counter() - begun < _WINDOW_SECONDS:
-        step()
-        calls += 1
-    return (time.perf_counter() - begun) / calls
 
 
 def _random_step(config: Config, classes: int, device: torch.device) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""The members of an archive: which may be used, and under which path."""
+"""The members of an archive: which can be used, and under which path."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 
 @dataclass
 class Members:
-    """Paths of the usable members in the archive's order, and what was refused."""
+    """The paths of usable members in the archive's order, and what was rejected."""
 
     paths: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -23,9 +23,9 @@ class Members:
     _seen: set[str] = field(default_factory=set)
 
     def admit(self, name: str, refusal: str = "") -> bool:
-        """Take in a member that is no folder; refusal: why its kind cannot be used.
+        """Add a member that is not a folder; refusal: why its kind cannot be used.
 
-        Returns whether it is the last of the paths now. Raises DataError at too many.
+        Returns whether it was added to the paths. Raises DataError if there are too many.
         """
         parts = [part for part in name.split("/") if part not in ("", ".")]
         path = "/".join(parts)
@@ -54,7 +54,7 @@ class Members:
 
 
 def _danger(name: str, path: str) -> str:
-    """Why a name must not be trusted, or nothing."""
+    """Why a name is unsafe, or nothing."""
     if _ABSOLUTE.match(name):
         return "absolute path"
     if ".." in _SEPARATORS.split(name):

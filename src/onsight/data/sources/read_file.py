@@ -1,20 +1,20 @@
-"""Reading one picture's file whole, and nothing but a regular file."""
+"""Reading a picture's file as a whole, if it is a regular file."""
 
 import os
 import stat
 
 from onsight.errors import PictureError
 
-LARGEST_FILE_BYTES = 512 * 2**20  # no picture is that large; a mislaid video may be
+LARGEST_FILE_BYTES = 512 * 2**20  # no picture is that large, but a misplaced video may be
 
-# O_NONBLOCK: a FIFO put in a picture's place must not hang the run.
+# O_NONBLOCK: a FIFO in place of a picture must not hang the run.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def read_regular_file(path: str) -> bytes:
     """All bytes of a regular file.
 
-    Raises PictureError when it is none, cannot be read, is empty or is over 512 MB.
+    Raises PictureError if it is something else, cannot be read, is empty or is over 512 MB.
     """
     try:
         descriptor = os.open(path, _FLAGS)
@@ -27,7 +27,7 @@ def read_regular_file(path: str) -> bytes:
 
 
 def check_size(size: int) -> int:
-    """A picture's size in bytes, if it is sensible; raises PictureError."""
+    """A picture's size in bytes, if plausible. Raises PictureError."""
     if size == 0:
         raise PictureError("empty file (0 bytes)")
     if size > LARGEST_FILE_BYTES:
@@ -35,14 +35,8 @@ def check_size(size: int) -> int:
     return size
 
 
-def identity(path: str, facts: os.stat_result) -> bytes:
-    """What changes when a file does, for a fingerprint: path, size in bytes, mtime in ns."""
-    text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
-    return text.encode("utf-8", "surrogateescape")
-
-
 def _read(descriptor: int, size: int) -> bytes:
-    """So many bytes, or all there are; a file object would make twice the system calls."""
+    """Up to size bytes; a file object would make twice as many system calls."""
     content = os.read(descriptor, size)
     while len(content) < size and (more := os.read(descriptor, size - len(content))):
         content += more

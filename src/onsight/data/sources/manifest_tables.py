@@ -14,15 +14,15 @@ LABEL_COLUMNS = ("label", "class", "category", "target")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
 _KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS}
 
-# A header, and for every row its line (from 1) and its cells in the header's order.
+# A header, and for each row its line (from 1) and its cells in the header's order.
 Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
 
 
 def read_table(manifest: Path) -> Table:
-    """A manifest's header and rows, its format told by the ending of its name.
+    """A manifest's header and rows; the format follows from the ending of its name.
 
-    Raises DataError for a malformed line or file, OSError, UnicodeDecodeError; the rows
-    raise them too while they are read.
+    Raises DataError for a malformed line or file, OSError, UnicodeDecodeError; so do the rows
+    while they are being read.
     """
     reader = READERS.get(manifest.suffix.lower())
     if reader is None:
@@ -31,7 +31,7 @@ def read_table(manifest: Path) -> Table:
 
 
 def plain_name(column: str) -> str:
-    """A column's name as it is compared."""
+    """A column's name in the form used for comparison."""
     return column.strip().lower()
 
 
@@ -68,12 +68,12 @@ def _json_table(manifest: Path) -> Table:
 
 
 def _refuse_new_columns(where: str, item: dict[str, object], first: dict[str, object]) -> None:
-    """Raise DataError for a column that matters and that the first line has not."""
+    """Raise DataError for a column that matters but is missing from the first line."""
     if item.keys() <= first.keys():
         return
     new = [name for name in item.keys() - first.keys() if plain_name(name) in _KNOWN_COLUMNS]
     if new:
-        raise DataError(f"{where}: has '{min(new)}', which the first line has not")
+        raise DataError(f"{where}: has '{min(new)}', which the first line does not have")
 
 
 def _json_objects(manifest: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -84,9 +84,9 @@ def _json_objects(manifest: Path) -> Iterator[tuple[int, dict[str, object]]]:
             try:
                 item = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{manifest}, line {line}: no valid JSON: {error}") from error
+                raise DataError(f"{manifest}, line {line}: not valid JSON: {error}") from error
             if not isinstance(item, dict):
-                raise DataError(f"{manifest}, line {line}: no JSON object, but {text[:40]!r}")
+                raise DataError(f"{manifest}, line {line}: not a JSON object but {text[:40]!r}")
             yield line, item
 
 
@@ -119,13 +119,13 @@ def _wanted(header: Sequence[str]) -> list[str]:
 
 
 def _rows(batch: Any, header: Sequence[str]) -> Iterator[Sequence[object]]:
-    """The rows of a pyarrow RecordBatch, with None in the columns that were not read."""
+    """The rows of a pyarrow RecordBatch, with None in columns that were not read."""
     cells = {name: batch.column(name).to_pylist() for name in _wanted(header)}
     return zip(*(cells.get(name, repeat(None)) for name in header), strict=False)
 
 
 def _broken_parquet(manifest: Path, error: Exception) -> DataError:
-    return DataError(f"{manifest} is no Parquet file or a broken one: {error}")
+    return DataError(f"{manifest} is not a Parquet file, or is broken: {error}")
 
 
 READERS: dict[str, Callable[[Path], Table]] = {

@@ -1,8 +1,8 @@
 """Reading the pickled batches of CIFAR without running anything from them.
 
-Pickle calls what it names. Here every name but the few that numpy arrays and bytes need
-is refused, and those few are stand-ins that only remember what they are given. What a
-pickle may ask of memory and time is bounded by a look at its opcodes beforehand.
+Unpickling calls whatever a pickle names. Here every name is refused except the few that numpy
+arrays and bytes need, and those few are stand-ins that only record their arguments. A check of
+the opcodes beforehand bounds the memory and time that a pickle can take.
 """
 
 import io
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 
 class RefusedPickle(Exception):
-    """The file asks for more than lists, texts and arrays of bytes, or is damaged."""
+    """The file holds more than lists, strings and arrays of bytes, or is damaged."""
 
 
-_MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may thin a memo out
+_MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in a memo
 
 # Constants, lists, dictionaries, tuples, the memo, and what rebuilds an array.
 _OPCODES = frozenset(
@@ -78,16 +78,16 @@ _OPCODES = frozenset(
 
 
 def load_plain(data: bytes) -> dict[str, Any]:
-    """The dictionary in a pickle of dictionaries, lists, texts, numbers and byte arrays.
+    """The dictionary in a pickle of dictionaries, lists, strings, numbers and byte arrays.
 
-    Keys become text; arrays are `Array`. Raises RefusedPickle.
+    Keys become strings; arrays become `Array`. Raises RefusedPickle.
     """
     try:
         _check_opcodes(data)
         content = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
     except RefusedPickle:
         raise
-    except Exception as error:  # damaged pickles raise nearly anything
+    except Exception as error:  # damaged pickles raise almost anything
         raise RefusedPickle(f"damaged: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise RefusedPickle(f"a {type(content).__name__} instead of a dictionary")
@@ -95,15 +95,15 @@ def load_plain(data: bytes) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """A text that Python 2 may have pickled as bytes."""
+    """A string that Python 2 may have pickled as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Raise RefusedPickle for opcodes out of the ordinary.
+    """Raise RefusedPickle for unusual opcodes.
 
-    A memo place that is far out makes the unpickler fill memory up to there, and a tuple
-    that is used again and again inside others makes hashing take forever.
+    A large memo index makes the unpickler allocate memory up to it, and a tuple used repeatedly
+    inside others makes hashing take forever.
     """
     stored = 0
     tuples = set()
@@ -115,7 +115,7 @@ def _check_opcodes(data: bytes) -> None:
         if name.endswith(("PUT", "MEMOIZE")):
             place = stored if argument is None else argument
             if place > 2 * stored + _MEMO_SLACK:
-                raise RefusedPickle(f"its memo jumps to place {place}")
+                raise RefusedPickle(f"its memo jumps to index {place}")
             if "TUPLE" in before:
                 tuples.add(place)
             stored += 1
@@ -125,7 +125,7 @@ def _check_opcodes(data: bytes) -> None:
 
 
 class Array:
-    """What a pickle says of a numpy array."""
+    """What a pickle says about a numpy array."""
 
     def __init__(self) -> None:
         self._state: tuple[Any, ...] = ()
@@ -138,20 +138,20 @@ class Array:
         try:
             _, shape, kind, by_columns, data = self._state
             if not isinstance(kind, _Kind) or kind.code not in ("u1", b"u1") or by_columns:
-                raise RefusedPickle("an array of something else than bytes in row order")
+                raise RefusedPickle("an array of something other than bytes in row order")
             return np.frombuffer(data, np.uint8).reshape(shape)
         except (ValueError, TypeError) as error:
             raise RefusedPickle(f"a damaged array: {error}") from error
 
 
 class _Kind:
-    """What a pickle says of a numpy dtype."""
+    """What a pickle says about a numpy dtype."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code
 
     def __setstate__(self, state: object) -> None:
-        pass  # byte order and alignment say nothing about bytes
+        pass  # byte order and alignment do not matter for bytes
 
 
 def _reconstruct(*_: object) -> Array:
@@ -165,7 +165,7 @@ def _encode(characters: str, encoding: str) -> bytes:
     return characters.encode("latin1")
 
 
-# Arrays are made by _reconstruct; the class itself only stands as its argument.
+# _reconstruct makes the arrays; the class itself appears only as its argument.
 _STAND_INS: dict[tuple[str, str], Callable[..., object]] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
@@ -183,4 +183,4 @@ class _PlainUnpickler(pickle.Unpickler):
         return stand_in
 
     def persistent_load(self, reference: object) -> Any:
-        raise RefusedPickle(f"it refers to something outside of it: {reference!r}")
+        raise RefusedPickle(f"it refers to something outside the file: {reference!r}")

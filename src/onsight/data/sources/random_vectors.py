@@ -20,7 +20,7 @@ _MIDDLE = _NUMBERS * 255 / 2  # no sum of whole numbers falls on it
 def draw_vectors() -> Source:
     """100 training and 100 test vectors of 5 numbers, as grey pictures of 1x5.
 
-    The label says on which side of the middle the sum of a vector falls: low or high.
+    The label says whether the sum of a vector is below or above the middle: low or high.
     """
     # The raw words of a bit generator stay the same in every numpy; its distributions may not.
     words = np.random.PCG64(_SEED).random_raw(2 * _EACH * _NUMBERS // 8)
@@ -30,7 +30,5 @@ def draw_vectors() -> Source:
         Part(TRAIN, pixels[:_EACH], labels[:_EACH]),
         Part(TEST, pixels[_EACH:], labels[_EACH:]),
     ]
-    source = array_source(
-        VECTORS, "vectors drawn at random", Path(VECTORS), [], parts, ["low", "high"]
-    )
+    source = array_source(VECTORS, "random vectors", Path(VECTORS), [], parts, ["low", "high"])
     return replace(source, fingerprint=fingerprint([VECTORS, pixels.tobytes().hex()]))

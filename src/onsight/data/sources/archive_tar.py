@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from onsight.data.sources.members import Members
-from onsight.data.sources.regular import check_size
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.read_file import check_size
 from onsight.errors import PictureError
 
 
@@ -18,7 +18,7 @@ class BrokenTar(Exception):
 
 @dataclass(frozen=True)
 class TarReader:
-    """Reads usable member i; threads do not disturb each other, as pread has no position."""
+    """Reads usable member i; safe for threads, as pread does not share a file position."""
 
     descriptor: int
     offsets: "array[int]"
@@ -32,14 +32,14 @@ class TarReader:
         except OSError as error:
             raise PictureError(f"cannot be read: {error.strerror}") from error
         if len(data) < size:
-            raise PictureError("the archive was cut short since it was opened")
+            raise PictureError("the archive has been cut short since it was opened")
         return data
 
 
 def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
     """The usable members of an uncompressed tar and their reader.
 
-    Raises BrokenTar; DataError at too many members.
+    Raises BrokenTar; DataError if there are too many members.
     """
     members, offsets, sizes = Members(), array("q"), array("q")
     for info in _headers(file):
@@ -52,14 +52,14 @@ def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
 def _headers(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     """Every member's header, up to the end mark.
 
-    TarFile's own iteration takes a damaged header for the end, and keeps every member.
+    TarFile's own iteration takes a damaged header for the end, and keeps all members in memory.
     """
     try:
         archive = tarfile.TarFile(fileobj=file, encoding="utf-8")
         place = 0
         while _has_more(file, place):
             info = tarfile.TarInfo.fromtarfile(archive)
-            if archive.offset <= place:  # the next header's; a false size may be negative
+            if archive.offset <= place:  # the next header's offset; a wrong size may be negative
                 raise BrokenTar(f"{info.name} has a negative size")
             place = archive.offset
             yield info
@@ -68,11 +68,11 @@ def _headers(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 
 
 def _has_more(file: IO[bytes], place: int) -> bool:
-    """Whether a header stands at a place, and not the end mark; the file is left there."""
+    """Whether there is a header at an offset, not the end mark; leaves the file there."""
     file.seek(place)
     block = file.read(tarfile.BLOCKSIZE)
     if not block:
-        raise BrokenTar("it ends without an end mark, so it was cut short")
+        raise BrokenTar("it has no end mark, so it was cut short")
     file.seek(place)
     return block.count(0) < len(block)
 

@@ -5,7 +5,7 @@ import numpy as np
 import onsight
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
-from onsight.data.sources.vectors import draw_vectors
+from onsight.data.sources.random_vectors import draw_vectors
 from onsight.report.console import SilentReporter
 
 
@@ -20,7 +20,7 @@ def test_they_are_these_and_no_others():
     assert pixels.dtype == np.uint8
     assert pixels[0].ravel().tolist() == [95, 130, 194, 217, 207]
     assert (source.fingerprint, source.found) == (draw_vectors().fingerprint, source.found)
-    assert source.found.startswith("vectors drawn at random with train/test, 2 classes, 200")
+    assert source.found.startswith("random vectors with train/test, 2 classes, 200")
     assert len(np.unique(pixels, axis=0)) == 200
     # Uniform bytes: mean 127.5, deviation of the mean of 1,000 is 2.3.
     assert abs(pixels.mean() - 127.5) < 10

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT
-from onsight.data.sources.tables import (
+from onsight.data.sources.manifest_tables import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
@@ -18,7 +18,7 @@ from onsight.errors import DataError
 
 
 class Entry(NamedTuple):
-    """One line of a manifest; an empty label is left for the caller to judge."""
+    """One line of a manifest; the caller handles an empty label."""
 
     line: int
     path: str
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Where in a header the columns stand."""
+    """The positions of the columns in the header."""
 
     path: int
     label: int
@@ -35,7 +35,7 @@ class _Columns(NamedTuple):
 
 
 def read_entries(manifest: Path) -> Iterator[Entry]:
-    """The lines of a manifest, its format told by the ending of its name.
+    """The lines of a manifest, whose format follows from the ending of its name.
 
     Raises DataError for missing columns, a malformed line or an unknown split.
     """
@@ -61,7 +61,7 @@ def _find_columns(header: Sequence[str], manifest: Path) -> _Columns:
         missing = [name for name, at in (("path", path), ("label", label)) if at is None]
         raise DataError(
             f"{manifest} has no column named {' nor one named '.join(missing)}; it has: "
-            f"{', '.join(header) or 'none'}. Name the columns path, label and, if given, split."
+            f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split."
         )
     return _Columns(path, label, place(SPLIT_COLUMNS))
 
@@ -72,7 +72,7 @@ def _entry(
     """One line's entry. Raises DataError with the line's number."""
     try:
         if len(cells) != width:
-            raise ValueError(f"{len(cells)} cells, but the first line names {width} columns")
+            raise ValueError(f"{len(cells)} cells, but the header names {width} columns")
         split = None if columns.split is None else cells[columns.split]
         return Entry(line, _path(cells[columns.path]), _label(cells[columns.label]), _split(split))
     except ValueError as error:
@@ -86,13 +86,13 @@ def _path(cell: object) -> str:
 
 
 def _label(cell: object) -> str:
-    """A label as text; missing ones, as pandas writes them too, are empty."""
+    """A label as text; empty if it is missing, in pandas' sense too."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # pandas turns whole numbers beside missing ones into floats
     if not isinstance(cell, str | int | float):
-        raise ValueError(f"the label is no text or number, but {type(cell).__name__}")
+        raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
     return unicodedata.normalize("NFC", _writable(str(cell).strip()))
 
 
@@ -101,11 +101,11 @@ def _split(cell: object) -> int:
     if not word:
         return UNSPLIT
     if word.lower() not in SPLIT_WORDS:
-        raise ValueError(f"unknown split '{word}'; known are {', '.join(SPLIT_WORDS)}")
+        raise ValueError(f"unknown split '{word}'; known splits are {', '.join(SPLIT_WORDS)}")
     return SPLIT_WORDS[word.lower()]
 
 
 def _writable(text: str) -> str:
-    """The text, if it is valid Unicode: JSON can spell half characters."""
+    """The text, if it is valid Unicode: JSON can contain lone surrogates."""
     text.encode()
     return text

@@ -6,22 +6,22 @@ import zipfile
 from dataclasses import dataclass
 from typing import IO
 
-from onsight.data.sources.members import Members
-from onsight.data.sources.regular import check_size
+from onsight.data.sources.archive_members import Members
+from onsight.data.sources.read_file import check_size
 from onsight.errors import PictureError
 
 _UTF8 = 0x800  # among the general purpose flags, APPNOTE.TXT 4.4.4
-_UNIX = 3  # the system whose file modes stand in the upper half of external_attr
+_UNIX = 3  # the system whose file modes are in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000
 _MOST_RATIO = 200
 
 
 @dataclass(frozen=True)
 class ZipReader:
-    """Reads usable member i; any number of threads may do so at a time.
+    """Reads usable member i; any number of threads can do so at once.
 
-    The archive is opened on a file of the caller's, which zipfile then never closes by
-    itself: its count of open members is not safe against threads, its reading is.
+    The caller opened the file, so zipfile never closes it by itself: zipfile's count of open
+    members is not thread-safe, but its reading is.
     """
 
     archive: zipfile.ZipFile
@@ -33,14 +33,14 @@ class ZipReader:
         _refuse(info)
         try:
             return self.archive.read(info)
-        except Exception as error:  # the decompressors raise many kinds on damaged members
+        except Exception as error:  # decompressors raise many kinds of errors on damaged members
             raise PictureError(f"cannot be read from the archive: {error}") from error
 
 
 def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
     """The usable members of a zip and their reader.
 
-    Raises what zipfile raises on a broken archive; DataError at too many members.
+    Raises what zipfile raises for a broken archive; DataError if there are too many members.
     """
     archive = zipfile.ZipFile(file)
     members = Members()
@@ -50,7 +50,7 @@ def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
 
 
 def _refuse(info: zipfile.ZipInfo) -> None:
-    """Raise PictureError for a member that must not be decompressed."""
+    """Raise PictureError for a member that is not safe to decompress."""
     size = check_size(info.file_size)
     if size > _RATIO_FREE_BYTES and size > _MOST_RATIO * info.compress_size:
         raise PictureError(

@@ -1,4 +1,4 @@
-"""A compressed tar, decompressed once as a stream into an unnamed temporary file."""
+"""Decompressing a tar once, as a stream, into an unnamed temporary file."""
 
 import bz2
 import gzip
@@ -30,10 +30,10 @@ def is_compressed(head: bytes) -> bool:
 
 
 def decompress(path: Path, head: bytes, folder: Path | None = None) -> IO[bytes]:
-    """The content of a compressed file in an unlinked file that goes with the process.
+    """The content of a compressed file in an unlinked file that ends with the process.
 
-    folder: where the temporary file lies, the system's own place when None. Raises
-    DiskError; DataError for a damaged file or one that grows beyond all measure.
+    folder: where the temporary file is put, the system's own place if None. Raises DiskError;
+    DataError for a damaged file or one that grows beyond all measure.
     """
     folder = folder or Path(tempfile.gettempdir())
     with disk_errors(folder):
@@ -67,4 +67,4 @@ def _next_chunk(path: Path, stream: BufferedIOBase) -> bytes:
     try:
         return stream.read(_CHUNK_BYTES)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{path} is damaged or cut short: {error}. Fetch it again.") from error
+        raise DataError(f"{path} is damaged or cut short: {error}. Download it again.") from error

@@ -1,0 +1,141 @@
+"""The results of an evaluation or a run, as plain values that JSON keeps.
+
+A share (accuracy, recall ...) has the ends of its 95% interval beside it, as `_low` and `_high`;
+all three are None where n is 0. What only some results have is not required.
+"""
+
+from collections.abc import Iterable
+from typing import NotRequired, TypedDict
+
+from onsight.data.index import Problem
+
+
+class Accuracy(TypedDict):
+    """The share of pictures that were classified right."""
+
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+
+
+class ClassResult(Accuracy):
+    """One class; its accuracy is that of this class against the rest.
+
+    images: pictures of the class; predicted: pictures taken for it.
+    """
+
+    name: str
+    images: int
+    predicted: int
+    recall: float | None
+    recall_low: float | None
+    recall_high: float | None
+    precision: float | None
+    precision_low: float | None
+    precision_high: float | None
+    f1: float | None
+    train_images: NotRequired[int]
+    validation_images: NotRequired[int]
+
+
+def worst_first(classes: Iterable[ClassResult]) -> list[ClassResult]:
+    """The classes by rising recall, those without pictures last."""
+    return sorted(classes, key=lambda row: 2.0 if row["recall"] is None else row["recall"])
+
+
+class CalibrationBin(TypedDict):
+    """The pictures whose confidence is above low and at most high; means over them."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float | None
+    accuracy: float | None
+
+
+class Metrics(Accuracy):
+    """What follows from the predictions alone; images is the n of every share.
+
+    top5 is None for five classes or fewer. confusion: counts (K, K), rows are labels; None
+    for very many classes.
+    """
+
+    images: int
+    loss: float | None
+    top5: float | None
+    top5_low: NotRequired[float | None]
+    top5_high: NotRequired[float | None]
+    expected_calibration_error: float | None
+    calibration: list[CalibrationBin]
+    classes: list[ClassResult]
+    confusion: list[list[int]] | None
+
+
+class TtaResult(TypedDict, total=False):
+    """The accuracy where probabilities are means over several views of each picture."""
+
+    views: str
+    views_images: int
+    views_accuracy: float | None
+    views_accuracy_low: float | None
+    views_accuracy_high: float | None
+
+
+class Results(Metrics, TtaResult, total=False):
+    """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
+
+    used, problems: numbers of pictures used and refused; seen: left out of an evaluation because
+    they trained or chose the model; phases: seconds by name.
+    """
+
+    split: str
+    used: int
+    problems: int
+    notes: list[str]
+    model: str
+    parameters: int
+    device: str
+    ranks: int
+    data: str
+    found: str
+    best_epoch: int
+    epochs: int
+    images_per_second: float
+    data_wait_share: float
+    peak_device_memory_bytes: int
+    phases: dict[str, float]
+    peak_memory_bytes: int
+    seconds: float
+    report: str
+    seen: int
+    problem_rows: list[Problem]
+
+
+class LossLine(TypedDict):
+    """The mean loss of the steps since the line before; seconds of training so far."""
+
+    step: int
+    loss: float
+    seconds: float
+
+
+class EpochRow(TypedDict):
+    """One epoch, as in metrics.jsonl; test results only where they were asked for."""
+
+    epoch: int
+    train_loss: float
+    learning_rate: float
+    seconds: float
+    images_per_second: float
+    data_wait_share: float
+    lines: list[LossLine]
+    validation_loss: float | None
+    validation_accuracy: float | None
+    validation_accuracy_low: float | None
+    validation_accuracy_high: float | None
+    validation_images: int
+    test_loss: NotRequired[float | None]
+    test_accuracy: NotRequired[float | None]
+    test_accuracy_low: NotRequired[float | None]
+    test_accuracy_high: NotRequired[float | None]
+    test_images: NotRequired[int]

@@ -1,0 +1,38 @@
+"""How long OpenMP's threads spin at barriers, which libgomp reads when torch loads.
+
+Spinning long, its default, is fastest on a quiet machine; beside other work it wastes cores.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from onsight.hardware.cores import usable_cores
+
+SPIN_VARIABLE, SHORT_SPIN = "GOMP_SPINCOUNT", "2000"
+
+_LOAD = Path("/proc/loadavg")
+_LOOKS, _LOOK_SECONDS = 5, 0.01
+
+
+def choose_spinning() -> None:
+    """Let threads spin briefly if other work leaves too few cores, unless the user has chosen."""
+    if "torch" in sys.modules or not {SPIN_VARIABLE, "OMP_WAIT_POLICY"}.isdisjoint(os.environ):
+        return
+    if _others_running() + usable_cores() > (os.cpu_count() or 1):
+        os.environ[SPIN_VARIABLE] = SHORT_SPIN
+
+
+def _others_running() -> int:
+    """Threads of other processes that want a core, the fewest of a few looks; 0 if unknown."""
+    counts = []
+    for look in range(_LOOKS):
+        try:
+            running = _LOAD.read_text(encoding="ascii").split()[3].partition("/")[0]
+        except (OSError, IndexError):
+            return 0
+        counts.append(int(running) - 1)  # this one runs too
+        if look < _LOOKS - 1:
+            time.sleep(_LOOK_SECONDS)
+    return max(0, min(counts))

@@ -1,0 +1,87 @@
+"""How a picture becomes a network's input, as one value that the model file holds."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from onsight.data.decode import Fit, PictureFormat
+from onsight.data.normalization import Normalization
+from onsight.errors import ModelError
+
+_Byte = Annotated[int, Field(ge=0, le=255)]
+_JsonList = Field(strict=False)  # JSON has lists where these are tuples
+
+
+class Preprocessing(BaseModel):
+    """How pictures are decoded, fitted and normalised, and the precision; sizes are in pixels.
+
+    The first seven fields are those of PictureFormat; mean and std are for each channel, with
+    pixels from 0 to 1.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    height: PositiveInt
+    width: PositiveInt
+    channels: Literal[1, 3]
+    fit: Fit
+    background: Annotated[tuple[_Byte, _Byte, _Byte], _JsonList]
+    pixel_limit: PositiveInt
+    input_size: Annotated[tuple[PositiveInt, PositiveInt] | None, _JsonList] = None
+    mean: Annotated[tuple[FiniteFloat, ...], _JsonList]
+    std: Annotated[tuple[PositiveFloat, ...], _JsonList]
+    precision: Literal["fp32", "bf16", "fp16"]
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> "Preprocessing":
+        if not len(self.mean) == len(self.std) == self.channels:
+            raise ValueError("there must be one mean and one std for each channel")
+        return self
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "Preprocessing":
+        """The preprocessing with these facts. Raises ModelError if any is missing or wrong."""
+        try:
+            return cls.model_validate(facts)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            found = "" if first["type"] == "missing" else f" (found {first['input']!r})"
+            reason = f"{name}: {first['msg']}{found}".lstrip(": ")
+            raise ModelError(f"the preprocessing is incomplete or damaged: {reason}") from error
+
+    def facts(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def format(self) -> PictureFormat:
+        """What every picture is decoded and fitted to."""
+        return PictureFormat(
+            self.height,
+            self.width,
+            self.channels,
+            self.fit,
+            self.background,
+            self.pixel_limit,
+            self.input_size,
+        )
+
+    @property
+    def normalization(self) -> Normalization:
+        """How pixels are turned into the network's input."""
+        return Normalization(self.mean, self.std, self.format.shown)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the network's input."""
+        return self.channels, *self.format.shown

@@ -1,0 +1,114 @@
+"""A plan that no longer fits: noticed by its speed, measured again at the end of an epoch."""
+
+from contextlib import suppress
+
+from onsight.config import Config
+from onsight.report.console import Reporter
+from onsight.training.autotune.compute_options import ComputeOptions, Stage, precision_and_threads
+from onsight.training.autotune.planning import plan_path, training_seconds
+from onsight.training.autotune.probe import Measured, Probe
+from onsight.training.pictures.training_data import TrainingData
+from onsight.training.plan import ComputePlan
+
+_OFF = 1.4  # times faster or slower than expected
+_WINDOW_SECONDS = 15.0
+_WARM_UP_SECONDS = 2.0
+_MEASURED_SECONDS = 3.0
+
+
+class SpeedWatch:
+    """Compares the speed of each 15 s of training with what the plan expects."""
+
+    def __init__(self, images_per_second: float) -> None:
+        self.expected = images_per_second
+        self.observed = images_per_second
+        self._mark: tuple[int, float] | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the last window was 1.4 times as fast or as slow as expected."""
+        return not 1 / _OFF < self.observed / self.expected < _OFF
+
+    def see(self, images: int, seconds: float) -> None:
+        """So many pictures were trained on in so many seconds since the run began."""
+        if self._mark is None:
+            if seconds >= _WARM_UP_SECONDS:
+                self._mark = images, seconds
+        elif seconds - self._mark[1] >= _WINDOW_SECONDS:
+            self.observed = (images - self._mark[0]) / (seconds - self._mark[1])
+            self._mark = images, seconds
+
+    def expect(self, images_per_second: float) -> None:
+        """Begin anew with another expectation."""
+        self.expected = self.observed = images_per_second
+        self._mark = None
+
+
+class Adaptation:
+    """Measures precision and threads again where the speed is off, and says what to switch to.
+
+    asked: the config with what may be chosen; options: those in use.
+    """
+
+    def __init__(
+        self,
+        asked: Config,
+        options: ComputeOptions,
+        images_per_second: float,
+        data: TrainingData,
+        reporter: Reporter,
+    ) -> None:
+        self.asked, self.options, self.data, self.reporter = asked, options, data, reporter
+        self.watch = SpeedWatch(images_per_second)
+
+    def after_epoch(self, epoch: int) -> ComputeOptions | None:
+        """The options to go on with, if others are faster now. epoch: how many are done."""
+        watch = self.watch
+        if not watch.is_off:
+            return None
+        before = self.options
+        slower = watch.observed < watch.expected
+        self.reporter.say(
+            f"plan: {watch.observed:,.0f} images/s over the last {_WINDOW_SECONDS:.0f} s, "
+            f"{'less' if slower else 'more'} than the {watch.expected:,.0f} it was chosen for; "
+            f"measuring again after epoch {epoch}"
+        )
+        found = self._measure()
+        rate = self.asked.batch_size / found.seconds[found.chosen]
+        if found.chosen == before:  # then what is observed is what to expect from now on
+            watch.expect(watch.observed)
+            self.reporter.say(f"plan: {before} is still the fastest ({rate:,.0f} images/s)")
+            return None
+        watch.expect(rate)
+        self.options = found.chosen
+        self._forget_kept_plan()
+        self.reporter.say(f"plan: {found.chosen} from now on ({rate:,.0f} images/s), not {before}")
+        return found.chosen
+
+    def _forget_kept_plan(self) -> None:
+        """A later run shall not begin with what was too slow for this one."""
+        path = plan_path(self.asked, self.data, training_seconds(self.asked, self.data))
+        if path:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _measure(self) -> Measured:
+        config = self.options.apply(self.asked)
+        probe = Probe(config, self.data)
+        return probe.measure(_repeatable(self.asked, self.data), self.options, _MEASURED_SECONDS)
+
+
+def adaptation(
+    asked: Config, plan: ComputePlan, data: TrainingData, reporter: Reporter
+) -> Adaptation | None:
+    """What watches over a measured plan; None where nothing was measured or is left open."""
+    rate = plan.images_per_second
+    if rate is None or not _repeatable(asked, data):
+        return None
+    values = {name: choice.value for name, choice in plan.choices().items()}
+    return Adaptation(asked, ComputeOptions(**values), rate, data, reporter)
+
+
+def _repeatable(asked: Config, data: TrainingData) -> list[Stage]:
+    """What can change while training: not to fp16, whose loss scale has to find its level."""
+    return precision_and_threads(asked, data.device, leave_out="fp16")

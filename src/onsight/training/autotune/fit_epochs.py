@@ -1,0 +1,50 @@
+"""How many epochs fit into a time budget: measured when training is about to begin."""
+
+import time
+from itertools import islice
+
+from onsight.config import Config
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.loader import Loader
+from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.models.classifier import Classifier
+from onsight.models.tta import VIEWS
+from onsight.report.console import Reporter
+from onsight.training.autotune.trial import Trial
+from onsight.training.budget import Budget
+from onsight.training.pictures.training_data import TrainingData
+from onsight.training.step.timing import mean_seconds
+
+
+def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Reporter) -> Config:
+    """Start the clock of training; the config with the epochs that it will come to, and says so."""
+    dataset = data.dataset
+    trial = Trial(config, data)
+    size = min(config.batch_size, len(dataset.ids(TRAIN)))
+    timed = trial.at(size)
+    timed(1)
+    per_picture = mean_seconds(lambda: timed(1)) / size
+    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
+    views = len(VIEWS.get(config.tta, ()))
+    budget.begin(validation + (1 + views) * test, _judging_seconds(trial))
+    epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
+    epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
+    reporter.say(
+        f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are over and "
+        f"{budget.left_seconds:.0f} are for training: about {epochs:.1f} epochs at "
+        f"{1 / per_picture:,.0f} images/s; with twice the time about {epochs + more:.1f}"
+    )
+    return config.model_copy(update={"epochs": max(1, round(epochs))})
+
+
+def _judging_seconds(trial: Trial) -> float:
+    """Seconds that a picture takes to be judged; the first batch is not timed."""
+    net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
+    classifier = Classifier(net, scaling, trial.config.precision, device)
+    ids = trial.ids[: 2 * BATCH_SIZE]
+    loader = Loader(trial.data.pictures, ids, BATCH_SIZE, device)
+    judge = iter(loader.in_order())
+    evaluate_batches(classifier, islice(judge, 1))
+    begun = time.perf_counter()
+    evaluate_batches(classifier, judge)
+    return (time.perf_counter() - begun) / max(1, len(ids) - BATCH_SIZE)

@@ -1,0 +1,101 @@
+"""DATA made ready for a run: found, sized, decoded or reopened, and reported."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.cache import find_cache_folder
+from onsight.data.dataset import (
+    USUAL_SIZE,
+    Dataset,
+    choose_size,
+    open_dataset,
+    problem_summary,
+    split_sentence,
+)
+from onsight.data.sources.find import find_source
+from onsight.data.sources.source import Source
+from onsight.models.catalog import preferred_size
+from onsight.report.console import Reporter
+from onsight.training.budget import Budget
+from onsight.training.pictures.fit_size import fit_image_size
+from onsight.training.pictures.residency import choose_streaming
+
+_Size = Choice[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class OpenedData:
+    """found: what DATA was taken for; config: with what was settled about it.
+
+    image_size: (height, width) of the model's input in pixels.
+    """
+
+    found: str
+    config: Config
+    image_size: _Size
+    dataset: Dataset
+
+
+def open_data(
+    data: str,
+    config: Config,
+    device: torch.device,
+    threads: int,
+    reporter: Reporter,
+    budget: Budget | None = None,
+    before_decoding: Callable[[Config], None] = lambda config: None,
+) -> OpenedData:
+    """Find out what DATA is, choose the picture size, and decode or reopen it.
+
+    before_decoding is called with what was settled by then. Raises DataError.
+    """
+    cache = find_cache_folder(config.cache_folder)
+    source = find_source(data, config.data_format, cache)
+    reporter.say(f"data: {source.found}")
+    image_size = _choose_image_size(source, config, device, threads, budget)
+    reporter.choice("image_size", image_size)
+    config = _settle_streaming(source, config, image_size.value, cache, reporter)
+    before_decoding(config)
+    with reporter.bar("decode", len(source.index)) as bar:
+        dataset = open_dataset(source, config, image_size.value, cache, threads, bar.advance)
+    _report(dataset, reporter)
+    return OpenedData(source.found, config, image_size, dataset)
+
+
+def _choose_image_size(
+    source: Source, config: Config, device: torch.device, threads: int, budget: Budget | None
+) -> _Size:
+    preferred = preferred_size(config.model)
+    size = choose_size(source, config.size, preferred)
+    if budget and not (config.size or preferred) and size.value == USUAL_SIZE:
+        return fit_image_size(budget, source, config, device, threads)
+    return size
+
+
+def _settle_streaming(
+    source: Source, config: Config, size: tuple[int, int], cache: Path | None, reporter: Reporter
+) -> Config:
+    """The config, which says so if pictures are streamed."""
+    streaming = choose_streaming(config, source, size, cache)
+    if streaming.value and config.residency == "auto":
+        reporter.say(f"pictures are streamed: {streaming.reason}")
+        return config.model_copy(update={"residency": "stream"})
+    return config
+
+
+def _report(dataset: Dataset, reporter: Reporter) -> None:
+    source = "reopened from the cache" if dataset.pack.was_cached else "decoded"
+    kept = dataset.pack.format
+    shape = "x".join(str(side) for side in (kept.height, kept.width, kept.channels))
+    reporter.say(f"pictures: {split_sentence(dataset)} ({source}, {shape})")
+    if kept.input_size:
+        reporter.choice("packed_size", dataset.packed_size)
+    for reason, count in problem_summary(dataset.problems):
+        reporter.warn(f"{count:,} not used: {reason}")
+    for note in dataset.notes:
+        reporter.warn(note)

@@ -1,0 +1,88 @@
+"""Where decoded pictures are kept: on the device, in memory, in the pack's file, or nowhere."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.dataset import choose_packed_size, make_format
+from onsight.data.loader import BatchSource, Pictures
+from onsight.data.pack import is_packed
+from onsight.data.packing import Job
+from onsight.data.prefetch import can_prefetch
+from onsight.data.sources.source import Source
+from onsight.errors import ConfigError
+from onsight.hardware.devices import free_memory_bytes
+from onsight.words import data_size
+
+_RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
+_DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
+
+
+def choose_streaming(
+    config: Config, source: Source, size: tuple[int, int], cache: Path | None
+) -> Choice[bool]:
+    """Whether pictures are decoded for every batch, because a pack of them has no room.
+
+    size: (height, width) of the model's input.
+    """
+    if config.residency != "auto":
+        return Choice(config.residency == "stream", "as asked")
+    packed = choose_packed_size(source, size, config).value
+    job = Job(source, make_format(config, size, packed))
+    if is_packed(job, cache):
+        return Choice(False, "the pictures lie decoded in the cache")
+    needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
+    disk = cache or Path(tempfile.gettempdir())
+    free = shutil.disk_usage(_nearest_folder(disk)).free
+    fits = needed <= _DISK_SHARE * free
+    why = f"decoded they take {data_size(needed)}, and {disk} has {data_size(free)} left"
+    return Choice(not fits, why, needed)
+
+
+def choose_residency(
+    pictures: BatchSource, device: torch.device, asked: str = "auto", ranks: int = 1
+) -> Choice[str]:
+    """Where batches come from: the device, a copy in memory, the memory map or the source.
+
+    ranks: of the run, which share one map. Raises ConfigError.
+    """
+    if not isinstance(pictures, Pictures):
+        return Choice("stream", "each batch is decoded from DATA")
+    if asked == "device" and device.type == "cpu":
+        raise ConfigError(
+            "--residency device needs an accelerator; on the CPU use auto, memory, map or stream"
+        )
+    size = pictures.nbytes
+    if asked != "auto":
+        value, why = asked, "as asked"
+    elif device.type != "cpu" and _fits(size, device):
+        value, why = "device", f"all pictures fit {device} with room to spare"
+    elif ranks > 1:
+        value, why = "map", f"{ranks} ranks share it"
+    elif _fits(size, torch.device("cpu")):
+        value, why = "memory", "all pictures fit with room to spare"
+    else:
+        value, why = "map", "the pictures are too large to copy to memory"
+    return Choice(value, f"{why}; {data_size(size)}", size)
+
+
+def place_pictures(pictures: BatchSource, residency: str, device: torch.device) -> BatchSource:
+    """The pictures where they shall wait."""
+    if not isinstance(pictures, Pictures):
+        return pictures
+    if residency == "device":
+        return pictures.to(device)
+    return pictures.copied(locked=can_prefetch(device)) if residency == "memory" else pictures
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    return size < _RESIDENT_SHARE * free_memory_bytes(device)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself, or the nearest above it that is there already."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -1,0 +1,75 @@
+"""What a run trains on, once it is placed: pictures, scaling, device, and the network's source."""
+
+import copy
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN
+from onsight.data.loader import BatchSource, Pictures
+from onsight.data.normalization import Normalization, measure
+from onsight.models.catalog import pretrained_normalization
+from onsight.training.build import make_net
+from onsight.training.pictures.residency import place_pictures
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """pictures: those of the data set, where batches come from; module: the user's own, if any."""
+
+    dataset: Dataset
+    pictures: BatchSource
+    normalization: Normalization
+    device: torch.device
+    module: nn.Module | None = None
+
+    def new_network(self, config: Config) -> nn.Module:
+        """A network with the run's first weights, to try things with."""
+        return make_net(config, self.dataset, self.device, copy.deepcopy(self.module))
+
+
+def place(
+    dataset: Dataset,
+    config: Config,
+    device: torch.device,
+    residency: str,
+    module: nn.Module | None = None,
+) -> TrainingData:
+    """Put the pictures where they wait for the device, and measure their normalization."""
+    pictures = place_pictures(dataset.pictures, residency, device)
+    normalization = make_normalization(config, pictures, dataset)
+    return TrainingData(dataset, pictures, normalization, device, module)
+
+
+def make_normalization(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
+    """The input scaling asked for; measured on training pictures where the data decides."""
+    return replace(_make_scaling(config, pictures, dataset), size=dataset.input_shape[1:])
+
+
+def _make_scaling(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
+    channels = dataset.input_shape[0]
+    if config.normalize == "half":
+        return Normalization((0.5,) * channels, (0.5,) * channels)
+    if config.normalize == "none":
+        return Normalization((0.0,) * channels, (1.0,) * channels)
+    wanted = pretrained_normalization(config.model) if config.pretrained else None
+    if config.normalize == "auto" and wanted:
+        mean, std = wanted
+        if channels == 1:
+            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
+        return Normalization(mean, std)
+    kept = pictures if isinstance(pictures, Pictures) else Pictures.of(dataset.pack)
+    return measure(kept, dataset.ids(TRAIN))
+
+
+def data_key(dataset: Dataset) -> str:
+    """A digest of the pictures, their labels and their split."""
+    digest = hashlib.sha256("\n".join(dataset.classes).encode("utf-8", "surrogateescape"))
+    for column in (dataset.pack.digests, dataset.pack.index.labels, dataset.splits):
+        digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()

@@ -1,0 +1,36 @@
+"""Seconds of work, its device waited for at both ends."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+_WINDOW_SECONDS = 0.2
+
+
+def measure_seconds(work: Callable[[], None], threads: int, device: torch.device) -> float:
+    """Seconds of some work with so many threads, its device waited for at both ends."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _synchronize(device)
+        begun = time.perf_counter()
+        work()
+        _synchronize(device)
+        return time.perf_counter() - begun
+    finally:
+        torch.set_num_threads(former)
+
+
+def mean_seconds(call: Callable[[], object]) -> float:
+    """Seconds of a call, over as many as fit the window; at least two."""
+    begun, calls = time.perf_counter(), 0
+    while calls < 2 or time.perf_counter() - begun < _WINDOW_SECONDS:
+        call()
+        calls += 1
+    return (time.perf_counter() - begun) / calls
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

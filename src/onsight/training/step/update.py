@@ -1,0 +1,65 @@
+"""One training update from a batch as it comes: what is timed is what trains."""
+
+from torch import Tensor
+
+from onsight.config import Config
+from onsight.data.augment import Augmentation
+from onsight.data.loader import Batch
+from onsight.data.normalization import Normalization
+from onsight.errors import ConfigError
+from onsight.randomness import seed_generators
+from onsight.training.step.ema import MovingAverage
+from onsight.training.step.step import Step
+
+_TOO_FEW_FOR_BATCH_NORM = (
+    "batch norm needs more than one value per channel, and a batch of one small picture has only "
+    "one: raise --batch-size (or leave that size out of --batch-sizes), lower --accumulate, or "
+    "raise --image-size"
+)
+
+
+class Update:
+    """Seeds, augments, steps and averages. done: updates made so far, for the average."""
+
+    def __init__(
+        self,
+        config: Config,
+        step: Step,
+        augmentation: Augmentation,
+        normalization: Normalization,
+        classes: int,
+        average: MovingAverage | None,
+    ) -> None:
+        self.seed = config.seed
+        self.step = step
+        self.augmentation = augmentation
+        self.normalization = normalization
+        self.classes = classes
+        self.average = average
+        self.done = 0
+
+    def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
+        """Update the weights; the mean losses known by now, as `Step` returns them.
+
+        Raises NonFiniteStepError, ConfigError.
+        """
+        return self.make(*self.augmented(batch, epoch, step), batch.global_labels)
+
+    def augmented(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
+        """The inputs (B, C, H, W) and targets of a batch; seeds torch's generators too."""
+        seed_generators(self.step.device, self.seed, epoch, step, self.step.world.rank)
+        numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
+        return self.augmentation.apply(batch, numbers, self.normalization, self.classes)
+
+    def make(self, inputs: Tensor, targets: Tensor, global_labels: Tensor) -> list[float]:
+        """Update the weights from what is augmented already."""
+        try:
+            losses = self.step(inputs, targets, global_labels)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ConfigError(_TOO_FEW_FOR_BATCH_NORM) from error
+        if self.average:
+            self.average.update(self.step.model, self.done)
+        self.done += 1
+        return losses

@@ -1,0 +1,30 @@
+"""Oracle: torchvision, one picture at a time."""
+
+import torch
+import torchvision.transforms.v2.functional as reference
+
+from onsight.data.augmentations.jitter import jitter_colour
+
+
+def test_jitter_equals_torchvision():
+    images = torch.randint(0, 256, (4, 9, 12, 3)).float()
+    ones = torch.ones(4)
+    factor = torch.tensor([0.5, 0.9, 1.2, 1.6])
+    planes = images.permute(0, 3, 1, 2) / 255
+    cases = {
+        reference.adjust_brightness: (factor, ones, ones),
+        reference.adjust_saturation: (ones, ones, factor),
+    }
+    for adjust, factors in cases.items():
+        jittered = jitter_colour(images, *factors) / 255
+        for i in range(4):
+            expected = adjust(planes[i], float(factor[i])).permute(1, 2, 0)
+            assert torch.allclose(jittered[i], expected, atol=2e-3)
+
+
+def test_contrast_scales_about_the_mean_grey():
+    images = torch.full((1, 2, 2, 1), 100.0)
+    images[0, 0] = 120.0
+    ones = torch.ones(1)
+    jittered = jitter_colour(images, ones, torch.tensor([0.5]), ones)
+    assert jittered[0, :, 0, 0].tolist() == [115.0, 105.0]

@@ -1,0 +1,31 @@
+"""mixup and cutmix: the law of the shares, and targets that follow the pixels."""
+
+import pytest
+import torch
+
+from onsight.data.augmentations.mix import TRIES, Mix, beta
+from onsight.randomness import uniform
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 1.0])
+def test_beta_has_the_moments_of_its_law(alpha):
+    numbers = uniform(0, 0, torch.arange(40_000), range(2 * TRIES))
+    drawn = beta(numbers, alpha).double()
+    assert abs(drawn.mean() - 0.5) < 0.01
+    assert abs(drawn.var() - 1 / (4 * (2 * alpha + 1))) < 0.004
+    assert drawn.min() >= 0
+    assert drawn.max() <= 1
+
+
+@pytest.mark.parametrize("mix", [Mix(mixup=0.5), Mix(cutmix=1.0), Mix(0.5, 1.0)], ids=repr)
+def test_mixed_targets_are_the_shares_of_the_pixels(mix):
+    inputs = torch.zeros(5, 1, 10, 10)
+    inputs[1::2] = 1  # black and white in turn, so that every partner is the other
+    labels = torch.tensor([0, 1, 0, 1, 0])
+    drawn = uniform(3, 1, torch.arange(5), mix.columns).unbind(1)
+    mixed, targets = mix.apply(inputs, labels, dict(zip(mix.columns, drawn, strict=True)), 2)
+    white = mixed.mean(dim=(1, 2, 3))
+    assert mixed.shape == (4, 1, 10, 10)  # the last picture is only a partner
+    assert torch.allclose(targets[:, 1], white, atol=1e-5)
+    assert torch.allclose(targets.sum(1), torch.ones(4))
+    assert not torch.allclose(white, white.round())

@@ -1,0 +1,120 @@
+"""A plan whose speed is off is measured again, and the run can still be repeated to the bit."""
+
+import json
+import tomllib
+
+import pytest
+import torch
+
+from onsight.config import Switch
+from onsight.report.console import Reporter, SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training.autotune import planning, probe
+from onsight.training.autotune.adapt import SpeedWatch
+from onsight.training.autotune.compute_options import ComputeOptions
+from onsight.training.autotune.probe import Measured
+from onsight.training.run import train
+
+FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}
+
+
+def after(watch, rate, seconds, images=0, begun=0.0):
+    """The watch after so many seconds at a rate, looked at five times a second."""
+    for tick in range(1, round(5 * seconds) + 1):
+        watch.see(images + round(rate * tick / 5), begun + tick / 5)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "off"),
+    [
+        (1000, 60, False),
+        (750, 60, False),
+        (1350, 60, False),
+        (690, 60, True),
+        (1450, 60, True),
+        (100, 16, False),  # 2 s of warming up, and not yet 15 s after them
+        (100, 18, True),
+    ],
+)
+def test_a_speed_is_off_by_a_factor_for_a_while(rate, seconds, off):
+    assert after(SpeedWatch(1000.0), rate, seconds).is_off == off
+
+
+def test_only_the_last_window_counts():
+    watch = after(SpeedWatch(1000.0), 100, 20)
+    assert watch.is_off
+    assert not after(watch, 1000, 40, images=2000, begun=20.0).is_off
+    watch.expect(500.0)
+    assert not watch.is_off
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A run that is measured, whose speed is off in its second epoch, and what wins then."""
+    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    first = ComputeOptions("fp32", "auto", 2, "off", 1)
+    other = ComputeOptions("bf16", "auto", 1, "off", 1)
+    winners = [first, other]
+
+    def measure(self, stages, default, most_seconds):
+        chosen = winners.pop(0) if winners else default
+        return Measured(chosen, {first: 0.01, other: 0.02, default: 0.01})
+
+    monkeypatch.setattr(probe.Probe, "measure", measure)
+    monkeypatch.setattr("onsight.training.autotune.compute_options.usable_cores", lambda: 2)
+
+    def see(self, images, seconds):
+        self.observed = 0.5 * self.expected if images > 150 else self.expected
+
+    monkeypatch.setattr(SpeedWatch, "see", see)
+    return first, other
+
+
+def weights_of(run):
+    return read_tensors(run.path / "checkpoints" / "best.safetensors")[0]
+
+
+def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, planted, capsys):
+    kept = tmp_path / "cache"
+    fields = FIELDS | {"epochs": 4, "cache_folder": str(kept), "validation_fraction": 0.0}
+    run = train(bars, out=tmp_path / "run", reporter=Reporter(), **fields)
+    printed = capsys.readouterr().err
+    assert "less than the" in printed
+    assert "plan: bf16, 1 thread from now on" in printed
+    saved = tomllib.loads((run.path / "config.toml").read_text())
+    (switch,) = saved["switches"]
+    assert switch == {"epoch": 2, "step": 0, "precision": "bf16", "threads": 1, "accumulate": 1}
+    (planned,) = json.loads((run.path / "plan.json").read_text())["switches"]
+    assert planned["value"] == switch
+    assert run.results["epochs"] == 4
+    assert not list((kept / "plans").iterdir())  # no later run begins with what was too slow
+
+    again = {"config_file": run.path / "config.toml", "reporter": SilentReporter()}
+    repeated = train(bars, out=tmp_path / "again", **again)
+    one, other = weights_of(run), weights_of(repeated)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+    plain = train(bars, out=tmp_path / "plain", switches=(), **again)
+    other = weights_of(plain)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_switch_in_mid_epoch_is_made_at_its_step(bars, tmp_path, monkeypatch):
+    made = []
+    from onsight.training import trainer
+
+    real = trainer.Trainer._switch
+
+    def noted(self, switch):
+        made.append((self.progress.epoch, self.progress.step))
+        real(self, switch)
+
+    monkeypatch.setattr(trainer.Trainer, "_switch", noted)
+    switches = [
+        Switch(epoch=0, step=3, precision="fp32", threads=1, accumulate=2).model_dump(),
+        Switch(epoch=1, step=0, precision="bf16", threads=1, accumulate=1).model_dump(),
+    ]
+    fields = FIELDS | {"epochs": 2, "plan": "default", "switches": switches}
+    train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
+    assert made == [(0, 3), (1, 0)]
