@@ -2,8 +2,8 @@
 
     python benchmarks/explain_cost.py [--rounds 15]
 
-A LeNet's step at several batch sizes, plain torch in one process, in turns: watched, unwatched.
-Below 1 is what watching costs.
+The training step of a LeNet in plain torch, at several batch sizes, watched and unwatched in
+turns in one process. A ratio below 1 is the cost of watching.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BATCHES = (4, 32, 128)
 
 
 class Loop:
-    """A tutorial's loop over pictures in memory, whose batch it never runs out of."""
+    """A tutorial's training loop over pictures in memory."""
 
     def __init__(self, batch_size):
         self.net, self.criterion = LeNet(), nn.CrossEntropyLoss()

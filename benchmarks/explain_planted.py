@@ -1,12 +1,12 @@
-"""Does `onsight explain SCRIPT.py` name the fault, and does its best what-if reach the mended twin?
+"""Does `onsight explain SCRIPT.py` find the fault, and is its best what-if as fast as the fix?
 
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 1] [--fashion FOLDER]
 
-Ten small training scripts in benchmarks/planted, each with one fault that people really make, and
-beside each the same script mended by hand. `explain` runs both unchanged, in turn: the first with
-its what-ifs, the second for its speed alone. Right means that the cause named is the one planted
-in every round; reached means that the best what-if that explain really tried has at least 0.8 of
-the speed of the mended script. With --only the table is printed and RESULTS.md stays as it is.
+Ten small training scripts in benchmarks/planted, each with one common fault, and for each the same
+script mended by hand. `explain` runs both unchanged, in turns: the first with its what-ifs, the
+second only for its speed. "Right" means that in every round the cause it gives is the planted one;
+"reached" means that the best what-if it tried has at least 0.8 of the mended script's speed. With
+--only, the table is printed and RESULTS.md does not change.
 """
 
 import argparse
@@ -39,7 +39,7 @@ HEADER = [
 
 @dataclass(frozen=True)
 class Fault:
-    """What is planted in a script, and which pictures it reads."""
+    """The cause planted in a script, and the pictures that it reads."""
 
     cause: str
     data: str
@@ -62,7 +62,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What explain said of a script and of its mended twin, in each round."""
+    """What explain found for a script and for its mended version, in each round."""
 
     name: str
     written: list[dict]
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """The speed of the best what-if over that of the mended script, pair by pair."""
+        """The speed of the best what-if relative to the mended script: the median of the rounds."""
         pairs = zip(self.written, self.mended, strict=True)
         return statistics.median(
             best_speed(faulty) / mended["images_per_second"] for faulty, mended in pairs
@@ -102,7 +102,7 @@ class Outcome:
 
 
 def best_speed(answer: dict) -> float:
-    """The best what-if's speed; the script's own where none was faster."""
+    """The best what-if's speed, or the script's own if none was faster."""
     return (answer["best"] or answer)["images_per_second"]
 
 
@@ -137,7 +137,7 @@ def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
     right = sum(found.is_right for found in outcomes.values())
     reached = sum(found.share >= ENOUGH for found in outcomes.values())
     unseen = len(names) - len(outcomes)
-    rest = f"; {unseen} not run, for want of a GPU" if unseen else ""
+    rest = f"; {unseen} not run without a GPU" if unseen else ""
     return (
         f"{right} causes of {len(names)} are right; the best what-if reaches {ENOUGH} of the "
         f"mended script in {reached} of {len(names)}{rest}."
@@ -161,7 +161,7 @@ def main() -> None:
     lines = [
         "## Planted faults",
         "",
-        f"Small PyTorch training scripts, each with one fault, explained and mended by hand; "
+        f"Small PyTorch training scripts, each with one fault, explained, and mended by hand; "
         f"{options.rounds} rounds, medians; {circumstances('numpy', 'pillow')}.",
         "",
         *table(HEADER, list(rows(names, outcomes))),

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 import torch
 from harness import circumstances, table, write_section
+from onsight.training.open_data import open_data
 
 from onsight.choice import Choice
 from onsight.config import make_config
@@ -26,7 +27,6 @@ from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.planning import apply_compute, choose_compute
 from onsight.training.autotune.trial import Trial
-from onsight.training.open_data import open_data
 from onsight.training.plan import choose_learning_rate
 from onsight.training.prepare import place
 

@@ -1,4 +1,4 @@
-"""Shares, times a step and ceilings as they are printed, reckoned by hand."""
+"""Shares, times per step and ceilings as they are printed, calculated by hand."""
 
 import io
 
@@ -9,7 +9,7 @@ from onsight.hardware.ceilings import Ceilings
 from onsight.words import rate_words
 
 
-def test_the_largest_phase_comes_first_with_its_share_and_its_time_a_step():
+def test_the_largest_phase_comes_first_with_its_share_and_its_time_per_step():
     page = io.StringIO()
     phases = {"data": 1.0, "forward": 3.0, "metrics": 0.0}
     device = {"data": 2.0, "forward": 2.0}
@@ -21,7 +21,7 @@ def test_the_largest_phase_comes_first_with_its_share_and_its_time_a_step():
     ]
 
 
-def test_what_was_reached_stands_beside_the_ceiling_of_its_precision():
+def test_speed_is_compared_with_the_ceiling_of_its_precision():
     ceilings = Ceilings({"fp32": 100e9, "bf16": 200e9}, 20e9)
     line = reached(10**9, 10**8, 0.02, "bf16", ceilings)
     assert "50.0 GFLOP/s, 25.0% of the 200 GFLOP/s of a large bf16 matrix product" in line

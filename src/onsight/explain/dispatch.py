@@ -1,4 +1,4 @@
-"""What `onsight explain` was given, a script, a run or DATA, and which explanation it gets."""
+"""Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.console import Console
 from onsight.config import Config, config_layers, make_config
 from onsight.errors import ConfigError
 
-Compared = tuple[str, str, Path | None]  # devices, batch sizes and where to draw them
+Compared = tuple[str, str, Path | None]  # devices, batch sizes, where to save the plot
 
 
 def explain_any(
@@ -24,9 +24,10 @@ def explain_any(
     limit_seconds: float,
     as_json: bool,
 ) -> None:
-    """Explain and print. given: fields named on the command line; layers: recipe and config file.
+    """Explain and print.
 
-    Raises UserError for what the user can fix.
+    given: fields named on the command line; layers: recipe and config file. Raises UserError for
+    what the user can fix.
     """
     if subject.endswith(".py"):
         if given or compared or any(layers):
@@ -37,7 +38,9 @@ def explain_any(
         _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
         return
     if script_args:
-        raise ConfigError(f"arguments after -- are for a script, and {subject} is no Python file")
+        raise ConfigError(
+            f"arguments after -- are for a script, and {subject} is not a Python file"
+        )
     data, config = _settle(subject, given, layers)
     if compared:
         _compare(data, config, compared, as_json)
@@ -87,13 +90,13 @@ def _compare(data: str, config: Config, compared: Compared, as_json: bool) -> No
     if plot:
         draw_comparison(comparison, plot)
         if not as_json:
-            print(f"drawn: {plot}")
+            print(f"plot: {plot}")
 
 
 def _settle(
     subject: str, given: dict[str, Any], layers: tuple[str | None, Path | None]
 ) -> tuple[str, Config]:
-    """DATA and config; of a run folder, those that it was trained with unless told otherwise."""
+    """DATA and config. A run folder stands for the ones that it was trained with."""
     recipe, file = layers
     run = Path(subject)
     is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()

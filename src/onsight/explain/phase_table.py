@@ -1,4 +1,4 @@
-"""Phases, and what was reached beside what the device can, as lines of a table."""
+"""The table of phases, and a line on how close a step comes to the device's limits."""
 
 from rich.table import Table
 
@@ -12,14 +12,14 @@ _BAR = 16  # characters of a full bar
 def phase_table(
     phases: dict[str, float], steps: int, device_phases: dict[str, float] | None = None
 ) -> Table:
-    """A row a phase: its share of the time, and its time a step; the largest first.
+    """A row for each phase, the largest first: its share of the time and its time per step.
 
-    device_phases: the same on the accelerator's own timeline, where there is one.
+    phases: in seconds; device_phases: the same on the accelerator's own timeline, if there is one.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("where the time goes")
     table.add_column("share", justify="right")
-    table.add_column("a step", justify="right")
+    table.add_column("per step", justify="right")
     if device_phases:
         table.add_column("on the device", justify="right")
     table.add_column("")
@@ -39,13 +39,13 @@ def phase_table(
 def reached(
     flops_a_step: int, bytes_a_step: int, step_seconds: float, precision: str, ceilings: Ceilings
 ) -> str:
-    """What a step reached of the device's ceilings, in one line."""
+    """How much of the device's ceilings a step reaches, in one line."""
     flops = flops_a_step / step_seconds
     moved = bytes_a_step / step_seconds
     most = ceilings.flops_per_second.get(precision) or ceilings.flops_per_second["fp32"]
     return (
         f"arithmetic: {flops_words(flops)}, {percent(flops / most)} of the {flops_words(most)} of "
-        f"a large {precision} matrix product here; operations read and write "
+        f"a large {precision} matrix product here; memory traffic of the operations: "
         f"{rate_words(moved)}, {percent(moved / ceilings.copy_bytes_per_second)} of the "
-        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (more than 100%: caches)"
+        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (over 100% thanks to caches)"
     )

@@ -1,4 +1,4 @@
-"""Comparisons whose costs are planted, so that what is said of them can be checked."""
+"""Comparisons with planted costs, so that their words can be checked."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A comparison drawn: a line for each candidate that could be timed, in a PNG file."""
+"""The plot of a comparison: a PNG file with a line for each candidate that could be timed."""
 
 from matplotlib.figure import Figure
 from PIL import Image

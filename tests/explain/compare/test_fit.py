@@ -27,7 +27,7 @@ def test_planted_costs_are_recovered(fixed, picture):
     ("seconds", "zero"),
     [((1.0, 9.0, 40.0, 170.0), "fixed"), ((4.0, 3.0, 2.0, 1.0), "picture"), ((2, 3, 9, 8), "")],
 )
-def test_no_cost_is_below_zero_and_the_fit_is_the_best_there_is(seconds, zero):
+def test_no_cost_is_negative_and_the_fit_is_optimal(seconds, zero):
     fit = fit_costs(dict(zip(SIZES, seconds, strict=True)))
     times = np.array(seconds, float)
     matrix = np.stack([1 / times, np.array(SIZES) / times], axis=1)
@@ -38,7 +38,7 @@ def test_no_cost_is_below_zero_and_the_fit_is_the_best_there_is(seconds, zero):
         assert (getattr(fit, f"{name}_seconds") == 0) == (name == zero)
 
 
-def test_one_size_alone_gives_no_fit():
+def test_a_single_size_gives_no_fit():
     assert fit_costs({4: 0.1}) is None
     assert fit_costs({}) is None
 
@@ -56,7 +56,7 @@ def test_no_crossover_outside_the_measured_range(sizes):
     assert crossover(cpu, gpu, *sizes) is None
 
 
-def test_nothing_crosses_where_one_is_always_faster():
+def test_no_crossover_if_one_is_always_faster():
     slow, fast = Fit(2e-3, 2e-6, 0), Fit(1e-3, 1e-6, 0)
     assert crossover(slow, fast, 4, 512) is None
     assert crossover(fast, slow, 4, 512) is None

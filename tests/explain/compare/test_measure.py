@@ -20,7 +20,7 @@ from onsight.report.console import Reporter, SilentReporter
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Measure for a moment only."""
+    """Measure only for a moment."""
     monkeypatch.setattr(rounds, "ROUNDS", 3)
     monkeypatch.setattr(rounds, "_WARM_UP_SECONDS", 1e-4)
     monkeypatch.setattr(rounds, "_WINDOW_SECONDS", 1e-4)
@@ -98,7 +98,7 @@ def test_the_json_of_a_real_comparison(capsys, bars, hasty):
     assert torch.get_num_threads() == former
 
 
-def test_what_people_read(capsys, bars, hasty):
+def test_the_printed_table_and_sentences(capsys, bars, hasty):
     code, out, err = run_command(capsys, "explain", bars, "--batch-sizes", "8", "--threads", "1")
     assert code == 0, err
     assert "images/s of training compact on 12x12x1 pictures" in out
@@ -112,8 +112,8 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
     plant({"cpu": (0.12e-3, 14e-6, 512), "cuda:0": (0.61e-3, 1.2e-6, 512)})
     comparison = compare(str(bars), make_config({}), (), (4, 64), SilentReporter())
     found = facts(comparison)
-    assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost a step)" in found["verdict"]
-    assert "at batch 64: cuda:0 (1.48x over cpu, by less time a picture)" in found["verdict"]
+    assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost per step)" in found["verdict"]
+    assert "at batch 64: cuda:0 (1.48x over cpu, by less time per picture)" in found["verdict"]
     assert (found["device"], found["best_ratio"]) == ("cuda:0", pytest.approx(1.48, abs=0.01))
     fit = found["fits"]["cuda:0"]
     assert fit["fixed_seconds"] == pytest.approx(0.61e-3)
@@ -126,7 +126,7 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
         assert words in text
 
 
-def test_out_of_memory_stands_in_its_cell(bars, gpu, plant):
+def test_out_of_memory_is_shown_in_its_cell(bars, gpu, plant):
     plant({"cpu": (1e-3, 1e-5, 512), "cuda:0": (1e-3, 1e-6, 32)})
     comparison = compare(str(bars), make_config({}), (), (4, 32, 64), SilentReporter())
     found = facts(comparison)
@@ -140,7 +140,7 @@ def test_out_of_memory_stands_in_its_cell(bars, gpu, plant):
     json.dumps(found)
 
 
-def test_no_memory_even_for_the_network_names_the_remedy(bars, gpu, plant, monkeypatch):
+def test_no_memory_even_for_the_network_gives_advice(bars, gpu, plant, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("out of memory")
 
@@ -149,7 +149,7 @@ def test_no_memory_even_for_the_network_names_the_remedy(bars, gpu, plant, monke
         compare(str(bars), make_config({}), (), (4,), SilentReporter())
 
 
-def test_a_network_that_fails_is_a_failure(bars, monkeypatch):
+def test_a_failing_network_is_an_error(bars, monkeypatch):
     def fail(*_):
         raise RuntimeError("shapes cannot be multiplied")
 
@@ -158,7 +158,7 @@ def test_a_network_that_fails_is_a_failure(bars, monkeypatch):
         compare(str(bars), make_config({}), ["cpu"], (4,), SilentReporter())
 
 
-def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
+def test_bf16_is_left_out_if_it_does_not_work(bars, capsys, monkeypatch, plant):
     costs = {
         f"{words} {precision}": (1e-3, 1e-6, 512)
         for words in ("1 thread", "2 threads")
@@ -177,18 +177,18 @@ def test_bf16_is_left_out_where_it_cannot_run(bars, capsys, monkeypatch, plant):
     comparison = compare(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
     assert "1 thread bf16 is left out" in capsys.readouterr().err
-    with pytest.raises(RuntimeError, match="BFloat16"):  # asked for, it is a failure
+    with pytest.raises(RuntimeError, match="BFloat16"):  # if it is asked for, it is an error
         compare(str(bars), make_config({"precision": "bf16"}), (), (4, 8), SilentReporter())
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.9, False), (1.1, True)])
-def test_a_busy_machine_is_said(bars, plant, capsys, monkeypatch, load, warned):
+def test_a_busy_machine_gives_a_warning(bars, plant, capsys, monkeypatch, load, warned):
     plant({"1 thread": (1e-3, 1e-6, 512)})
     monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = make_config({"precision": "fp32", "threads": 1})
     compare(str(bars), config, ["cpu"], (4, 8), Reporter())
-    assert ("machine busy (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
+    assert ("busy with other work (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -197,7 +197,7 @@ def test_any_number_of_devices_fits_80_columns(planted, gpus):
     text = printed(planted(costs, (4, 32, 128, 1024)))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(f" {name}" in text for name in costs)
-    assert text.count("\n       batch") == -(-gpus // 3)
+    assert text.count("\n         batch") == -(-gpus // 3)
 
 
 @pytest.mark.parametrize(
@@ -206,15 +206,15 @@ def test_any_number_of_devices_fits_80_columns(planted, gpus):
         (["--compare", "cpu,cuda:7"], "no device 'cuda:7'; available: cpu"),
         (["--compare", "cpu,cpu"], "--compare names cpu twice"),
         (["--compare", "cpu,"], "no device ''"),
-        (["--batch-sizes", "4,many"], "give whole numbers with commas between"),
-        (["--batch-sizes", "0"], "0 is no batch size"),
+        (["--batch-sizes", "4,many"], "give whole numbers separated by commas"),
+        (["--batch-sizes", "0"], "0 is not a batch size"),
         (["--batch-sizes", "4,500"], "500 is more than the"),
         (["--model", "compcat"], "Did you mean compact"),
         (["--recipe", "fastest"], "no recipe 'fastest'"),
         (["--precision", "fp16"], "needs a GPU"),
     ],
 )
-def test_wrong_words_are_explained(capsys, bars, monkeypatch, words, expected):
+def test_wrong_arguments_are_explained(capsys, bars, monkeypatch, words, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, out, err = run_command(capsys, "explain", bars, *words)
     assert (code, out) == (2, "")

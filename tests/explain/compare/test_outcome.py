@@ -1,4 +1,4 @@
-"""Oracle: the costs that were planted are the reasons that are given."""
+"""Oracle: the reasons given are the costs that were planted."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def sentences(comparison):
     return {one.batch_size: sentence(comparison, one) for one in outcomes(comparison)}
 
 
-def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(planted):
+def test_fixed_cost_decides_small_batches_and_cost_per_picture_large_ones(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     found = {one.batch_size: one for one in outcomes(comparison)}
     assert (found[4].winners, found[4].rival, found[4].cause) == (("cpu",), "cuda:0", "fixed")
@@ -22,17 +22,17 @@ def test_a_small_batch_is_lost_by_fixed_cost_and_a_large_one_by_cost_a_picture(p
     assert found[512].ratio == pytest.approx((0.12e-3 + 512 * 14e-6) / (0.61e-3 + 512 * 1.2e-6))
     said = sentences(comparison)
     assert said[4] == (
-        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is fixed cost, "
-        "0.61 ms whatever the batch, against 0.12 ms"
+        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is a fixed cost, "
+        "0.61 ms for any batch size, against 0.12 ms"
     )
-    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs a picture against 14.0 µs"
+    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs per picture against 14.0 µs"
     assert verdict(comparison) == (
-        "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost a step); "
-        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time a picture)."
+        "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost per step); "
+        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time per picture)."
     )
 
 
-def test_where_they_cross(planted):
+def test_the_crossover_is_reported(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     assert crossovers(comparison) == [Crossover(39, "cpu", "cuda:0")]
     assert "cuda:0 overtakes cpu at about batch 39" in crossing(crossovers(comparison)[0])
@@ -40,17 +40,17 @@ def test_where_they_cross(planted):
     assert crossovers(reversed_order) == [Crossover(39, "cpu", "cuda:0")]
 
 
-def test_no_crossing_that_the_measured_steps_do_not_bear_out(planted):
+def test_no_crossover_that_the_measured_steps_contradict(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     middle = [cell for cell in comparison.cells if cell.batch_size == 128]
-    middle[0].rounds, middle[1].rounds = [0.6e-3] * 3, [0.7e-3] * 3  # the cpu is quicker here
-    comparison.fits.update(planted(CPU_AND_GPU, SIZES).fits)  # the lines stay as they were
+    middle[0].rounds, middle[1].rounds = [0.6e-3] * 3, [0.7e-3] * 3  # the cpu is faster here
+    comparison.fits.update(planted(CPU_AND_GPU, SIZES).fits)  # the lines stay the same
     assert crossovers(comparison) == []
 
 
-def test_no_crossing_of_lines_that_fit_badly(planted, monkeypatch):
+def test_no_crossover_of_lines_that_fit_badly(planted, monkeypatch):
     comparison = planted(CPU_AND_GPU, SIZES)
-    comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, still the faster one there
+    comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, where it is still faster
     assert comparison.fits["cuda:0"].miss > 0.25
     assert crossovers(comparison) == []
     assert ": about 9" in sentences(comparison)[4]
@@ -64,17 +64,17 @@ def test_no_winner_within_the_noise(planted):
     slow.rounds, fast.rounds = [1.0, 1.1, 1.2], [1.3, 1.4, 1.1]  # b is faster in the last round
     found = outcomes(comparison)[0]
     assert (set(found.winners), found.rival) == ({"a", "b"}, "")
-    assert sentences(comparison)[4] == "no winner: a and b are level (within the noise, or 2%)"
+    assert sentences(comparison)[4] == "no winner: a and b are level (within the noise or 2%)"
     assert verdict(comparison).startswith("Fastest at batch 4: no clear winner; at batch 32: a (")
 
 
-def test_a_lead_of_one_percent_is_none_however_sure(planted):
+def test_a_lead_of_one_percent_does_not_count_however_certain(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.01e-3, 0)}, (4, 32))
     assert [one.rival for one in outcomes(comparison)] == ["", ""]
     assert crossovers(comparison) == []
 
 
-def test_noise_that_hits_all_alike_hides_no_winner(planted):
+def test_noise_common_to_all_hides_no_winner(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.1e-3, 0)}, (4, 32), noise=(1, 3, 2, 5, 1.5))
     assert [one.winners for one in outcomes(comparison)] == [("a",), ("a",)]
 
@@ -97,20 +97,20 @@ def test_no_reason_is_given_that_the_fits_contradict(planted):
     comparison = planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES)
     comparison.cells[0].rounds, comparison.cells[1].rounds = [4e-3] * 3, [1e-3] * 3
     comparison.fits.update(planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES).fits)
-    assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not say why"
+    assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not explain it"
     assert verdict(comparison).startswith("Fastest at batch 4: b (4.0x over a); at")
 
 
-def test_a_cell_without_a_figure_loses_only_itself(planted):
+def test_a_cell_without_a_measurement_affects_no_other(planted):
     problems = {("cpu", 512): "out of memory", ("cuda:0", 128): "x", ("cpu", 128): "x"}
     comparison = planted(CPU_AND_GPU, SIZES, problems=problems)
     said = sentences(comparison)
     assert list(said) == [4, 32, 512]
-    assert said[512] == "only cuda:0 was timed; 50% of its step is fixed cost (0.61 ms)"
+    assert said[512] == "only cuda:0 was timed; 50% of its step is a fixed cost (0.61 ms)"
     assert verdict(comparison).endswith("at batch 512: cuda:0, the only one timed.")
 
 
-def test_one_figure_alone_has_no_fit(planted):
+def test_a_single_measurement_has_no_fit(planted):
     comparison = planted({"cpu": (1e-3, 0)}, (4,))
     assert sentences(comparison) == {4: "only cpu was timed"}
     nothing = planted({"cpu": (1e-3, 0)}, (4,), problems={("cpu", 4): "out of memory"})

@@ -1,4 +1,4 @@
-"""Oracle: cells that take planted times and note when they are called."""
+"""Oracle: cells that take planted times and record when they are called."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_candidates_take_turns(make_cell, calls):
     assert calls == [("a", 4), ("b", 4), ("a", 32), ("b", 32)] * ROUNDS
 
 
-def test_the_figure_is_the_median_seconds_of_a_step(make_cell):
+def test_the_result_is_the_median_seconds_per_step(make_cell):
     cell = make_cell(A, 32, 2e-3)
     measure([cell])
     assert len(cell.rounds) == ROUNDS
@@ -54,7 +54,7 @@ def test_the_figure_is_the_median_seconds_of_a_step(make_cell):
     assert cell.step_seconds == 2.0
 
 
-def test_out_of_memory_loses_one_cell_only(make_cell):
+def test_out_of_memory_affects_one_cell_only(make_cell):
     cells = [make_cell(A, 4, 1e-3), make_cell(A, 512, 1e-3), make_cell(B, 512, 1e-3)]
 
     def fail(steps):
@@ -66,7 +66,7 @@ def test_out_of_memory_loses_one_cell_only(make_cell):
     assert [len(cell.rounds) for cell in cells] == [ROUNDS, 0, ROUNDS]
 
 
-def test_out_of_memory_in_a_late_round_drops_the_cells_earlier_ones(make_cell):
+def test_out_of_memory_in_a_late_round_drops_the_earlier_rounds_of_that_cell(make_cell):
     cell = make_cell(A, 4, 1e-3)
     warm_up([cell], lambda: None)
     answers = iter([0.12, 0.12])
@@ -92,17 +92,17 @@ def test_other_failures_are_not_hidden(make_cell):
         warm_up([cell], lambda: None)
 
 
-def test_a_step_that_would_take_too_long_is_not_begun(make_cell, calls):
+def test_a_step_that_would_take_too_long_is_not_run(make_cell, calls):
     cells = [make_cell(A, 4, 1.0), make_cell(B, 4, 0.1), make_cell(A, 32, 8.0)]
     cells.append(make_cell(B, 32, 0.8))
     measure(cells)
-    assert cells[2].problem == "not timed: about 8 s a step"
+    assert cells[2].problem == "not timed: about 8 s per step"
     assert ("a", 32) not in calls
     assert [bool(cell.rounds) for cell in cells] == [True, True, False, True]
 
 
-def test_the_first_size_is_timed_however_long_and_in_fewer_rounds(make_cell, calls):
+def test_the_first_size_is_timed_even_if_slow_but_in_fewer_rounds(make_cell, calls):
     slow, quick = make_cell(A, 4, 20.0), make_cell(B, 4, 1e-3)
     measure([slow, quick])
     assert (len(slow.rounds), len(quick.rounds)) == (3, ROUNDS)
-    assert calls.count(("a", 4)) == 4  # the warm-up's one step, then one a round
+    assert calls.count(("a", 4)) == 4  # one step to warm up, then one per round

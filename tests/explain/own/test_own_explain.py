@@ -1,4 +1,4 @@
-"""A run explained, on real pictures; the gains of flags are planted."""
+"""A run on real pictures is explained; the gains of flags are planted."""
 
 import dataclasses
 import io
@@ -27,7 +27,7 @@ SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "p
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Measure for a moment only."""
+    """Measure only for a moment."""
     monkeypatch.setattr(rounds, "ROUNDS", 2)
     monkeypatch.setattr(rounds, "_WARM_UP_SECONDS", 1e-4)
     monkeypatch.setattr(rounds, "_WINDOW_SECONDS", 1e-4)
@@ -35,7 +35,7 @@ def hasty(monkeypatch):
 
 @pytest.fixture
 def plant(monkeypatch):
-    """A function that plants how many times as fast each change is, by its fields."""
+    """A function that plants the gain of each change, by its fields."""
 
     def plant(gains):
         def time(bench, changes):
@@ -65,7 +65,7 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
     for name in ("data", "augment", "forward", "backward", "optimizer"):
         assert before.phases[name] > 0
     # LeNet on one 32x32 channel, by hand: two convolutions, three linear layers; two operations
-    # a multiplication; three times for a step, but no gradient for the pictures themselves.
+    # per multiplication; three times that for a step, but no gradient for the pictures.
     first = 2 * 28 * 28 * 6 * 25
     rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
     assert before.flops == 4 * (2 * first + 3 * rest)
@@ -78,8 +78,8 @@ def prepared(data, config):
     return explaining.prepare(config, str(data), device, threads, SilentReporter())
 
 
-def test_what_is_recorded_trains_as_a_run_does(bars):
-    """Watching changes no number: the losses are those of a trial that nobody watches."""
+def test_recording_does_not_change_the_training(bars):
+    """The losses are those of a trial that is not recorded."""
     config = make_config(SMALL)
     found = explained(bars, try_changes=False)
     del found
@@ -117,16 +117,16 @@ def test_without_a_gain_nothing_is_applied(bars, plant):
     assert verdict(found).endswith("other flags is 5% faster.")
 
 
-def test_waiting_for_data_is_named(bars, plant):
+def test_waiting_for_data_is_the_cause(bars, plant):
     plant({})
     found = explained(bars)
     waits = found.before.phases | {"data": found.before.seconds}
     found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
     assert cause(found) == "loader"
-    assert verdict(found).startswith("Data bound: 100% of the time waits for pictures")
+    assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for pictures")
 
 
-def test_flags_are_timed_for_real_and_a_flag_that_cannot_run_says_why(bars, hasty, monkeypatch):
+def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, hasty, monkeypatch):
     refused = FlagChange({"model": "linear", "precision": "fp16"})
     monkeypatch.setattr(
         explaining, "flag_changes", lambda *_: [FlagChange({"threads": 2}), refused]
@@ -160,7 +160,7 @@ def test_which_flags_are_worth_trying(bars):
     }
 
 
-def test_facts_and_page_tell_the_same(bars, plant):
+def test_json_and_page_agree(bars, plant):
     plant({("precision", "bf16"): 2.0})
     found = explained(bars)
     told = json.loads(json.dumps(facts(found)))
@@ -174,7 +174,7 @@ def test_facts_and_page_tell_the_same(bars, plant):
     assert "Applied and recorded again, --precision bf16" in text
 
 
-def test_a_run_is_explained_from_its_folder(bars, tmp_path, capfd, plant):
+def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     plant({})
     train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
     with pytest.raises(SystemExit) as stop:
@@ -184,12 +184,12 @@ def test_a_run_is_explained_from_its_folder(bars, tmp_path, capfd, plant):
     assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
 
 
-def test_a_run_without_a_model_says_what_to_name_instead(tmp_path):
+def test_an_unfinished_run_is_refused_with_advice(tmp_path):
     with pytest.raises(OutputError, match="Name the DATA instead"):
         explaining.data_of_run(tmp_path)
 
 
-def test_threads_are_as_before(bars):
+def test_the_number_of_threads_is_restored(bars):
     former = torch.get_num_threads()
     explained(bars, try_changes=False)
     assert torch.get_num_threads() == former
@@ -198,14 +198,14 @@ def test_threads_are_as_before(bars):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["demo", "--", "x"], "no Python file"),
+        (["demo", "--", "x"], "not a Python file"),
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
         (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),
     ],
 )
-def test_wrong_words_are_explained(capfd, words, expected):
+def test_wrong_arguments_are_explained(capfd, words, expected):
     with pytest.raises(SystemExit) as stop:
         main(["explain", *words])
     assert stop.value.code == 2

@@ -4,8 +4,9 @@ import textwrap
 
 import pytest
 
-from onsight.explain.script.advice import Advice
-from onsight.explain.script.trace import Changes, LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight.explain.script.advice import merged
+from onsight.explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.sites import Site
 
 SCRIPT = """
@@ -26,7 +27,7 @@ for step, (x, y) in enumerate(loader):
 
 
 @pytest.fixture
-def advice(tmp_path):
+def lines(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
 
@@ -42,17 +43,20 @@ def advice(tmp_path):
         is_shuffled=True,
         items=100,
     )
-    return Advice(
-        Trace(
-            ended="window",
-            startup_seconds=1.0,
-            loader=loader,
-            optimizer=OptimizerFacts(name="Adam", site=at(7), is_fused=False),
-            forward_site=at(9),
-            reads=[Reads(sites=[at(14)], per_step=4)],
-            graphs_site=at(9),
-        )
+    trace = Trace(
+        ended="window",
+        startup_seconds=1.0,
+        loader=loader,
+        optimizer=OptimizerFacts(name="Adam", site=at(7), is_fused=False),
+        forward_site=at(9),
+        reads=[Reads(sites=[at(14)], per_step=4)],
+        graphs_site=at(9),
     )
+
+    def lines(**changes):
+        return merged([part for one in what_ifs_from(changes) for part in one.advice(trace)])
+
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -76,26 +80,26 @@ def advice(tmp_path):
         ),
     ],
 )
-def test_a_change_becomes_a_line_of_the_script(advice, changes, line, text):
-    (found,) = advice.lines(Changes(**changes))
+def test_a_change_becomes_a_line_of_the_script(lines, changes, line, text):
+    (found,) = lines(**changes)
     assert (found.site.line, found.text) == (line, text)
 
 
-def test_a_statement_that_reads_is_named_from_its_first_line_to_its_last(advice):
-    (found,) = advice.lines(Changes(rare_reads=(14,)))
+def test_a_statement_that_reads_is_given_with_its_first_and_last_line(lines):
+    (found,) = lines(rare_reads=(14,))
     assert found.site.line == 13
     assert "if step % 50 == 0:" in found.text
     assert "lines 13 to 14" in found.text
 
 
-def test_several_changes_give_several_lines(advice):
-    lines = advice.lines(Changes(threads=1, channels_last=True, no_grad=True, short_spin=True))
-    assert len(lines) == 4
-    assert lines[0].site is None
+def test_several_changes_give_several_lines(lines):
+    found = lines(threads=1, channels_last=True, no_grad=True, short_spin=True)
+    assert len(found) == 4
+    assert found[0].site is None
 
 
-def test_a_list_of_items_is_a_data_set_that_loads(advice):
-    """What the advice writes is what torch takes."""
+def test_a_loader_takes_a_list_of_items():
+    """The advised line works in torch."""
     from torch.utils.data import DataLoader
 
     train_set = [(1.0, 0), (2.0, 1)]

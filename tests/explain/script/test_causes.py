@@ -1,11 +1,11 @@
-"""The cause that is named for planted traces and what-ifs."""
+"""The cause found for planted traces and what-ifs."""
 
 import pytest
 
 from onsight.explain.script.causes import find_cause, verdict
-from onsight.explain.script.trace import Changes, ItemFacts, LoaderFacts, Reads, Trace
+from onsight.explain.script.trace import ItemFacts, LoaderFacts, Reads, Trace
 from onsight.explain.script.trials import Tried
-from onsight.explain.script.whatifs import WhatIf
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PHASES
 from onsight.explain.tracing.sites import Site
 
@@ -53,7 +53,7 @@ def item(**facts):
 
 
 def tried(ratio, **changes):
-    return Tried(WhatIf("it", Changes(**changes)), 320 * ratio, ratio, "same")
+    return Tried(tuple(what_ifs_from(changes)), 320 * ratio, ratio, "same")
 
 
 WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
@@ -103,16 +103,16 @@ def test_the_change_that_gained_most_names_the_cause(facts, what_if, cause):
         ({"copy": 0.8, "forward": 0.2}, "pageable-copy"),
     ],
 )
-def test_where_nothing_helped_the_largest_phase_is_named(facts, cause):
+def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
     assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
 
 
-def test_many_workers_are_no_fault_where_fewer_do_not_help():
+def test_many_workers_are_not_the_cause_if_fewer_do_not_help():
     found = find_cause(trace(workers=8, item=item(), **WAITS), [tried(3.0, cache="items")], 2)
     assert found.name == "loader"
 
 
-def test_an_evaluation_that_builds_graphs_is_told_beside_a_larger_cause():
+def test_an_evaluation_that_builds_graphs_is_mentioned_beside_a_larger_cause():
     seen = trace(evaluation=0.5, forward=0.5)
     best = tried(2.0, channels_last=True)
     cause = find_cause(seen, [best], cores=2)
@@ -128,7 +128,8 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     cause = find_cause(seen, [best], cores=2)
     assert verdict(seen, cause, best, 320.0, 1) == (
         "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
-        "in the training process itself; with it it is 2.5x as fast (320 to 800 images/s)."
+        "in the training process itself; with items kept in memory it is 2.5x as fast "
+        "(320 to 800 images/s)."
     )
     assert verdict(seen, cause, None, 320.0, 3).endswith("; none of 3 changes made it 5% faster.")
     assert verdict(seen, cause, None, 320.0, 0).endswith("in the training process itself.")

@@ -1,4 +1,4 @@
-"""A script run in a process of its own: seen, bounded, unharmed, and heard when it fails."""
+"""A script run in its own process: watched, limited, unharmed, and shown when it fails."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from onsight.errors import ScriptFailed
 from onsight.explain.script.launch import Launcher
-from onsight.explain.script.trace import Changes
+from onsight.explain.script.what_ifs.table import what_ifs_from
 
 SCRIPT = """
 import sys
@@ -54,7 +54,7 @@ def launcher(script, *args, seconds=0.3, limit=60.0):
     return Launcher(script, list(args), seconds, 10**9, limit)
 
 
-def test_a_script_is_seen_and_ended_before_it_can_save(script, monkeypatch):
+def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
     monkeypatch.chdir(script.parent)
     trace = launcher(script, "1000000").run(is_full=True)
     assert trace.ended == "window"
@@ -67,22 +67,22 @@ def test_a_script_is_seen_and_ended_before_it_can_save(script, monkeypatch):
     assert sorted(path.name for path in script.parent.iterdir()) == ["neighbour.py", "train.py"]
 
 
-def test_the_same_seed_gives_the_same_losses_and_a_change_is_made(script):
+def test_the_same_seed_gives_the_same_losses_and_changes_are_made(script):
     runs = launcher(script, "1000000")
-    plain, changed = runs.run(), runs.run(Changes(threads=1, fused=True))
+    plain, changed = runs.run(), runs.run(what_ifs_from({"threads": 1, "fused": True}))
     assert plain.losses == pytest.approx(changed.losses, rel=1e-4)
     assert changed.threads == 1
     assert changed.optimizer.is_fused
 
 
-def test_a_script_that_ends_early_is_told_from_its_steps(script, tmp_path, monkeypatch):
+def test_a_script_that_ends_early_is_reported_up_to_its_end(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    trace = launcher(script, "300", seconds=100.0).run()
+    trace = launcher(script, "100", seconds=100.0).run()
     assert trace.ended == "script"
     assert trace.steps > 100
 
 
-def test_a_script_that_fails_speaks_for_itself(script):
+def test_a_failing_script_is_shown_with_its_own_traceback(script):
     with pytest.raises(ScriptFailed) as failure:
         launcher(script, "many").run()
     words = str(failure.value)
@@ -100,7 +100,7 @@ def test_a_script_that_never_trains_is_ended_in_time(script):
     assert time.monotonic() - begun < 60
 
 
-def test_children_of_the_script_end_with_it(script, tmp_path):
+def test_processes_started_by_the_script_end_with_it(script, tmp_path):
     told = tmp_path / "child"
     script.write_text(
         f"import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"

@@ -1,4 +1,4 @@
-"""Items and files kept in memory: the same values, made once."""
+"""Items and files kept in memory: the same values, made only once."""
 
 import random
 
@@ -14,7 +14,7 @@ from onsight.explain.script.memory import KeptFiles, KeptItems, base_dataset
 
 
 class Counted(Dataset):
-    """Squares; counts how often each was made. transform: as torchvision's sets have it."""
+    """Squares; records each item made. transform: as in torchvision's data sets."""
 
     classes = ("a", "b")
 
@@ -41,14 +41,14 @@ def test_kept_items_are_those_of_the_set_and_made_once():
     assert kept.dataset.dataset.classes == ("a", "b")
 
 
-def test_where_time_is_short_a_part_drawn_by_chance_is_kept(monkeypatch):
+def test_if_time_is_short_a_random_part_is_kept(monkeypatch):
     monkeypatch.setattr(memory, "_FILL_SECONDS", -1.0)
     kept = KeptItems(Counted(1000))
     assert (len(kept), kept.is_whole) == (1, False)
-    assert kept[0][1] > 10  # not the first of a set that may be sorted by class
+    assert kept[0][1] > 10  # not the first item, since a data set may be sorted by class
 
 
-def test_filling_leaves_the_script_s_random_numbers_alone():
+def test_filling_does_not_change_the_random_numbers_of_the_script():
     def numbers():
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 
@@ -59,7 +59,7 @@ def test_filling_leaves_the_script_s_random_numbers_alone():
     assert numbers() == expected
 
 
-def test_a_file_is_decoded_once_and_every_caller_has_a_picture_of_its_own(tmp_path, monkeypatch):
+def test_a_file_is_decoded_once_and_every_caller_gets_its_own_picture(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(path)
     files, decoded = KeptFiles(), []
@@ -73,7 +73,7 @@ def test_a_file_is_decoded_once_and_every_caller_has_a_picture_of_its_own(tmp_pa
     assert len(decoded) == 1
 
 
-def test_the_set_with_the_transform_is_found_under_subsets():
+def test_the_data_set_with_the_transform_is_found_inside_subsets():
     inner = Counted(transform=lambda x: x)
     assert base_dataset(Subset(Subset(inner, range(5)), range(3))) is inner
 
@@ -83,13 +83,13 @@ def chance(value):
 
 
 @pytest.mark.parametrize(("transform", "is_random"), [(None, False), (chance, True)])
-def test_random_items_are_told_from_fixed_ones(transform, is_random):
+def test_random_items_are_distinguished_from_fixed_ones(transform, is_random):
     facts = examine_items(Counted(transform=transform))
     assert facts.is_random is is_random
     assert facts.item_bytes == 4
 
 
-def test_the_share_of_a_transform_and_of_waiting_is_measured():
+def test_the_shares_of_transforms_and_of_waiting_are_measured():
     import time
 
     asleep = examine_items(Counted(transform=lambda x: time.sleep(0.004) or x))
@@ -105,5 +105,5 @@ def test_the_share_of_a_transform_and_of_waiting_is_measured():
     assert examine_items(Counted(transform=work)).waiting_share == 0.0
 
 
-def test_a_set_without_numbered_items_tells_nothing():
+def test_a_data_set_without_numbered_items_is_not_examined():
     assert examine_items(iter([1, 2])) is None

@@ -1,4 +1,4 @@
-"""Statements of a training loop that run rarely, and those that must not."""
+"""Statements of a training loop that can run rarely, and those that cannot."""
 
 import ast
 import textwrap
@@ -32,7 +32,7 @@ def tree_of(statement):
         "for guess in out:\n    correct += guess.argmax().item()",
     ],
 )
-def test_a_statement_that_only_reads_can_wait(statement):
+def test_a_statement_that_only_reads_can_run_rarely(statement):
     tree = tree_of(statement)
     found = gated_statement(tree, 9 if "\n" in statement else 8)
     assert found is not None
@@ -43,7 +43,7 @@ def test_a_statement_that_only_reads_can_wait(statement):
     "statement",
     ["if loss.item() > 9:\n    break", "loss.item(); optimizer.zero_grad()"],
 )
-def test_what_steers_the_loop_or_updates_cannot(statement):
+def test_a_statement_that_leaves_the_loop_or_updates_cannot(statement):
     tree = tree_of(statement)
     line = 8
     found = gated_statement(tree, line)
@@ -52,18 +52,18 @@ def test_what_steers_the_loop_or_updates_cannot(statement):
         assert found is None
 
 
-def test_what_an_update_needs_cannot():
+def test_a_statement_that_an_update_needs_cannot():
     source = LOOP.replace("loss = criterion(out, y)", "scale = y.sum().item()").replace(
         "loss.backward()", "(out.sum() * scale).backward()"
     )
     assert gated_statement(ast.parse(textwrap.dedent(source)), 5) is None
 
 
-def test_a_statement_of_the_epoch_is_not_one_of_the_step():
+def test_a_statement_of_the_epoch_loop_is_not_gated():
     assert gated_statement(tree_of("pass"), 9) is None
 
 
-def test_the_gated_script_does_the_same_updates_and_reads_every_fiftieth_time():
+def test_the_gated_script_makes_the_same_updates_and_reads_every_fiftieth_time():
     source = textwrap.dedent("""
         def train(steps):
             read, updates = [], []

@@ -1,4 +1,4 @@
-"""Every moment belongs to one phase: checked on a clock of our own."""
+"""Every moment belongs to one phase: checked with a fake clock."""
 
 import threading
 
@@ -20,7 +20,7 @@ def spent(clock):
     return {name: seconds for name, seconds in clock.read().items() if seconds}
 
 
-def test_a_nested_phase_takes_its_time_from_the_outer_one(now):
+def test_the_time_of_a_nested_phase_is_not_counted_for_the_outer_one(now):
     clock = PhaseClock()
     now[0] = 1
     outer = clock.enter("forward")
@@ -55,7 +55,7 @@ def test_an_error_leaves_no_phase_open(now):
     assert spent(clock) == {"copy": 1, "other": 2}
 
 
-def test_other_threads_have_no_part(now):
+def test_other_threads_are_not_counted(now):
     clock = PhaseClock()
 
     def work():
@@ -68,7 +68,7 @@ def test_other_threads_have_no_part(now):
     assert spent(clock) == {"other": 5}
 
 
-def test_every_change_is_told_once(now):
+def test_every_change_is_reported_once(now):
     heard = []
     clock = PhaseClock(heard.append)
     with clock.within("forward"), clock.within("forward"), clock.within("sync"):
@@ -76,7 +76,7 @@ def test_every_change_is_told_once(now):
     assert heard == ["forward", "sync", "forward", "other"]
 
 
-def test_reading_does_not_lose_time(now):
+def test_reading_loses_no_time(now):
     clock = PhaseClock()
     for moment in range(1, 5):
         now[0] = moment

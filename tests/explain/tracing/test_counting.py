@@ -1,4 +1,4 @@
-"""Counted work against what can be reckoned by hand."""
+"""Counted work, compared with a calculation by hand."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch import nn
 from onsight.explain.tracing.counting import StepCounter
 
 
-def test_a_linear_layer_s_step():
+def test_the_step_of_a_linear_layer():
     net, inputs = nn.Linear(20, 30, bias=False), torch.ones(10, 20, requires_grad=True)
     counter = StepCounter()
     counter.open()
@@ -15,7 +15,7 @@ def test_a_linear_layer_s_step():
     assert flops == 3 * 2 * 10 * 20 * 30  # forward, and backward for weights and inputs
 
 
-def test_an_addition_reads_two_and_writes_one_and_a_view_nothing():
+def test_an_addition_reads_two_tensors_and_writes_one_and_a_view_none():
     one, other = torch.ones(1000), torch.ones(1000)
     counter = StepCounter()
     counter.open()

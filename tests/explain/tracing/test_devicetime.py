@@ -1,4 +1,4 @@
-"""Phases on an accelerator's timeline, with torch's events and accelerator faked at its border."""
+"""Phases on an accelerator's timeline, with fakes of torch's events and accelerator."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from onsight.explain.tracing.devicetime import DeviceTime
 
 
 class Timeline:
-    """An accelerator that is `behind` the host: events happen when it comes to them."""
+    """An accelerator that lags `behind` the host: events happen when it reaches them."""
 
     def __init__(self):
         self.milliseconds = 0.0
@@ -46,7 +46,7 @@ def test_only_every_fourth_step_is_marked_and_each_stretch_has_its_phase(timelin
     )
 
 
-def test_what_lies_between_two_marked_steps_is_nobody_s(timeline):
+def test_time_between_two_marked_steps_is_not_counted(timeline):
     device_time = DeviceTime()
     device_time.step(4, "other")
     device_time.on_phase("forward")

@@ -1,4 +1,4 @@
-"""What the recorder says of loops whose costs and reads are planted."""
+"""What the recorder finds in loops with planted costs and reads."""
 
 import inspect
 import math
@@ -86,7 +86,7 @@ def quick(recorder, loaders, between=None, epochs=2, criterion=None):
     return recorder
 
 
-def test_planted_costs_come_out_in_their_phases_and_add_up(recorder):
+def test_planted_costs_are_found_in_their_phases_and_add_up(recorder):
     loader = DataLoader(Slow(), batch_size=4)
     net, criterion = Net(), nn.CrossEntropyLoss()
     optimizer = SlowSGD(net.parameters(), 0.1)
@@ -108,12 +108,12 @@ def test_planted_costs_come_out_in_their_phases_and_add_up(recorder):
         "other": LOOP,
     }
     for name, seconds in planted.items():
-        assert spent[name] >= 0.99 * steps * seconds  # and, as they add up, no more is its own
+        assert spent[name] >= 0.99 * steps * seconds  # and since they add up, no more than that
     assert math.isclose(sum(spent.values()), last.moment - first.moment, rel_tol=1e-3)
     assert last.images - first.images == 4 * steps
 
 
-def test_the_losses_are_the_loop_s_own():
+def test_the_losses_are_those_of_the_loop():
     def loop(told):
         torch.manual_seed(3)
         net, data = Net(is_slow=False), torch.randn(40, 3)
@@ -134,7 +134,7 @@ def test_the_losses_are_the_loop_s_own():
     assert torch.equal(torch.stack(recorder.losses), torch.stack(plain))
 
 
-def test_reads_are_counted_at_the_user_s_line(recorder):
+def test_reads_are_counted_at_the_line_of_the_user(recorder):
     net, total = Net(is_slow=False), 0.0
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(5):
@@ -144,7 +144,7 @@ def test_reads_are_counted_at_the_user_s_line(recorder):
         for value in loss.detach().expand(3):
             total += value.item()  # read here
         total += float(loss.detach())
-    lines, start = inspect.getsourcelines(test_reads_are_counted_at_the_user_s_line)
+    lines, start = inspect.getsourcelines(test_reads_are_counted_at_the_line_of_the_user)
     marked = start + next(i for i, line in enumerate(lines) if "# read here" in line)
     found = {
         recorder.sites.of(caller)[0].line: count
@@ -164,30 +164,30 @@ def judge_without_graphs(net):
         judge(net)
 
 
-def test_an_evaluation_that_builds_graphs_is_named_with_its_line(recorder):
+def test_an_evaluation_that_builds_graphs_is_reported_with_its_line(recorder):
     loader = DataLoader(Slow(0.0), batch_size=8)
     quick(recorder, lambda: loader, judge)
     (site,) = recorder.graphs_kept
     assert site.line == inspect.getsourcelines(judge)[1] + 2
-    assert recorder.graphs_kept[site] in (7, 8)  # the last one may still be followed by a backward
+    assert recorder.graphs_kept[site] in (7, 8)  # a backward may still follow the last one
     assert recorder.images == 2 * 64
     assert recorder.look().phases["evaluation"] > 0
 
 
-def test_an_evaluation_without_graphs_is_none_to_mend(recorder):
+def test_an_evaluation_without_graphs_is_not_reported(recorder):
     loader = DataLoader(Slow(0.0), batch_size=8)
     quick(recorder, lambda: loader, judge_without_graphs)
     assert not recorder.graphs_kept
     assert recorder.evaluated == 2 * 64
 
 
-def test_a_loader_made_anew_for_each_epoch_is_no_evaluation(recorder):
+def test_a_new_loader_in_each_epoch_is_not_an_evaluation(recorder):
     quick(recorder, lambda: DataLoader(Slow(0.0), batch_size=8), epochs=3)
     assert not recorder.graphs_kept
     assert recorder.images == 3 * 64
 
 
-def test_a_functional_loss_counts_to_the_forward(recorder):
+def test_a_functional_loss_counts_as_forward(recorder):
     def slow(logits, labels):
         return nn.functional.cross_entropy(logits, labels)
 
@@ -197,7 +197,7 @@ def test_a_functional_loss_counts_to_the_forward(recorder):
     assert recorder.look().phases["forward"] > before
 
 
-def test_the_second_optimizer_of_a_step_is_no_step(recorder):
+def test_the_second_optimizer_of_a_step_does_not_count_as_a_step(recorder):
     net = Net(is_slow=False)
     two = [torch.optim.SGD(part.parameters(), 0.1) for part in (net.layers[0], net.layers[2])]
     for _ in range(6):
@@ -207,7 +207,7 @@ def test_the_second_optimizer_of_a_step_is_no_step(recorder):
     assert recorder.steps == 6
 
 
-def test_everything_is_put_back():
+def test_everything_is_restored():
     def watched():
         owners = (nn.Module, torch.Tensor, DataLoader, Optimizer, nn.functional, torch.autograd)
         return [dict(vars(owner)) for owner in (*owners, nn.utils, torch.cuda, torch.accelerator)]

@@ -1,4 +1,4 @@
-"""Which steps are measured, on a training whose clock is a list."""
+"""Which steps are measured, in a training with a fake clock."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from onsight.explain.tracing.window import Snapshot, Window
 
 
 class Training:
-    """Steps of a second each, an epoch every `length` of them."""
+    """Steps of one second each; an epoch has `length` of them."""
 
     def __init__(self, monkeypatch, length, **kwargs):
         self.now, self.steps, self.length = 0.0, 0, length
@@ -28,12 +28,12 @@ class Training:
         return self.window.stretch()
 
 
-def test_part_of_a_long_epoch_after_warming_up(monkeypatch):
+def test_a_part_of_a_long_epoch_after_the_warm_up(monkeypatch):
     first, last, epochs = Training(monkeypatch, length=1000).run()
     assert (first.steps, last.steps, epochs) == (3, 13, 0)
 
 
-def test_whole_epochs_where_they_are_short(monkeypatch):
+def test_whole_epochs_if_they_are_short(monkeypatch):
     first, last, epochs = Training(monkeypatch, length=4).run()
     assert (first.steps, last.steps, epochs) == (4, 12, 2)
 
@@ -43,17 +43,17 @@ def test_it_waits_for_the_end_of_the_only_whole_epoch(monkeypatch):
     assert (first.steps, last.steps, epochs) == (8, 16, 1)
 
 
-def test_it_does_not_wait_for_ever(monkeypatch):
+def test_it_does_not_wait_forever(monkeypatch):
     first, last, epochs = Training(monkeypatch, length=25, warm_up_steps=24).run()
     assert (first.steps, last.steps, epochs) == (24, 44, 0)
 
 
-def test_so_many_steps_at_most(monkeypatch):
+def test_the_number_of_steps_is_limited(monkeypatch):
     first, last, _ = Training(monkeypatch, length=1000, steps=5).run()
     assert last.steps - first.steps == 5
 
 
-def test_nothing_is_told_before_enough_was_seen(monkeypatch):
+def test_there_is_no_stretch_before_enough_was_seen(monkeypatch):
     training = Training(monkeypatch, length=1000)
     for done in range(1, 4):
         training.window.step(done)
@@ -61,13 +61,13 @@ def test_nothing_is_told_before_enough_was_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0.2, 5.0])
-def test_warming_up_takes_a_while_even_for_quick_steps(monkeypatch, seconds):
+def test_the_warm_up_lasts_a_while_even_if_steps_are_fast(monkeypatch, seconds):
     training = Training(monkeypatch, length=1000, warm_up_seconds=seconds)
     first, _, _ = training.run()
     assert first.steps == max(3, 1 + seconds // 1)
 
 
-def test_what_comes_after_the_end_does_not_count(monkeypatch):
+def test_steps_after_the_end_do_not_count(monkeypatch):
     training = Training(monkeypatch, length=1000)
     stretch = training.run()
     training.now += 100

@@ -1,4 +1,4 @@
-"""What is compared: devices, or on the CPU alone its thread counts and precisions."""
+"""What is compared: devices, or thread counts and precisions if there is only the CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from onsight.words import plural
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to compute a run's steps; tentative ones are left out where they cannot run."""
+    """A way to compute a run's steps; a tentative one is left out if it does not work."""
 
     name: str
     device: torch.device
@@ -24,7 +24,7 @@ class Candidate:
 
 
 def choose_candidates(devices: Sequence[str], config: Config) -> list[Candidate]:
-    """The candidates for these devices; for none, the CPU and every accelerator torch sees.
+    """The candidates for these devices; without any, for the CPU and every accelerator.
 
     Raises DeviceError for a device that is not there, ConfigError for one named twice.
     """
@@ -42,13 +42,13 @@ def choose_candidates(devices: Sequence[str], config: Config) -> list[Candidate]
 
 
 def _usual_devices(asked: str) -> list[str]:
-    """The CPU, then the config's devices, or every one there is."""
+    """The CPU, then the config's devices, or all there are."""
     names = available_devices() if asked in ("auto", "all") else asked.split(",")
     return ["cpu", *(name for name in names if name != "cpu")]
 
 
 def _cpu_candidates(config: Config, threads: int) -> list[Candidate]:
-    """One thread and all of them, each in every precision that the config leaves open."""
+    """One thread and all threads, each in every precision that the config leaves open."""
     cpu = torch.device("cpu")
     is_open = config.precision == "auto"
     first = choose_precision(config.precision, cpu).value

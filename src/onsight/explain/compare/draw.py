@@ -1,4 +1,4 @@
-"""A comparison as a picture: images/s of every candidate over the batch size."""
+"""The plot of a comparison: images/s of every candidate by batch size."""
 
 import io
 from pathlib import Path
@@ -14,14 +14,14 @@ _SIZE_INCHES, _DPI = (8.0, 5.0), 120
 
 
 def check_plot_place(path: Path) -> None:
-    """Raise OutputError for a name that is no PNG's, OutputError or DiskError for a bad place."""
+    """Raise OutputError unless it ends in .png, and OutputError or DiskError for a bad folder."""
     if path.suffix.lower() != ".png":
-        raise OutputError(f"--save-plot writes a PNG file; let its name end in .png, not {path}")
+        raise OutputError(f"--save-plot writes a PNG file, so its name must end in .png: {path}")
     check_writable(path)
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:
-    """A line a candidate, both axes logarithmic, spreads as bars. Raises DiskError."""
+    """A line for each candidate on logarithmic axes, with spreads as bars. Raises DiskError."""
     figure = Figure(_SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log")
     for candidate in comparison.candidates:

@@ -1,4 +1,4 @@
-"""What a step costs: a part that every step costs, and a part for each picture."""
+"""What a step costs: a fixed part, and a part for each picture."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fit:
-    """step seconds = fixed_seconds + picture_seconds * batch size, neither below 0.
+    """step seconds = fixed_seconds + picture_seconds * batch size, both at least 0.
 
-    miss: the largest distance of a measured step from the line, as a share of that step.
+    miss: the largest distance of a measured step from this line, as a share of that step.
     """
 
     fixed_seconds: float
@@ -17,14 +17,14 @@ class Fit:
     miss: float
 
     def step_seconds(self, batch_size: int) -> float:
-        """Seconds of a step by the line."""
+        """Seconds per step, by the line."""
         return self.fixed_seconds + self.picture_seconds * batch_size
 
 
 def fit_costs(step_seconds: dict[int, float]) -> Fit | None:
     """Non-negative least squares through {batch size: seconds}; None for fewer than two.
 
-    Distances count as shares of each step, so that large batches do not drown small ones.
+    Distances are relative to each step, so that large batches do not outweigh small ones.
     """
     if len(step_seconds) < 2:
         return None
@@ -38,7 +38,7 @@ def fit_costs(step_seconds: dict[int, float]) -> Fit | None:
 
 
 def crossover(first: Fit, second: Fit, smallest: int, largest: int) -> int | None:
-    """The batch size from which the second is faster, if that lies above the smallest."""
+    """The batch size from which the second is faster, if it is not so from the smallest on."""
     saved = first.picture_seconds - second.picture_seconds
     if saved <= 0 or second.step_seconds(smallest) <= first.step_seconds(smallest):
         return None
@@ -47,7 +47,7 @@ def crossover(first: Fit, second: Fit, smallest: int, largest: int) -> int | Non
 
 
 def _solutions(ones: Sequence[float], sizes: Sequence[float]) -> list[tuple[float, float]]:
-    """Where fixed * ones + picture * sizes may come nearest to 1: freely, or with one of them 0."""
+    """Candidates for fixed * ones + picture * sizes = 1: the free optimum, and with either 0."""
     one_one, size_size, one_size = _dot(ones, ones), _dot(sizes, sizes), _dot(ones, sizes)
     one, size = sum(ones), sum(sizes)
     determinant = one_one * size_size - one_size**2

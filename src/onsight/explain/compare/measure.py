@@ -1,4 +1,4 @@
-"""Which candidate trains fastest at which batch size, measured on a run's own training step."""
+"""Which candidate trains fastest at which batch size, measured with a run's own training step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from onsight.training.step.optim import choose_learning_rate
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was measured: a cell for each batch size (ascending) and candidate.
+    """What was measured: one cell for each batch size (ascending) and candidate.
 
     shape: (height, width, channels) of the model's input in pixels.
     """
@@ -42,11 +42,11 @@ class Comparison:
     cells: list[Cell]
 
     def row(self, batch_size: int) -> list[Cell]:
-        """The cells of a batch size, in the order of the candidates."""
+        """The cells of one batch size, in the order of the candidates."""
         return [cell for cell in self.cells if cell.batch_size == batch_size]
 
     def ratio(self, cell: Cell) -> float | None:
-        """A cell's speed over the first candidate's at its batch size; None without both."""
+        """A cell's speed relative to the first candidate's at that batch size; None if unknown."""
         first = self.row(cell.batch_size)[0]
         if first.problem or cell.problem:
             return None
@@ -54,7 +54,7 @@ class Comparison:
 
     @cached_property
     def fits(self) -> dict[str, Fit | None]:
-        """What a step costs each candidate, by name; None where too few sizes were timed."""
+        """The costs of a step by candidate name; None if too few sizes were timed."""
         return {candidate.name: self._fit(candidate) for candidate in self.candidates}
 
     def _fit(self, candidate: Candidate) -> Fit | None:
@@ -71,8 +71,8 @@ def compare(
 ) -> Comparison:
     """Time the training step of a run with this config on each device at each batch size.
 
-    Without devices: the CPU and every accelerator; on the CPU alone, its thread counts and
-    precisions. Raises UserError for what the user can fix.
+    Without devices: the CPU and every accelerator; if there is only the CPU, its thread counts
+    and precisions. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
@@ -100,7 +100,9 @@ def _choose_sizes(
     sizes = choose_batch_sizes(asked, config.batch_size, pictures)
     other = second_size(sizes[0], pictures) if len(sizes) == 1 else None
     if other:
-        reporter.say(f"batch {other} is timed too: one size alone cannot tell what a step costs")
+        reporter.say(
+            f"batch {other} is timed too: one size cannot separate the two costs of a step"
+        )
         sizes = sorted([*sizes, other])
     return sizes
 

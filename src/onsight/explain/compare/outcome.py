@@ -1,4 +1,4 @@
-"""Who wins at a batch size, whether the noise allows to say so, and the first reason."""
+"""Who wins at a batch size, whether the lead exceeds the noise, and the main reason."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,18 @@ from onsight.explain.compare.fit import Fit, crossover
 from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.rounds import Cell
 
-LEAST_LEAD = 1.02  # a smaller one is of no use to anybody, however sure
-_CLOSE = 0.25  # lines that miss a step by a larger share of it cross nowhere in particular
+LEAST_LEAD = 1.02  # a smaller one is useless, however certain
+_CLOSE = 0.25  # if a line misses a step by a larger share of it, its crossings mean nothing
 
 
 @dataclass(frozen=True)
 class PerImageResults:
-    """What came out at a batch size.
+    """The outcome at one batch size.
 
     winners: the fastest candidate and those level with it, by name; rival: whom they beat
-    (the first candidate, or the best of those behind), "" if nobody; ratio: the fastest's
-    speed over the rival's; cause: "fixed" or "picture", the cost that makes most of the
-    difference, "" where the fits do not tell.
+    (the first candidate, or else the best of those behind), "" if nobody; ratio: the fastest's
+    speed relative to the rival's; cause: "fixed" or "picture", the cost that makes most of the
+    difference, "" if the fits cannot tell.
     """
 
     batch_size: int
@@ -29,7 +29,7 @@ class PerImageResults:
 
 @dataclass(frozen=True)
 class Crossover:
-    """From this batch size on, one candidate is faster than the first one."""
+    """From this batch size on, one candidate is faster than another."""
 
     batch_size: int
     slower: str
@@ -37,15 +37,15 @@ class Crossover:
 
 
 def outcomes(comparison: Comparison) -> list[PerImageResults]:
-    """The outcome of each batch size at which anything could be timed."""
+    """One for each batch size at which anything could be timed."""
     found = [_outcome(comparison, size) for size in comparison.batch_sizes]
     return [one for one in found if one.winners]
 
 
 def crossovers(comparison: Comparison) -> list[Crossover]:
-    """Where the first candidate's line crosses another's within the sizes both were timed at.
+    """Where the first candidate's line crosses another's, within the sizes timed for both.
 
-    Only those that the measured steps bear out on both sides.
+    Only those that the measured steps on both sides confirm.
     """
     first, *others = (candidate.name for candidate in comparison.candidates)
     pairs = [pair for other in others for pair in ((first, other), (other, first))]
@@ -71,7 +71,7 @@ def _outcome(comparison: Comparison, size: int) -> PerImageResults:
 
 
 def _beats(fast: Cell, slow: Cell) -> bool:
-    """Whether one was faster in every round that both were timed in, and 2% overall."""
+    """Whether one was faster in every round timed for both, and by 2% overall."""
     pairs = zip(fast.rounds, slow.rounds, strict=False)
     every_round = all(mine < other for mine, other in pairs)
     return every_round and slow.step_seconds >= LEAST_LEAD * fast.step_seconds
@@ -82,7 +82,7 @@ def _cause(winner: Fit | None, rival: Fit | None, size: int) -> str:
         return ""
     fixed = rival.fixed_seconds - winner.fixed_seconds
     pictures = size * (rival.picture_seconds - winner.picture_seconds)
-    if fixed + pictures <= 0:  # the lines contradict what was measured
+    if fixed + pictures <= 0:  # the lines contradict the measurement
         return ""
     return "fixed" if fixed >= pictures else "picture"
 

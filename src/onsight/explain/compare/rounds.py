@@ -1,4 +1,4 @@
-"""Timing in interleaved rounds: every candidate in every round, so that noise hits all alike."""
+"""Timing in interleaved rounds: every candidate in every round, so that noise affects all alike."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -8,10 +8,10 @@ from onsight.explain.compare.candidates import Candidate
 from onsight.hardware.memory import is_out_of_memory
 
 ROUNDS = 7
-_FEWEST_ROUNDS = 3  # of cells whose steps take long
+_FEWEST_ROUNDS = 3  # for cells whose steps take long
 _WARM_UP_SECONDS = 0.1
-_WINDOW_SECONDS = 0.12  # a cell's time in a round, at least one step
-_CELL_SECONDS = 3.0  # after so long, the fewest rounds must do
+_WINDOW_SECONDS = 0.12  # of a cell in a round, but at least one step
+_CELL_SECONDS = 3.0  # after this long, the fewest rounds are enough
 _LONGEST_STEP_SECONDS = 5.0
 
 OUT_OF_MEMORY = "out of memory"
@@ -19,10 +19,10 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass
 class Cell:
-    """A candidate at a batch size, and what was measured of it.
+    """A candidate at a batch size, and its measurements.
 
-    seconds: times so many steps; rounds: seconds a step in each round; problem: why there
-    is no figure, if there is none.
+    seconds: times so many steps; rounds: seconds per step in each round; problem: why there
+    is no measurement, or "".
     """
 
     candidate: Candidate
@@ -34,32 +34,32 @@ class Cell:
 
     @property
     def step_seconds(self) -> float:
-        """The median over the rounds."""
+        """The median of the rounds."""
         return statistics.median(self.rounds)
 
     @property
     def images_per_second(self) -> float:
-        """Pictures trained a second, at the median."""
+        """Pictures trained per second, by the median."""
         return self.batch_size / self.step_seconds
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing more to time here."""
+        """Whether there is nothing left to time."""
         spent = sum(self.rounds) * self.steps
         return bool(self.problem) or (len(self.rounds) >= _FEWEST_ROUNDS and spent > _CELL_SECONDS)
 
 
 def warm_up(cells: Iterable[Cell], tell: Callable[[], None]) -> None:
-    """Run each cell for a moment and choose its steps a round; batch sizes must ascend.
+    """Run each cell for a moment and choose its steps per round. Batch sizes must ascend.
 
-    A batch whose step would take too long is not begun: its cell says so.
+    tell: called after each cell. A cell whose step would take too long is not run.
     """
     smaller: dict[Candidate, tuple[int, float]] = {}
     for cell in cells:
         size, seconds = smaller.get(cell.candidate, (cell.batch_size, 0.0))
         expected = seconds * cell.batch_size / size
         if expected > _LONGEST_STEP_SECONDS:
-            cell.problem = f"not timed: about {expected:.0f} s a step"
+            cell.problem = f"not timed: about {expected:.0f} s per step"
         else:
             _guard(cell, _warm_up)
         if not cell.problem:
@@ -68,7 +68,7 @@ def warm_up(cells: Iterable[Cell], tell: Callable[[], None]) -> None:
 
 
 def run_rounds(cells: Iterable[Cell], tell: Callable[[], None]) -> None:
-    """Time every cell once a round, round after round."""
+    """Time every cell once in each round. tell: called after each timing."""
     for _ in range(ROUNDS):
         for cell in cells:
             if not cell.is_done:
@@ -77,8 +77,8 @@ def run_rounds(cells: Iterable[Cell], tell: Callable[[], None]) -> None:
 
 
 def _warm_up(cell: Cell) -> None:
-    """Leaves the seconds a step as the only round."""
-    seconds = cell.seconds(1)  # allocations and the choice of kernels come with the first
+    """Leave the seconds per step as the only round."""
+    seconds = cell.seconds(1)  # the first step allocates memory and chooses kernels
     if seconds < _LONGEST_STEP_SECONDS / 10:
         steps = 1
         while (seconds := cell.seconds(steps)) < _WARM_UP_SECONDS:
@@ -93,7 +93,7 @@ def _time_round(cell: Cell) -> None:
 
 
 def _guard(cell: Cell, measure: Callable[[Cell], None]) -> None:
-    """Measure; a cell that runs out of memory says so and the others go on."""
+    """Measure a cell; if it runs out of memory, note that and go on."""
     try:
         measure(cell)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""A comparison as people and programs read it: a table with sentences, or plain values."""
+"""Shows a comparison: a table with sentences for people, plain values for programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +15,7 @@ from onsight.explain.compare.rounds import Cell
 from onsight.explain.compare.words import crossing, sentence, verdict
 from onsight.words import plural, ratio_words, step_times
 
-_COLUMNS = 4  # candidates side by side in 80 columns
+_COLUMNS = 4  # candidates that fit side by side into 80 characters
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -41,7 +41,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def facts(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as plain values; times in seconds, spread: least and most seconds a step."""
+    """The comparison as plain values. spread: the least and most seconds per step."""
     rows = [_row(comparison, cell) for cell in comparison.cells]
     best = max(rows, key=lambda row: row["ratio"] or 0.0)
     return {
@@ -95,8 +95,8 @@ def _table(comparison: Comparison, shown: list[Candidate]) -> Table:
         table.add_row(f"{size:,}", *texts)
     table.add_row()
     fits = [comparison.fits[candidate.name] for candidate in shown]
-    table.add_row("fixed a step", *_costs([fit.fixed_seconds if fit else None for fit in fits]))
-    table.add_row("a picture", *_costs([fit.picture_seconds if fit else None for fit in fits]))
+    table.add_row("fixed per step", *_costs([fit.fixed_seconds if fit else None for fit in fits]))
+    table.add_row("per picture", *_costs([fit.picture_seconds if fit else None for fit in fits]))
     return table
 
 
@@ -123,11 +123,11 @@ def _costs(seconds: list[float | None]) -> list[str]:
 def _note(comparison: Comparison) -> str:
     rounds = max(len(cell.rounds) for cell in comparison.cells)
     text = (
-        f"Medians of {rounds} interleaved rounds. A step's time is fitted as a fixed cost (such "
-        "as Python, kernel launches, threads waiting for one another) plus a cost a picture"
+        f"Medians of {rounds} interleaved rounds. A step's time is fitted as a fixed cost per "
+        "step (Python, kernel launches, threads waiting for one another) plus a cost per picture"
     )
     misses = {name: fit.miss for name, fit in comparison.fits.items() if fit}
     if not misses:
-        return f"{text}; too few batch sizes were timed for that."
+        return f"{text}; too few batch sizes were timed for this."
     worst = max(misses, key=lambda name: misses[name])
-    return f"{text}; the fit misses no measured step by more than {misses[worst]:.0%} ({worst})."
+    return f"{text}; every measured step is within {misses[worst]:.0%} of the fit ({worst})."

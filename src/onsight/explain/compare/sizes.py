@@ -8,26 +8,26 @@ _USUAL = (4, 32, 128, 512)
 
 
 def read_batch_sizes(text: str) -> list[int]:
-    """Batch sizes from words such as 4,32. Raises ConfigError."""
+    """Batch sizes from text such as 4,32. Raises ConfigError."""
     try:
         return [int(word) for word in text.split(",")]
     except ValueError as error:
         raise ConfigError(
-            f"--batch-sizes {text}: give whole numbers with commas between, such as 4,32,128"
+            f"--batch-sizes {text}: give whole numbers separated by commas, such as 4,32,128"
         ) from error
 
 
 def choose_batch_sizes(asked: Sequence[int], own: int, pictures: int) -> list[int]:
-    """Batch sizes in ascending order; for none, the usual ones and the config's own.
+    """Batch sizes in ascending order; if none are asked for, the usual ones and the config's own.
 
-    pictures: how many there are to train on. Raises ConfigError for a size that is no size,
-    stands twice or is larger than the training set.
+    pictures: how many there are to train on. Raises ConfigError for a size below 1, one given
+    twice, or one larger than the training set.
     """
     if not asked:
         return sorted({min(size, pictures) for size in (*_USUAL, own)})
     for size in asked:
         if size < 1:
-            raise ConfigError(f"--batch-sizes: {size} is no batch size; the least is 1")
+            raise ConfigError(f"--batch-sizes: {size} is not a batch size; it must be at least 1")
         if asked.count(size) > 1:
             raise ConfigError(f"--batch-sizes names {size} twice; name each size once")
         if size > pictures:
@@ -38,6 +38,6 @@ def choose_batch_sizes(asked: Sequence[int], own: int, pictures: int) -> list[in
 
 
 def second_size(size: int, pictures: int) -> int | None:
-    """Another size to time beside a lone one, far enough to tell the costs apart; or None."""
+    """Another size to time beside a single one, far enough to tell the costs apart; or None."""
     other = size // 4 if size >= 8 else min(8 * size, pictures)
     return other if other != size else None

@@ -1,4 +1,4 @@
-"""A comparison in plain sentences: who is fastest, by what ratio, and the first reason."""
+"""A comparison in plain sentences: who is fastest, by what ratio, and the main reason."""
 
 from itertools import groupby
 
@@ -6,33 +6,33 @@ from onsight.explain.compare.measure import Comparison
 from onsight.explain.compare.outcome import LEAST_LEAD, Crossover, PerImageResults, outcomes
 from onsight.words import listed, ratio_words, step_times
 
-_ROUGH = 0.15  # a line that misses a step by more gives costs to be called about so much
+_ROUGH = 0.15  # if a line misses a step by more, its costs are only approximate
 
-_BY = {"fixed": ", by a lower fixed cost a step", "picture": ", by less time a picture", "": ""}
+_BY = {"fixed": ", by a lower fixed cost per step", "picture": ", by less time per picture", "": ""}
 
 
 def sentence(comparison: Comparison, outcome: PerImageResults) -> str:
     """Who is fastest at a batch size, by what ratio and why."""
     if outcome.rival:
-        why = _reason(comparison, outcome) or "the fitted costs do not say why"
+        why = _reason(comparison, outcome) or "the fitted costs do not explain it"
         lead = ratio_words(outcome.ratio)
         return f"{_subject(outcome)} wins {lead} over {outcome.rival}: {why}"
     if len(outcome.winners) > 1:
         names = listed(outcome.winners)
-        return f"no winner: {names} are level (within the noise, or {LEAST_LEAD - 1:.0%})"
+        return f"no winner: {names} are level (within the noise or {LEAST_LEAD - 1:.0%})"
     (name,) = outcome.winners
     fit = comparison.fits[name]
     if fit is None:
         return f"only {name} was timed"
     share = fit.fixed_seconds / fit.step_seconds(outcome.batch_size)
     (cost,) = step_times(fit.fixed_seconds)
-    return f"only {name} was timed; {share:.0%} of its step is fixed cost ({cost})"
+    return f"only {name} was timed; {share:.0%} of its step is a fixed cost ({cost})"
 
 
 def crossing(found: Crossover) -> str:
-    """Where one candidate begins to be faster than another."""
+    """Where one candidate becomes faster than another."""
     return (
-        f"By their fitted costs, {found.faster} overtakes {found.slower} at about "
+        f"By the fitted costs, {found.faster} overtakes {found.slower} at about "
         f"batch {found.batch_size:,}."
     )
 
@@ -47,19 +47,19 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _reason(comparison: Comparison, outcome: PerImageResults) -> str:
-    """The cost that makes most of the difference; empty where the fits do not tell."""
+    """The cost that makes most of the difference; empty if the fits cannot tell."""
     winner, rival = comparison.fits[outcome.winners[0]], comparison.fits[outcome.rival]
     if not outcome.cause or winner is None or rival is None:
         return ""
     about = "about " if max(winner.miss, rival.miss) > _ROUGH else ""
     if outcome.cause == "picture":
         mine, theirs = step_times(winner.picture_seconds, rival.picture_seconds)
-        return f"{about}{mine} a picture against {theirs}"
+        return f"{about}{mine} per picture against {theirs}"
     share = rival.fixed_seconds / rival.step_seconds(outcome.batch_size)
     mine, theirs = step_times(winner.fixed_seconds, rival.fixed_seconds)
     return (
-        f"{about}{share:.0%} of a step of {outcome.rival} is fixed cost, "
-        f"{theirs} whatever the batch, against {mine}"
+        f"{about}{share:.0%} of a step of {outcome.rival} is a fixed cost, "
+        f"{theirs} for any batch size, against {mine}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What could be changed in a run by its flags, one at a time."""
+"""The flags of a run that are worth changing, one at a time."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from onsight.hardware.cores import usable_cores
 from onsight.training.pictures.training_data import TrainingData
 
 _BATCHES = (64, 256, 1024)
-_LEAST_BATCHES = 8  # in an epoch, that a larger batch must leave
+_LEAST_BATCHES = 8  # per epoch, or a batch is too large
 _PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("bf16", "fp32", "fp16")}
 
 
@@ -23,7 +23,7 @@ class FlagChange:
 
     @property
     def flags(self) -> str:
-        """As they stand on a command line."""
+        """As on a command line."""
         pairs = (f"--{name.replace('_', '-')} {value}" for name, value in self.fields.items())
         return " ".join(pairs)
 
@@ -33,7 +33,7 @@ class FlagChange:
 
 
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """The changes worth timing. config: with nothing left open; net: any of this run's."""
+    """The changes worth timing. config: with nothing left to choose; net: as this run builds it."""
     found: list[dict[str, Any]] = []
     pictures = len(data.dataset.ids(TRAIN))
     for size in _BATCHES:

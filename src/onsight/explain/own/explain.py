@@ -1,4 +1,4 @@
-"""What holds a run of Onsight back, which flag would help, and the proof: applied and timed."""
+"""What holds a run of Onsight back, and which flags would help: each applied and timed."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate
 from onsight.explain.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
-from onsight.explain.gain import BETTER, GAIN
+from onsight.explain.gain import combine
 from onsight.explain.own.changes import FlagChange, flag_changes
 from onsight.explain.own.record import StepRecord, record_step
 from onsight.hardware.allocator import keep_freed_memory
@@ -30,17 +30,22 @@ from onsight.training.prepare import prepare
 
 @dataclass(frozen=True)
 class FlagTried:
-    """What other flags gave: ratio to the run as it is, both timed in turns."""
+    """What other flags gave. ratio: to the run as it is, both timed in turns."""
 
     change: FlagChange
     images_per_second: float
     ratio: float
     problem: str = ""
 
+    @property
+    def groups(self) -> set[str]:
+        """The fields that it changes."""
+        return set(self.change.fields)
+
 
 @dataclass(frozen=True)
 class OwnExplanation:
-    """All that was found out about a run's step; after: recorded with the best flags applied."""
+    """Everything found out about a run's step. after: recorded with the best flags applied."""
 
     config: Config
     shape: tuple[int, int, int]
@@ -59,9 +64,9 @@ def explain_data(
     try_changes: bool = True,
     reporter: Reporter | None = None,
 ) -> OwnExplanation:
-    """Record the ordinary step of `onsight train DATA` with this config, then try other flags.
+    """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of recorded training. Raises UserError for what the user can fix.
+    seconds: of training to record. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
@@ -87,14 +92,14 @@ def data_of_run(run: Path) -> str:
     model = run / "model.safetensors"
     if not model.is_file():
         raise OutputError(
-            f"{run} holds no finished run: it has no model.safetensors that says what it was "
-            "trained on. Name the DATA instead, with --config for the run's settings"
+            f"{run} is not a finished run: it has no model.safetensors to say what it was trained "
+            "on. Name the DATA instead, with --config for the run's settings"
         )
     return str(load_model_file(model).provenance["data"])
 
 
 class _Bench:
-    """Times the run's step as it is and with other flags."""
+    """Times the run's step, as it is and with other flags."""
 
     def __init__(
         self, config: Config, data: TrainingData, seconds: float, reporter: Reporter
@@ -123,19 +128,14 @@ class _Bench:
         """Each change alone, then the best together; the best of all if it is faster."""
         changes = flag_changes(self.config, self.data, self.data.new_network(self.config))
         tried = self._time(changes)
-        faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
-        if not faster:
-            return tried, None
-        best = faster[0]
-        for other in faster[1:]:
-            if best.change.fields.keys() & other.change.fields.keys():
-                continue
-            (both,) = self._time([best.change.with_(other.change)])
-            best = both if both.ratio >= BETTER * best.ratio else best
-        return tried, best
+        return tried, combine(tried, self._time_both, len(tried))
+
+    def _time_both(self, best: FlagTried, other: FlagTried) -> FlagTried:
+        (both,) = self._time([best.change.with_(other.change)])
+        return both
 
     def _time(self, changes: list[FlagChange]) -> list[FlagTried]:
-        """In turns with the run as it is."""
+        """Time each in turns with the run as it is."""
         cells = [self._cell(FlagChange({})), *map(self._cell, changes)]
         able = [cell for cell in cells if not cell.problem]
         with self.reporter.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:

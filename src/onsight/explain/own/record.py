@@ -1,4 +1,4 @@
-"""The phases of a run's ordinary step, recorded while it trains for a moment."""
+"""The phases of a run's training step, recorded while it trains for a moment."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,16 +14,17 @@ from onsight.explain.tracing.sites import Sites
 from onsight.training.autotune.trial import Trial
 from onsight.training.step.ema import MovingAverage
 
-_CHUNK = 8  # steps between two looks at the clock
+_CHUNK = 8  # steps, after which the clock is looked at
 _STEPS = 2_000
 _WARM_UP_STEPS = 4
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What was seen: seconds by phase, which add up to `seconds`; flops and bytes are a step's.
+    """A recorded stretch of training. flops, bytes: of one step.
 
-    device_phases: seconds of some of the steps on the accelerator's own timeline, if any.
+    phases: in seconds, which add up to `seconds`; device_phases: seconds of some of the steps on
+    the accelerator's own timeline, if there is one.
     """
 
     seconds: float
@@ -36,12 +37,12 @@ class StepRecord:
 
     @property
     def images_per_second(self) -> float:
-        """Pictures trained on a second."""
+        """Pictures trained on per second."""
         return self.images / self.seconds
 
     @property
     def step_seconds(self) -> float:
-        """Of a step, on average."""
+        """Of one step, on average."""
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
@@ -50,7 +51,7 @@ class StepRecord:
 
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
-    """Train on a trial for so many seconds and say where they went."""
+    """Train a trial for so many seconds, and record where they went."""
     device_time = DeviceTime() if trial.data.device.type != "cpu" else None
     clock = PhaseClock(device_time.on_phase if device_time else None)
 
@@ -58,7 +59,7 @@ def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
         if device_time:
             device_time.step(recorder.steps, clock.phase)
 
-    nowhere = Sites(Path("/nowhere"))  # the lines are our own, and none that a user could change
+    nowhere = Sites(Path("/nowhere"))  # these lines are ours: the user cannot change them
     recorder = Recorder(clock, nowhere, seconds, _STEPS, _WARM_UP_STEPS, after_step)
     train = trial.at(batch_size)
     recorder.install()
@@ -87,7 +88,7 @@ def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
 
 
 def _watch_own_parts(recorder: Recorder, trial: Trial) -> None:
-    """What torch does not show: Onsight's own loader, augmentation and moving average."""
+    """Follow what torch's calls do not show: Onsight's loader, augmentation and moving average."""
     recorder.patches.put(Loader, "epoch", _in_data(Loader.epoch, recorder.clock))
     kind = type(trial.update.augmentation)
     for owner, name, phase in (

@@ -1,4 +1,4 @@
-"""An explained run as people and programs read it."""
+"""Shows an explained run: tables and sentences for people, plain values for programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,7 +17,7 @@ from onsight.words import plural, ratio_words
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:
-    """Phases, ceilings, the verdict, what each flag gave, and the phases after the best."""
+    """Phases, ceilings, the verdict, what each flag gave, and the phases with the best flags."""
     config, before = found.config, found.before
     height, width, channels = found.shape
     console.print(
@@ -42,7 +42,7 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
 
 
 def facts(found: OwnExplanation) -> dict[str, Any]:
-    """The explanation as plain values: times in seconds, ratios to the run as it is."""
+    """The explanation as plain values: times in seconds, ratios relative to the run as it is."""
     best = found.best
     return {
         "verdict": verdict(found),

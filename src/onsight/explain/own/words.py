@@ -1,16 +1,16 @@
-"""A verdict on a run's step in one sentence: what holds it back, and what was measured to help."""
+"""The verdict on a run's step, in one sentence: what holds it back, and what helps."""
 
 from onsight.explain.compare.fit import fit_costs
 from onsight.explain.gain import GAIN
 from onsight.explain.own.explain import OwnExplanation
 from onsight.words import percent, ratio_words, step_times
 
-_WAITING = 0.3  # of the time, from which on waiting is the matter
+_WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
 _COMPUTE = ("forward", "backward", "optimizer")
 
 
 def cause(found: OwnExplanation) -> str:
-    """The cause by its short name: loader, small-batch, compute or other."""
+    """The short name of the cause: loader, small-batch, compute or other."""
     before = found.before
     if before.share("data") >= _WAITING:
         return "loader"
@@ -20,7 +20,7 @@ def cause(found: OwnExplanation) -> str:
 
 
 def verdict(found: OwnExplanation) -> str:
-    """The cause with its figures, the flags to change, and what they gave."""
+    """The cause with its figures, the flags to change, and their gain."""
     return f"{_cause_words(found)}; {_gain_words(found)}."
 
 
@@ -29,35 +29,42 @@ def _cause_words(found: OwnExplanation) -> str:
     (step,) = step_times(before.step_seconds)
     kind = cause(found)
     if kind == "loader":
-        return f"Data bound: {percent(before.share('data'))} of the time waits for pictures"
+        return (
+            f"Data bound: {percent(before.share('data'))} of the time is spent waiting for pictures"
+        )
     if kind == "small-batch":
         fixed = _fixed_share(found)
         much = f"about {percent(fixed)}" if fixed else "much"
         return (
-            f"Overhead bound: {much} of a step of {step} is its fixed cost (Python, starting "
-            f"operations), whatever the batch; batches of {found.config.batch_size} leave "
-            f"{found.device} nearly empty"
+            f"Overhead bound: {much} of a step of {step} is a fixed cost (Python, starting "
+            f"operations) that does not depend on the batch size; batches of "
+            f"{found.config.batch_size} leave {found.device} nearly idle"
         )
     if kind == "compute":
         flops = before.flops / before.step_seconds
         most = found.ceilings.flops_per_second.get(found.config.precision)
         of = f", at {percent(flops / most)} of its peak for matrices" if most else ""
         return (
-            f"Compute bound: {percent(before.share(*_COMPUTE))} of the time {found.device} "
-            f"computes forward, backward and update{of}"
+            f"Compute bound: {found.device} spends {percent(before.share(*_COMPUTE))} of the time "
+            f"on forward, backward and update{of}"
         )
-    return f"{percent(before.share('other', 'augment', 'sync'))} of the time is not the network"
+    outside = percent(before.share("other", "augment", "sync"))
+    return f"{outside} of the time is spent outside the network"
 
 
 def _gain_words(found: OwnExplanation) -> str:
     best = found.best
     if best is None:
         count = len(found.tried)
-        return f"none of {count} other flags is {GAIN - 1:.0%} faster" if count else "no flag tried"
+        return (
+            f"none of {count} other flags is {GAIN - 1:.0%} faster"
+            if count
+            else "no flag was tried"
+        )
     before = best.images_per_second / best.ratio
     note = ""
     if "batch_size" in best.change.fields:
-        note = ", though fewer updates an epoch may want more epochs"
+        note = ", but with fewer updates per epoch it may need more epochs"
     return (
         f"{best.change.flags} makes it {ratio_words(best.ratio)} as fast, {before:,.0f} to "
         f"{best.images_per_second:,.0f} images/s{note}"
@@ -65,7 +72,7 @@ def _gain_words(found: OwnExplanation) -> str:
 
 
 def _fixed_share(found: OwnExplanation) -> float | None:
-    """Of a step, by the line through the steps of several batch sizes."""
+    """The fixed cost as a share of a step, by a line through the steps of several batch sizes."""
     own = found.config.batch_size
     steps = {own: found.before.step_seconds}
     for one in found.tried:

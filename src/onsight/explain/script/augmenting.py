@@ -1,17 +1,17 @@
-"""A data set's random transforms taken out of its items, to be applied later."""
+"""Takes the random transforms out of a data set's items, to be applied later."""
 
 from collections.abc import Callable
 from typing import Any
 
 _BY_CHANCE = ("Random", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ColorJitter")
 _ALSO_BY_CHANCE = ("GaussianBlur", "ElasticTransform", "GaussianNoise")
-_MARGIN = 8 / 7  # of the side, kept around random crops
+_MARGIN = 8 / 7  # times the side of a random crop: what is kept of a picture
 
 
 def move_to_batches(dataset: Any) -> Callable[[Any], Any] | None:
-    """Leave a data set's items the fixed transforms only; what to do to a batch instead.
+    """Leave only the fixed transforms in a data set's items; returns what to do to a batch.
 
-    None, and nothing changed, where the data set has no torchvision Compose with random
+    Returns None and changes nothing if the data set has no torchvision Compose with random
     transforms before the conversion to tensors.
     """
     steps = _steps(dataset)
@@ -25,9 +25,9 @@ def move_to_batches(dataset: Any) -> Callable[[Any], Any] | None:
 
 
 def leave_fixed(dataset: Any) -> Callable[[Any], Any] | None:
-    """Leave a data set's items the transforms before the first random one; the others, to do later.
+    """Leave only the transforms before the first random one in the items; returns the others.
 
-    None, and nothing changed, where the data set has no Compose.
+    Returns None and changes nothing if the data set has no Compose.
     """
     steps = _steps(dataset)
     if not steps:
@@ -38,13 +38,13 @@ def leave_fixed(dataset: Any) -> Callable[[Any], Any] | None:
 
 
 class Chain:
-    """One transform after the other."""
+    """Applies several transforms, one after the other."""
 
     def __init__(self, transforms: list[Callable[[Any], Any]]) -> None:
         self.transforms = transforms
 
     def __call__(self, value: Any) -> Any:
-        """The value, transformed."""
+        """The transformed value."""
         for transform in self.transforms:
             value = transform(value)
         return value
@@ -68,7 +68,7 @@ def _is_random(step: Any) -> bool:
 
 
 def _room(steps: list[Any]) -> list[Callable[[Any], Any]]:
-    """Pictures of one size, where the first crop would have made them so."""
+    """A resize to one size, if the moved transforms include the crop that did that."""
     from torchvision.transforms import Resize
 
     sizes = [one.size for one in steps if "ResizedCrop" in type(one).__name__]

@@ -1,4 +1,4 @@
-"""The process that runs somebody's script, unchanged on disk, and tells what it saw."""
+"""The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
 
 import ast
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Literal, NoReturn
 
-from onsight.explain.script.applying import Applied
-from onsight.explain.script.observed import facts_of
-from onsight.explain.script.rewriting import gate_reads
+from onsight.explain.script.hooks import Hooks
+from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import Request, Trace
+from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
 from onsight.explain.tracing.devicetime import DeviceTime
@@ -22,9 +22,9 @@ from onsight.explain.tracing.sites import Sites
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
 
-FAILED = 3  # the exit code after the script itself failed
+FAILED = 3  # the exit code if the script itself fails
 _WARM_UP_STEPS = 3
-_COUNTS = 3  # attempts to count a step with no evaluation in it
+_COUNTS = 3  # attempts to count a step without an evaluation in it
 
 
 class ScriptRun:
@@ -42,8 +42,7 @@ class ScriptRun:
             _WARM_UP_STEPS,
             self._after_step,
         )
-        self.applied = Applied(request.changes, self._is_in_data)
-        self.applied.is_evaluation = self.recorder.is_evaluation
+        self.hooks = Hooks(self.recorder.patches, self._is_in_data, self.recorder.is_evaluation)
         self.counter: StepCounter | None = None
         self.counted = (0, 0)
         self.attempts = 0
@@ -51,8 +50,10 @@ class ScriptRun:
         self.first_step_seconds = 0.0
 
     def run(self) -> NoReturn:
-        """Run the script to the end of the window, or its own."""
-        self.applied.install(self.recorder.patches)
+        """Run the script until the window closes or the script ends."""
+        for what_if in what_ifs_from(self.request.changes):
+            what_if.install(self.hooks)
+        self.hooks.install()
         self.recorder.install()
         limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
         limit.daemon = True
@@ -67,13 +68,13 @@ class ScriptRun:
         self.finish("script")
 
     def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
-        """Tell what was seen and end the process at once, before the script can save anything."""
+        """Report what was seen and end the process at once, before the script can save anything."""
         self.recorder.undo()
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
         if self.recorder.window.stretch():
-            trace = facts_of(self.recorder, trace, self.request.is_full and ended != "limit")
+            complete(trace, self.recorder, self.request.is_full and ended != "limit")
             trace.flops, trace.bytes = self.counted
-            trace.notes += self.applied.notes
+            trace.notes += self.hooks.notes
             if trace.device != "cpu":
                 trace.device_phases = self.device_time.seconds()
         write_atomically(self.request.out, trace.model_dump_json().encode())
@@ -82,7 +83,7 @@ class ScriptRun:
     def _execute(self) -> None:
         script = self.request.script
         tree = ast.parse(script.read_bytes(), str(script))
-        names = gate_reads(tree, self.request.changes.rare_reads)
+        names = self.hooks.rewrite(tree)
         main = ModuleType("__main__")
         vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main
@@ -107,7 +108,7 @@ class ScriptRun:
         self.counter.open()
 
     def _count(self, recorder: Recorder) -> None:
-        """Take what was counted, unless an evaluation fell between the two steps."""
+        """Keep the counts, unless an evaluation took place between the two steps."""
         assert self.counter
         counted, self.counter = self.counter.close(), None
         if recorder.evaluated == self.evaluated:
@@ -118,16 +119,16 @@ class ScriptRun:
 
 
 def main() -> NoReturn:
-    """Run what the file named on the command line asks for."""
+    """Run the request in the file named on the command line."""
     request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    sys.dont_write_bytecode = True  # nothing of ours goes into the script's folder
+    sys.dont_write_bytecode = True  # writes nothing into the script's folder
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
     ScriptRun(request).run()
 
 
 def _tell_failure(error: BaseException, script: Path) -> None:
-    """The script's own traceback, from its first line on."""
+    """Print the traceback from the script's own first line on."""
     where: TracebackType | None = error.__traceback__
     while where and where.tb_frame.f_code.co_filename != str(script):
         where = where.tb_next

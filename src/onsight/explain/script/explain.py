@@ -1,4 +1,4 @@
-"""Why somebody's own training script is slow, and what would make it faster, all of it measured."""
+"""Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import ast
 from dataclasses import dataclass
@@ -7,25 +7,26 @@ from pathlib import Path
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.reading.read import Finding, read_script
-from onsight.explain.script.advice import Advice, Line
-from onsight.explain.script.causes import Cause, find_cause, verdict
+from onsight.explain.script.advice import Line, merged
+from onsight.explain.script.causes import find_cause, verdict
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Trials, Tried
-from onsight.explain.script.whatifs import what_ifs
+from onsight.explain.script.what_ifs.table import in_order, what_ifs_for
+from onsight.explain.script.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.report.console import Reporter
 from onsight.words import percent
 
-_STEPS = 2_000  # measured at most: more tell nothing new
-_SPREAD = 0.2  # of the script's own speed, from which on its runs are too unlike
-_FIRST = 2.0  # times the seconds for the first look, which should see a whole epoch
+_STEPS = 2_000  # at most; more would add nothing
+_SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
+_FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that was found out about a script; rate: images/s as it is, over all its runs."""
+    """Everything found out about a script. rate: images/s as it is, over all its runs."""
 
     script: Path
     trace: Trace
@@ -49,8 +50,8 @@ def explain_script(
 ) -> Explanation:
     """Run a script for a while, unchanged, and then with one thing changed at a time.
 
-    seconds: measured in each run; limit_seconds: for each, from its start. Raises DataError for
-    no script, ScriptFailed with the script's own words.
+    seconds: to measure in each run; limit_seconds: for each run, from its start. Raises DataError
+    if there is no such script, ScriptFailed with the script's own output.
     """
     reporter = reporter or Reporter()
     if seconds <= 0:
@@ -61,28 +62,28 @@ def explain_script(
     warn_if_busy(reporter)
     launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
     reporter.say(
-        f"running {script.name} unchanged, to see {seconds * _FIRST:.0f} s of its training"
+        f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
     )
     first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
-    tree = ast.parse(script.read_bytes())
-    wanted = what_ifs(trace, tree, usable_cores()) if try_changes else []
+    seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
+    wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []
     best, rate = None, trace.images_per_second
     if wanted:
         each = trace.startup_seconds + seconds
-        reporter.say(f"trying {len(wanted)} changes, each for about {each:.0f} s")
+        reporter.say(f"trying {len(wanted)} changes, about {each:.0f} s each")
         trials = Trials(launcher, trace, reporter)
         tried, best = trials.run(wanted)
         rate = trials.rate
         if trials.spread > _SPREAD:
             reporter.warn(
-                f"the script's own runs differed by {percent(trials.spread)}: ratios nearer to 1 "
-                "than that say little; measure again when the machine is idle"
+                f"the unchanged script's runs differed by {percent(trials.spread)}: ratios closer "
+                "to 1 than that mean little; measure again when the machine is idle"
             )
-    cause = find_cause(trace, tried, usable_cores())
+    cause = find_cause(trace, tried, seen.cores)
     return Explanation(
         script,
         trace,
@@ -90,11 +91,15 @@ def explain_script(
         rate,
         tried,
         best,
-        Advice(trace).lines(best.what_if.changes) if best else [],
+        _lines(trace, best) if best else [],
         cause,
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
+
+
+def _lines(trace: Trace, best: Tried) -> list[Line]:
+    return merged([part for one in in_order(best.what_ifs) for part in one.advice(trace)])
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
@@ -107,9 +112,9 @@ def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
     if trace.ended == "limit":
         return (
             f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
-            "--limit, or arguments for a smaller data set after --"
+            "--limit, or a smaller data set by its arguments after --"
         )
     return (
         "the script ended before enough training steps were seen: more than three updates by a "
-        "torch optimizer are needed. Give it more epochs or pictures, by its arguments after --"
+        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
     )

@@ -1,4 +1,4 @@
-"""What a data set does for one item: how long, waiting for what, and whether by chance."""
+"""What making one item of a data set costs, and whether items are random."""
 
 import time
 from typing import Any
@@ -11,11 +11,11 @@ from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import ItemFacts
 
 _SECONDS, _ITEMS = 1.5, 256
-_SLEEPS = 0.5  # an item, at least, to be said to wait
+_SLEEPS = 0.5  # per item, at least, if it waits for a disk or a network
 
 
 def examine_items(dataset: Any) -> ItemFacts | None:
-    """Make some items in this thread and time them; None for a data set without numbered items."""
+    """Make some items in this thread and time them; None if the data set has no numbered items."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
     order = np.random.default_rng(0).permutation(len(dataset))[:_ITEMS].tolist()
@@ -27,7 +27,7 @@ def examine_items(dataset: Any) -> ItemFacts | None:
         seconds = time.perf_counter() - begun
         waited = seconds - (time.thread_time() - worked)
         transformed = transform_seconds()
-    # On a busy machine a thread waits for a core too, but does not give it up by itself.
+    # On a busy machine a thread also waits for a core, but it does not give one up by itself.
     sleeps = _sleeps() - slept >= _SLEEPS * count
     return ItemFacts(
         seconds=seconds / count,
@@ -39,7 +39,7 @@ def examine_items(dataset: Any) -> ItemFacts | None:
 
 
 def _sleeps() -> int:
-    """How often this thread has waited for something other than a core; 0 where unknown."""
+    """How often this thread has waited for something other than a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -48,9 +48,9 @@ def _sleeps() -> int:
 
 
 def _differs(dataset: Any, index: int) -> bool:
-    """Whether an item is another with other random numbers."""
+    """Whether an item changes with the random seed."""
     made = []
-    for seed in range(4):  # several, because a flip may fall alike
+    for seed in range(4):  # several, because two coin flips may agree
         seed_everything(seed)
         made.append([_plain(leaf) for leaf in tree_leaves(dataset[index])])
     return any(not _equal(made[0], other) for other in made[1:])

@@ -1,4 +1,4 @@
-"""Starts the process that runs a script, bounds it, and ends all that it began."""
+"""Starts the process that runs a script, limits its time, and ends everything it started."""
 
 import contextlib
 import os
@@ -6,20 +6,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
-from onsight.explain.script.trace import Changes, Request, Trace
+from onsight.explain.script.trace import Request, Trace
+from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
-_GRACE_SECONDS = 15.0  # after the process should have ended by itself
-_SHOWN = 4000  # characters of a failed script's last words
+_GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
+_SHOWN = 4000  # last characters of a failed script's output
 
 
 class Launcher:
-    """Runs one script again and again, each time in a fresh process.
+    """Runs one script several times, each time in a fresh process.
 
-    seconds: measured each time; limit_seconds: for each, start included.
+    seconds, steps: to measure in each run, at most; limit_seconds: for each run, from its start.
     """
 
     def __init__(
@@ -28,8 +30,8 @@ class Launcher:
         self.script, self.args = script.resolve(), args
         self.seconds, self.steps, self.limit_seconds = seconds, steps, limit_seconds
 
-    def run(self, changes: Changes | None = None, is_full: bool = False) -> Trace:
-        """What was seen of a run with these changes. Raises ScriptFailed."""
+    def run(self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False) -> Trace:
+        """The trace of a run with these changes. Raises ScriptFailed."""
         with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
             request = Request(
                 script=self.script,
@@ -38,19 +40,19 @@ class Launcher:
                 steps=self.steps,
                 limit_seconds=self.limit_seconds,
                 out=Path(folder) / "trace.json",
-                changes=changes or Changes(),
+                changes={one.name: one.value for one in what_ifs},
                 is_full=is_full,
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            code = self._wait(asked, said, _environment(request.changes.short_spin))
+            code = self._wait(asked, said, _environment(what_ifs))
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
             words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
         raise ScriptFailed(words or f"the script's process ended with {_ending(code)}")
 
     def _wait(self, asked: Path, said: Path, environment: dict[str, str]) -> int | None:
-        """Its exit code, or None where it had to be ended."""
+        """Its exit code, or None if it had to be killed."""
         command = [sys.executable, "-m", "onsight.explain.script.child", str(asked)]
         with said.open("wb") as out:
             process = subprocess.Popen(
@@ -59,7 +61,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all its children can be ended with it
+                start_new_session=True,  # so that all its children can be killed with it
             )
             try:
                 return process.wait(self.limit_seconds + _GRACE_SECONDS)
@@ -69,18 +71,18 @@ class Launcher:
                 _end_all(process)
 
 
-def _environment(short_spin: bool) -> dict[str, str]:
-    """The user's own, without what Onsight's command line set for itself."""
+def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
+    """The user's own, without what Onsight's command line sets for itself."""
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
-    if short_spin:
-        environment[SPIN_VARIABLE] = SHORT_SPIN
+    for what_if in what_ifs:
+        environment |= what_if.environment
     return environment
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it started, such as a loader's workers."""
+    """Kill the process and everything that it started, such as a loader's workers."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

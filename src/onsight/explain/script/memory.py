@@ -1,4 +1,4 @@
-"""A data set whose items, or the files that they are made from, are kept in memory."""
+"""Keeps in memory the items of a data set, or the files that they are made from."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ _MEMORY_SHARE = 0.4
 
 
 class KeptItems(Dataset[Any]):
-    """Items made once, before training; where that would take too long, a random part of them.
+    """Items made once, before training; if that takes too long, a random part of them.
 
-    What the script asks of its data set besides items, it asks the original. finish: what is done
-    to the first part of an item, the picture, whenever it is asked for.
+    Other attributes are those of the original data set. finish: applied to the first part of an
+    item, the picture, whenever the item is asked for.
     """
 
     def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
@@ -44,26 +44,26 @@ class KeptItems(Dataset[Any]):
         return (self.finish(item[0]), *item[1:]) if is_pair else self.finish(item)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Several at once, which loaders ask for where a data set has it."""
+        """Several items at once, as loaders ask for them if a data set has this method."""
         return [self[index] for index in indices]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset":  # while copied or unpickled
+        if name == "dataset":  # while being copied or unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 class KeptFiles:
-    """Pictures decoded once: what `Image.open` gives for a file that was opened before."""
+    """Pictures decoded once: replaces `Image.open`, and decodes each file only the first time."""
 
     def __init__(self) -> None:
         self.pictures: dict[str, Image.Image] = {}
         self._open = Image.open
 
     def open(self, file: Any, *args: Any, **kwargs: Any) -> Image.Image:
-        """A copy of the picture, decoded."""
+        """A copy of the decoded picture."""
         name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
-        if not name:  # bytes in memory have no name to be found by
+        if not name:  # bytes in memory have no name
             return self._open(file, *args, **kwargs)
         if name not in self.pictures:
             picture = self._open(file, *args, **kwargs)
@@ -72,7 +72,7 @@ class KeptFiles:
         return self.pictures[name].copy()
 
     def fill(self, dataset: Any) -> None:
-        """Decode what there is time for, so that training finds it."""
+        """Decode as many files as there is time for, before training."""
         for _ in _fill(dataset, range(len(dataset))):
             pass
 
@@ -88,7 +88,7 @@ def item_bytes(item: Any) -> int:
 
 
 def base_dataset(dataset: Any) -> Any:
-    """The data set under subsets and the like: the first with a transform, else the innermost."""
+    """The data set inside subsets and the like: the first with a transform, or the innermost."""
     while getattr(dataset, "transform", None) is None and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     return dataset
@@ -96,7 +96,7 @@ def base_dataset(dataset: Any) -> Any:
 
 @contextmanager
 def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
-    """Time a data set's transform; gives the seconds that it has taken."""
+    """Time a data set's transform; yields a function for the seconds that it has taken so far."""
     base = base_dataset(dataset)
     former = getattr(base, "transform", None)
     seconds = 0.0

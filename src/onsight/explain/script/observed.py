@@ -1,5 +1,6 @@
 """The facts of a recorded training, as plain values."""
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -9,63 +10,66 @@ from torch.utils.data import DataLoader, RandomSampler
 from onsight.explain.script.items import examine_items
 from onsight.explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explain.tracing.recorder import Recorder
+from onsight.explain.tracing.sites import Site
 from onsight.hardware.placement.placement import placement
 
-_LEAST_READS = 0.5  # a step, to be worth a word
+_LEAST_READS = 0.5  # a step, to be worth mentioning
 
 
-def facts_of(recorder: Recorder, trace: Trace, look_at_items: bool) -> Trace:
-    """The trace with everything that the recorder knows."""
+def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
+    """Fill a trace with everything that the recorder knows."""
     stretch = recorder.window.stretch()
     assert stretch
-    first, last, epochs = stretch
-    network, batch, loader = recorder.network, recorder.batch, recorder.training_loader
-    facts: dict[str, Any] = {
-        "seconds": last.moment - first.moment,
-        "steps": last.steps - first.steps,
-        "images": last.images - first.images,
-        "evaluated": last.evaluated - first.evaluated,
-        "epochs": epochs,
-        "phases": {name: last.phases[name] - first.phases[name] for name in last.phases},
-        "losses": [float(loss) for loss in recorder.losses],
-        "reads": _reads(recorder),
-        "graphs_kept": recorder.graphs_kept.total(),
-        "graphs_site": next((site for site, _ in recorder.graphs_kept.most_common(1)), None),
-        "forward_site": recorder.forward_site,
-        "pageable_bytes_per_step": recorder.pageable_bytes // recorder.steps,
-        "precision": recorder.precision,
-        "threads": torch.get_num_threads(),
-    }
+    first, last, trace.epochs = stretch
+    trace.seconds = last.moment - first.moment
+    trace.steps = last.steps - first.steps
+    trace.images = last.images - first.images
+    trace.evaluated = last.evaluated - first.evaluated
+    trace.phases = {name: last.phases[name] - first.phases[name] for name in last.phases}
+    trace.losses = [float(loss) for loss in recorder.losses]
+    trace.reads = _reads(recorder)
+    trace.graphs_kept = recorder.graphs_kept.total()
+    trace.graphs_site = next((site for site, _ in recorder.graphs_kept.most_common(1)), None)
+    trace.forward_site = recorder.forward_site
+    trace.pageable_bytes_per_step = recorder.pageable_bytes // recorder.steps
+    trace.precision = recorder.precision
+    trace.threads = torch.get_num_threads()
+    _add_network(trace, recorder)
+    if recorder.optimizer is not None:
+        trace.optimizer = _optimizer_facts(recorder.optimizer, recorder)
+    loader = recorder.training_loader
+    if loader is not None:
+        trace.loader = _loader_facts(loader, recorder)
+        trace.item = examine_items(loader.dataset) if look_at_items else None
+
+
+def _add_network(trace: Trace, recorder: Recorder) -> None:
+    network, batch = recorder.network, recorder.batch
     if network is not None:
         proof = placement(
             model=network, loss=recorder.loss, optimizer=recorder.optimizer, batch=batch
         )
-        facts |= {"placement": proof.verdict, "misplaced": [str(one) for one in proof.problems]}
-        facts["parameters"] = sum(one.numel() for one in network.parameters())
-        facts["device"] = str(next(network.parameters()).device)
+        trace.placement = proof.verdict
+        trace.misplaced = [str(one) for one in proof.problems]
+        trace.parameters = sum(one.numel() for one in network.parameters())
+        trace.device = str(next(network.parameters()).device)
     if batch is not None:
-        facts |= {"batch_size": len(batch), "shape": list(batch.shape[1:])}
+        trace.batch_size, trace.shape = len(batch), list(batch.shape[1:])
         is_last = batch.ndim == 4 and batch.is_contiguous(memory_format=torch.channels_last)
-        facts["is_channels_last"] = is_last and not batch.is_contiguous()
-    if recorder.optimizer is not None:
-        facts["optimizer"] = _optimizer_facts(recorder.optimizer, recorder)
-    if loader is not None:
-        facts["loader"] = _loader_facts(loader, recorder)
-        facts["item"] = examine_items(loader.dataset) if look_at_items else None
-    return trace.model_copy(update=facts)
+        trace.is_channels_last = is_last and not batch.is_contiguous()
 
 
 def _reads(recorder: Recorder) -> list[Reads]:
-    found: dict[tuple[Any, ...], int] = {}
+    """The places that read most often first."""
+    found: Counter[tuple[Site, ...]] = Counter()
     for caller, count in recorder.reads.items():
-        sites = recorder.sites.of(caller)
-        if sites:
-            found[sites] = found.get(sites, 0) + count
+        found[recorder.sites.of(caller)] += count
+    del found[()]  # not from the user's lines
     steps = max(1, recorder.steps)
-    often = [Reads(sites=list(sites), per_step=count / steps) for sites, count in found.items()]
-    return sorted(
-        (one for one in often if one.per_step >= _LEAST_READS), key=lambda one: -one.per_step
-    )
+    often = ((sites, count / steps) for sites, count in found.most_common())
+    return [
+        Reads(sites=list(sites), per_step=each) for sites, each in often if each >= _LEAST_READS
+    ]
 
 
 def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts:

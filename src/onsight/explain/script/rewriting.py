@@ -1,4 +1,4 @@
-"""Statements of a script's training loop that only read values, run every so many steps."""
+"""Runs statements of a script's training loop that only read values every so many steps."""
 
 import ast
 
@@ -8,7 +8,7 @@ _UPDATES = {"backward", "step", "zero_grad"}
 
 
 def gate_reads(tree: ast.Module, lines: tuple[int, ...]) -> dict[str, object]:
-    """Gate the statements around these lines; the names that the changed script needs."""
+    """Gate the statements that hold these lines; returns the names that the script then needs."""
     gates = _Gates(tree, lines)
     gates.visit(tree)
     ast.fix_missing_locations(tree)
@@ -16,7 +16,7 @@ def gate_reads(tree: ast.Module, lines: tuple[int, ...]) -> dict[str, object]:
 
 
 def gated_statement(tree: ast.Module, line: int) -> ast.stmt | None:
-    """The statement of a training loop that holds a line and can run rarely, if there is one."""
+    """The statement of a training loop that holds this line and can run rarely, if there is one."""
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For | ast.While) and _trains(loop):
             for statement in _flat(loop.body):
@@ -26,7 +26,7 @@ def gated_statement(tree: ast.Module, line: int) -> ast.stmt | None:
 
 
 class Gate:
-    """True at the first call for a statement, and then every 50th."""
+    """True at the first call for a statement, and then at every 50th."""
 
     def __init__(self, statements: int) -> None:
         self.calls = [0] * statements
@@ -53,7 +53,7 @@ class _Gates(ast.NodeTransformer):
 
 
 def _trains(loop: ast.For | ast.While) -> bool:
-    """Whether each round of the loop updates, and not only a loop inside it."""
+    """Whether the loop itself updates, and not only a loop inside it."""
     return any(
         _updates(one) and not isinstance(one, ast.For | ast.While) for one in _flat(loop.body)
     )
@@ -71,7 +71,7 @@ def _flat(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _updates(node: ast.AST) -> bool:
-    """Whether an optimizer's step, or what belongs to it, is called inside."""
+    """Whether an optimizer's step or a part of an update is called inside."""
     return any(
         isinstance(one, ast.Call)
         and isinstance(one.func, ast.Attribute)
@@ -85,7 +85,7 @@ def _holds(statement: ast.stmt, line: int) -> bool:
 
 
 def _is_needed(statement: ast.stmt, loop: ast.For | ast.While) -> bool:
-    """Whether an update needs a name that the statement assigns, or it leaves the loop."""
+    """Whether the statement leaves the loop, or assigns a name that an update needs."""
     leaves = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield)
     if any(isinstance(one, leaves) for one in ast.walk(statement)):
         return True

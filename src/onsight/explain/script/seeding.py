@@ -1,4 +1,4 @@
-"""The generators that scripts draw from: seeded alike in every run, and left as they were."""
+"""The random generators that scripts use: seeded in every run, and left undisturbed by us."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generator."""
+    """Seed the generators of Python, NumPy and torch."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -17,7 +17,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is drawn inside does not change what is drawn after."""
+    """Random numbers drawn inside do not change those drawn afterwards."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield

@@ -1,4 +1,4 @@
-"""An explained script as people and programs read it."""
+"""Shows an explained script: tables and sentences for people, plain values for programs."""
 
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +25,7 @@ _LOSSES = {
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
-    """Phases, the verdict, what each change gave, the lines to change, and what reading found."""
+    """Phases, the verdict, what each change gave, the lines to change, and the mistakes found."""
     trace = found.trace
     shape = "x".join(str(side) for side in trace.shape)
     console.print(
@@ -48,14 +48,14 @@ def print_explanation(found: Explanation, console: Console) -> None:
     if found.tried:
         console.print(_table(found))
     if found.best and found.lines:
-        console.print(f"\nTo have {ratio_words(found.best.ratio)} the speed, write")
+        console.print(f"\nFor {ratio_words(found.best.ratio)} the speed, change")
         for line in found.lines:
             console.print(Padding(_line(line), (0, 0, 0, 2)))
     _print_findings(found, console)
 
 
 def facts(found: Explanation) -> dict[str, Any]:
-    """The explanation as plain values: times in seconds, ratios to the script as it is."""
+    """The explanation as plain values: times in seconds, ratios relative to the script as it is."""
     trace, best = found.trace, found.best
     return {
         "verdict": found.verdict,
@@ -88,7 +88,7 @@ def _epochs(count: int) -> str:
 
 def _table(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if, each really run")
+    table.add_column("what if (each one was run)")
     for name in ("images/s", "ratio", "first losses"):
         table.add_column(name, justify="right")
     table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "")
@@ -101,11 +101,11 @@ def _table(found: Explanation) -> Table:
 
 def _cells(one: Tried) -> list[str | Text]:
     if one.problem:
-        return [one.what_if.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
+        return [one.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
     style = "green" if one.ratio >= GAIN else ""
     ratio = Text(ratio_words(one.ratio), style=style)
     notes = Text(" ".join([_LOSSES[one.losses], *(f"({note})" for note in one.notes)]))
-    return [one.what_if.name, f"{one.images_per_second:,.0f}", ratio, notes]
+    return [one.name, f"{one.images_per_second:,.0f}", ratio, notes]
 
 
 def _line(line: Line) -> Text:
@@ -127,9 +127,9 @@ def _print_findings(found: Explanation, console: Console) -> None:
 
 def _tried_facts(one: Tried) -> dict[str, Any]:
     return {
-        "name": one.what_if.name,
-        "names": one.what_if.name.split(" + "),
-        "changes": one.what_if.changes.changed(),
+        "name": one.name,
+        "names": [change.label for change in one.what_ifs],
+        "changes": {change.name: change.value for change in one.what_ifs},
         "images_per_second": one.images_per_second or None,
         "ratio": one.ratio or None,
         "losses": one.losses,

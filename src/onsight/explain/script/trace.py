@@ -1,4 +1,4 @@
-"""What is asked of a script's run, and what was seen of it, as two processes tell each other."""
+"""The messages between two processes: how to run a script, and what was seen of its training."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,43 +7,15 @@ from pydantic import BaseModel
 
 from onsight.explain.tracing.sites import Site
 
-
-class Changes(BaseModel, frozen=True):
-    """What is changed from outside; None or False leaves it as the script has it.
-
-    batch_factor: times the batch size; cache: items (finished), fixed (what comes before
-    their random transforms) or files (decoded); rare_reads:
-    lines of the script whose statement in the training loop runs every 50th step only.
-    """
-
-    workers: int | None = None
-    persistent_workers: bool = False
-    pin_memory: bool = False
-    threads: int | None = None
-    short_spin: bool = False
-    channels_last: bool = False
-    bf16: bool = False
-    fused: bool = False
-    batch_factor: int | None = None
-    cache: Literal["items", "fixed", "files"] | None = None
-    augment_batches: bool = False
-    no_grad: bool = False
-    rare_reads: tuple[int, ...] = ()
-
-    def with_(self, other: "Changes") -> "Changes":
-        """These and another's."""
-        return Changes.model_validate(self.changed() | other.changed())
-
-    def changed(self) -> dict[str, object]:
-        """Only what is changed."""
-        return self.model_dump(exclude_defaults=True)
+Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
 class Request(BaseModel):
-    """One run of a script: what to run, for how long, with what changed, and where to tell it.
+    """One run of a script: what to run, for how long, with which changes.
 
-    seconds, steps: the most that is measured; limit_seconds: for all, start included; is_full:
-    look at the data set and count the step's work too.
+    seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
+    where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
+    the data set and count the work of a step.
     """
 
     script: Path
@@ -52,12 +24,12 @@ class Request(BaseModel):
     steps: int
     limit_seconds: float
     out: Path
-    changes: Changes = Changes()
+    changes: dict[str, Plain] = {}
     is_full: bool = True
 
 
 class LoaderFacts(BaseModel):
-    """A DataLoader as the script made it."""
+    """A DataLoader as the script creates it."""
 
     site: Site | None
     batch_size: int | None
@@ -69,10 +41,10 @@ class LoaderFacts(BaseModel):
 
 
 class ItemFacts(BaseModel):
-    """What the data set does for one item, measured in one process.
+    """What making one item of the data set costs, measured in one process.
 
-    waiting_share: of the time, without using the processor; transform_share: of the time, in the
-    data set's `transform`.
+    waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
+    the data set's `transform`.
     """
 
     seconds: float
@@ -83,7 +55,7 @@ class ItemFacts(BaseModel):
 
 
 class OptimizerFacts(BaseModel):
-    """The optimizer as the script made it."""
+    """The optimizer as the script creates it."""
 
     name: str
     site: Site | None
@@ -91,7 +63,7 @@ class OptimizerFacts(BaseModel):
 
 
 class Reads(BaseModel):
-    """Values that Python waited for, from one place: the user's lines, innermost first."""
+    """Values that Python waited for at one place. sites: the user's lines, innermost first."""
 
     sites: list[Site]
     per_step: float
@@ -100,9 +72,9 @@ class Reads(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training.
 
-    seconds: of the measured stretch, to which the phases add up; images: trained on in it;
-    evaluated: judged in it; epochs: whole ones, 0 where it is a part of one; ended: by the
-    window, the script or the limit.
+    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
+    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
+    is a part of one.
     """
 
     ended: Literal["window", "script", "limit"]
@@ -138,7 +110,7 @@ class Trace(BaseModel):
 
     @property
     def images_per_second(self) -> float:
-        """Images trained on, evaluation between the epochs included in the time."""
+        """Images trained on per second; the time includes evaluation between the epochs."""
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:

@@ -1,40 +1,51 @@
-"""What-ifs really run, each in a fresh process, and the best of them together."""
+"""Runs the what-ifs, each in a fresh process, and then the best of them together."""
 
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onsight.errors import ScriptFailed
-from onsight.explain.gain import BETTER, GAIN
+from onsight.explain.gain import GAIN, combine
 from onsight.explain.script.launch import Launcher
-from onsight.explain.script.trace import Changes, Trace
-from onsight.explain.script.whatifs import WhatIf
+from onsight.explain.script.trace import Trace
+from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.report.console import Reporter
 
-_TOGETHER = 4  # what-ifs tried beside the best one, at most
+_TOGETHER = 4  # what-ifs combined with the best one, at most
 _TURN = 3  # what-ifs between two runs of the script as it is
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
 
 Losses = Literal["same", "close", "alike", "other", "not comparable"]
+WhatIfs = tuple[WhatIf, ...]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What a what-if gave: ratio to the script as it is, run before and after it.
+    """What one or several what-ifs gave.
 
-    problem: why it could not run, or "".
+    ratio: to the script as it is, run before and after; problem: why there is none, or "".
     """
 
-    what_if: WhatIf
+    what_ifs: WhatIfs
     images_per_second: float = 0.0
     ratio: float = 0.0
     losses: Losses = "not comparable"
     problem: str = ""
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """The changes in a few words."""
+        return " + ".join(one.label for one in self.what_ifs)
+
+    @property
+    def groups(self) -> set[str]:
+        """What it changes."""
+        return {one.group for one in self.what_ifs}
+
 
 class Trials:
-    """Runs what-ifs in turns with the script as it is, and tells how each went."""
+    """Runs what-ifs in turns with the script as it is, and reports each result."""
 
     def __init__(self, launcher: Launcher, plain: Trace, reporter: Reporter) -> None:
         self.launcher, self.reporter = launcher, reporter
@@ -43,7 +54,7 @@ class Trials:
 
     @property
     def rate(self) -> float:
-        """images/s of the script as it is, the median of its runs."""
+        """images/s of the script as it is: the median of its runs."""
         return statistics.median(self.rates)
 
     @property
@@ -52,59 +63,47 @@ class Trials:
         return (max(self.rates) - min(self.rates)) / self.rate
 
     def run(self, what_ifs: list[WhatIf]) -> tuple[list[Tried], Tried | None]:
-        """Each alone, then the best together; the best of all, run twice, if it is faster."""
+        """Try each alone, then the best together. Returns all, and the best if it proves faster."""
         tried: list[Tried] = []
         for start in range(0, len(what_ifs), _TURN):
-            tried += self._turn(what_ifs[start : start + _TURN])
-        best = self._combine(tried)
+            tried += self._turn([(one,) for one in what_ifs[start : start + _TURN]])
+        best = combine(tried, self._try_both, _TOGETHER)
         return tried, self._confirm(best) if best else None
 
-    def _turn(self, what_ifs: list[WhatIf]) -> list[Tried]:
-        """Some of them between two runs of the script as it is."""
-        tried = [self._try(one) for one in what_ifs]
+    def _turn(self, changes: list[WhatIfs]) -> list[Tried]:
+        """Run some of them between two runs of the script as it is."""
+        tried = [self._try(one) for one in changes]
         level = statistics.mean([self.rates[-1], self._plain_again()])
         return [replace(one, ratio=one.images_per_second / level) for one in tried]
 
     def _plain_again(self) -> float:
         self.rates.append(self.launcher.run().images_per_second)
-        self.reporter.say(f"as it is, again: {self.rates[-1]:,.0f} images/s")
+        self.reporter.say(f"unchanged, again: {self.rates[-1]:,.0f} images/s")
         return self.rates[-1]
 
-    def _try(self, what_if: WhatIf) -> Tried:
-        tried = self._run(what_if)
+    def _try(self, what_ifs: WhatIfs) -> Tried:
+        tried = self._run(what_ifs)
         said = tried.problem or f"{tried.images_per_second:,.0f} images/s"
-        self.reporter.say(f"what if {what_if.name}: {said}")
+        self.reporter.say(f"what if {tried.name}: {said}")
         return tried
 
-    def _run(self, what_if: WhatIf) -> Tried:
+    def _run(self, what_ifs: WhatIfs) -> Tried:
         try:
-            trace = self.launcher.run(what_if.changes)
+            trace = self.launcher.run(what_ifs)
         except ScriptFailed as error:
-            return Tried(what_if, problem=str(error).splitlines()[-1])
+            return Tried(what_ifs, problem=str(error).splitlines()[-1])
         if not trace.images:
-            return Tried(what_if, problem="no training step in time")
-        losses = compare_losses(self.plain.losses, trace.losses, what_if.changes, trace.notes)
-        return Tried(what_if, trace.images_per_second, losses=losses, notes=trace.notes)
+            return Tried(what_ifs, problem="no training step in time")
+        losses = compare_losses(self.plain.losses, trace.losses, what_ifs, trace.notes)
+        return Tried(what_ifs, trace.images_per_second, losses=losses, notes=trace.notes)
 
-    def _combine(self, tried: list[Tried]) -> Tried | None:
-        """Greedily: the best, then each next one that adds to it."""
-        faster = sorted((one for one in tried if one.ratio >= GAIN), key=lambda one: -one.ratio)
-        if not faster:
-            return None
-        best, others = faster[0], faster[1:]
-        fitting = [one for one in others if not faster[0].what_if.kinds & one.what_if.kinds]
-        for other in fitting[:_TOGETHER]:
-            if best.what_if.kinds & other.what_if.kinds:
-                continue
-            both = self._try(best.what_if.with_(other.what_if))
-            both = replace(both, ratio=both.images_per_second / self.rates[-1])
-            if both.ratio >= BETTER * best.ratio:
-                best = both
-        return best
+    def _try_both(self, best: Tried, other: Tried) -> Tried:
+        both = self._try(best.what_ifs + other.what_ifs)
+        return replace(both, ratio=both.images_per_second / self.rates[-1])
 
     def _confirm(self, best: Tried) -> Tried | None:
-        """Once more beside the script as it is: the luckiest of many runs is too good."""
-        (again,) = self._turn([best.what_if])
+        """Run it again beside the script as it is: the best of many runs was also the luckiest."""
+        (again,) = self._turn([best.what_ifs])
         if again.problem:
             return best
         rate = statistics.mean([best.images_per_second, again.images_per_second])
@@ -113,10 +112,10 @@ class Trials:
 
 
 def compare_losses(
-    plain: list[float], changed: list[float], changes: Changes, notes: list[str]
+    plain: list[float], changed: list[float], what_ifs: WhatIfs, notes: list[str]
 ) -> Losses:
-    """Whether the first losses are the same numbers, or tell of the same training."""
-    if changes.batch_factor or notes:
+    """Whether the first losses are the same numbers, or at least show the same training."""
+    if notes or not all(one.keeps_batches for one in what_ifs):
         return "not comparable"
     pairs = list(zip(plain, changed, strict=False))
     if not pairs:

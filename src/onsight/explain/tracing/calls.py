@@ -1,4 +1,4 @@
-"""Calls of modules that no other module called: of the network, a loss, a metric."""
+"""Outermost calls of modules: of the network, a loss, a metric."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,10 @@ _AUGMENTATIONS = ("torchvision.transforms", "kornia.")
 
 
 class RootCalls:
-    """Puts `around(module, arguments, proceed)` about every outermost call of a module.
+    """Routes every outermost call of a module through `around(module, arguments, proceed)`.
 
-    proceed: takes the positional arguments and makes the call.
-
-    is_skipped: says when a call is none of ours, such as those inside a data set.
+    proceed: makes the call with the positional arguments that it is given; is_skipped: whether a
+    call is to be left alone, such as those inside a data set.
     """
 
     def __init__(self, around: Around, is_skipped: Callable[[], bool]) -> None:
@@ -25,7 +24,7 @@ class RootCalls:
         self._inside = False
 
     def install(self, patches: Patches) -> None:
-        """From now on."""
+        """Start routing calls."""
         original = nn.Module.__call__
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

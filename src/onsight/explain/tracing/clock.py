@@ -1,4 +1,4 @@
-"""Where the time of a thread goes: every moment belongs to one phase, so phases add up."""
+"""Where a thread's time goes: every moment belongs to one phase, so the phases add up."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +21,11 @@ _ELSEWHERE = -1
 
 
 class PhaseClock:
-    """Adds up the seconds of each phase in the thread that made it; phases may be nested.
+    """Adds up the seconds of each phase in the thread that created it; phases can be nested.
 
-    A nested phase's time is its own and not the outer one's, except within `data`, to which
-    all belongs that happens while the next batch is made. on_phase: hears of every change. Quick,
-    because it is asked many times a step.
+    The time of a nested phase is not counted for the outer one, except within `data`: whatever
+    happens while the next batch is made belongs to `data`. on_phase: called with the new phase at
+    every change. It is fast, because it is called many times a step.
     """
 
     def __init__(self, on_phase: Callable[[str], None] | None = None) -> None:
@@ -37,16 +37,16 @@ class PhaseClock:
 
     @property
     def phase(self) -> str:
-        """The phase of now."""
+        """The current phase."""
         return self._stack[-1]
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread whose time is on_phase."""
+        """Whether this is the thread whose time is counted."""
         return get_ident() == self._thread
 
     def enter(self, phase: str) -> int:
-        """Begin a phase; what it returns ends it."""
+        """Begin a phase; `leave` takes the number returned."""
         if get_ident() != self._thread:
             return _ELSEWHERE
         stack, now = self._stack, perf_counter()
@@ -61,7 +61,7 @@ class PhaseClock:
         return len(stack) - 1
 
     def leave(self, depth: int) -> None:
-        """End the phase, and those within that an error left open."""
+        """End the phase, and any inside it that an error left open."""
         stack, now = self._stack, perf_counter()
         if depth == _ELSEWHERE or depth >= len(stack):
             return
@@ -74,7 +74,7 @@ class PhaseClock:
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
-        """What happens inside belongs to this phase."""
+        """Count the time inside for this phase."""
         depth = self.enter(phase)
         try:
             yield
@@ -82,7 +82,7 @@ class PhaseClock:
             self.leave(depth)
 
     def read(self) -> dict[str, float]:
-        """Seconds by phase until now."""
+        """Seconds by phase, up to now."""
         now = perf_counter()
         self._seconds[self._stack[-1]] += now - self._since
         self._since = now

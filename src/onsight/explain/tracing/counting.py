@@ -1,4 +1,4 @@
-"""The work of one step: floating-point operations, and bytes that its operations touch."""
+"""The work of one step: floating-point operations, and bytes that they read and write."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class _ByteCounter(TorchDispatchMode):
-    """Adds up the sizes of what operations read and write; views touch nothing."""
+    """Adds up the sizes of what operations read and write; views read and write nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -26,14 +26,14 @@ class _ByteCounter(TorchDispatchMode):
 
 
 class StepCounter:
-    """Counts between `open` and `close`; slow, so the step that it counts is not timed."""
+    """Counts between `open` and `close`. Counting is slow, so never time a counted step."""
 
     def __init__(self) -> None:
         self._bytes = _ByteCounter()
         self._flops = FlopCounterMode(display=False)
 
     def open(self) -> None:
-        """From now on."""
+        """Start counting."""
         self._bytes.__enter__()  # type: ignore[no-untyped-call]
         self._flops.__enter__()
 

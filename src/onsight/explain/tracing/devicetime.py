@@ -1,13 +1,13 @@
-"""When an accelerator was in which phase: events on its own timeline, read at the end.
+"""How long an accelerator spent in each phase, by events on its own timeline.
 
-An accelerator works on while the host goes on, so the host's clock blames a phase for what
-an earlier one began. An event is put into the accelerator's queue at every change of phase;
-between two of them it did that phase's work, or waited for the host in it.
+An accelerator works in the background, so the host's clock charges one phase with work that an
+earlier phase started. An event is put into the accelerator's queue at every change of phase;
+between two events it did the work of that phase, or waited for the host.
 """
 
 import torch
 
-_EVERY = 4  # steps, of which one is marked, so that marking stays cheap
+_EVERY = 4  # one step in so many is marked, so that marking stays cheap
 
 
 class DeviceTime:
@@ -18,7 +18,7 @@ class DeviceTime:
         self._marks: list[tuple[str, torch.Event]] = []
 
     def step(self, done: int, phase: str) -> None:
-        """A step has ended and the next begins in this phase."""
+        """A step has ended, and the next one begins in this phase."""
         if self.is_marking:
             self._mark("")
         self.is_marking = done % _EVERY == 0
@@ -26,12 +26,12 @@ class DeviceTime:
             self._mark(phase)
 
     def on_phase(self, phase: str) -> None:
-        """The host has come to another phase."""
+        """The host has entered another phase."""
         if self.is_marking:
             self._mark(phase)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds of the marked steps by phase; waits for the accelerator."""
+        """Seconds of the marked steps, by phase; waits for the accelerator."""
         torch.accelerator.synchronize()
         found: dict[str, float] = {}
         for (phase, begun), (_, ended) in zip(self._marks, self._marks[1:], strict=False):

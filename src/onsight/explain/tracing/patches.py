@@ -1,4 +1,4 @@
-"""Attributes of classes and modules replaced for a while, and put back."""
+"""Attributes of classes and modules, replaced for a while and then restored."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ _ABSENT = object()
 
 
 class Patches:
-    """Replaces attributes; `undo` puts all back, the last first."""
+    """Replaces attributes; `undo` restores them, the last one first."""
 
     def __init__(self) -> None:
         self._former: list[tuple[Any, str, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Replace one; an inherited attribute is covered, not changed."""
+        """Replace one; an inherited attribute is shadowed, not changed."""
         self._former.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         while self._former:
             owner, name, value = self._former.pop()
             if value is _ABSENT:

@@ -1,4 +1,4 @@
-"""Records a training in this process as it runs: phases, steps, losses, reads, and from where."""
+"""Records a training loop as it runs in this process: phases, steps, losses, reads, call sites."""
 
 import time
 from collections import Counter
@@ -20,10 +20,10 @@ from onsight.explain.tracing.patches import Patches
 from onsight.explain.tracing.sites import Caller, Site, Sites
 from onsight.explain.tracing.window import Snapshot, Window
 
-_FIRST_STEPS = 3  # in which what stays the same is looked at
-KEPT_LOSSES = 40  # of the first steps: enough to compare, few enough to hold
+_FIRST_STEPS = 3  # in which the precision is looked at; it stays the same
+KEPT_LOSSES = 40  # of the first steps: enough to compare, few enough to keep
 
-# What makes Python wait until a value is known.
+# Calls that make Python wait until a value is known.
 _READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__")
 _COPIES = ("to", "cuda")
 _LOSSES = (
@@ -38,9 +38,9 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 class Recorder:
-    """Knows what a training does from torch's own calls; `install` begins, `undo` ends.
+    """Follows a training loop through torch's own calls, from `install` to `undo`.
 
-    on_step: called after every update, with this.
+    on_step: called with this recorder after every update.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Recorder:
         self.losses: list[Tensor] = []
         self.reads: Counter[Caller] = Counter()
         self.graphs_kept: Counter[Site] = Counter()  # evaluations that build graphs
-        self._pending: tuple[int, Site | None] | None = None  # one that a backward may follow yet
-        self._kinds: dict[int, tuple[nn.Module, str]] = {}  # by id; held so that it stays one's
-        self.forward_phase = "forward"  # or evaluation, as the network's last one was
+        self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
+        self._kinds: dict[int, tuple[nn.Module, str]] = {}  # by id, kept alive
+        self.forward_phase = "forward"  # or evaluation, like the network's last call
         self.forward_site: Site | None = None
         self.made_at: dict[int, Site | None] = {}  # loaders and optimizers, by id
         self.precision = "fp32"
@@ -71,13 +71,13 @@ class Recorder:
         self.batch: Tensor | None = None
         self.loader: DataLoader[Any] | None = None
         self.training_loader: DataLoader[Any] | None = None
-        self.training_loaders: dict[int, DataLoader[Any]] = {}  # by id, held so that it stays one's
+        self.training_loaders: dict[int, DataLoader[Any]] = {}  # by id, kept alive too
         self.pageable_bytes = 0
         self._hooks: list[Any] = []
         self._open_steps: list[int] = []
 
     def install(self) -> None:
-        """Listen to torch from now on."""
+        """Start following torch's calls."""
         RootCalls(self._around, self._is_elsewhere).install(self.patches)
         for kind in (DataLoader, Optimizer):
             self.patches.put(kind, "__init__", self._make(kind.__init__))
@@ -99,13 +99,13 @@ class Recorder:
         ]
 
     def undo(self) -> None:
-        """Leave torch as it was."""
+        """Restore torch as it was."""
         self.patches.undo()
         for hook in self._hooks:
             hook.remove()
 
     def look(self) -> Snapshot:
-        """How far it is."""
+        """How far the training is."""
         phases = self.clock.read()
         return Snapshot(
             time.perf_counter(),
@@ -116,7 +116,7 @@ class Recorder:
         )
 
     def is_evaluation(self, module: nn.Module) -> bool:
-        """Whether a forward of the network now is not followed by an update."""
+        """Whether no update will follow a forward of the network now."""
         if not module.training or not torch.is_grad_enabled():
             return True
         known = bool(self.training_loaders) and self.loader is not None
@@ -166,7 +166,7 @@ class Recorder:
             self.evaluated += count
 
     def _settle_pending(self, backwards: int) -> None:
-        """A forward that looked like an evaluation was one if no backward came after it."""
+        """A forward that looked like an evaluation was one if no backward followed it."""
         if self._pending is None:
             return
         count, site = self._pending
@@ -214,7 +214,7 @@ class Recorder:
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if self._is_elsewhere():
                 return original(tensor, *args, **kwargs)
-            depth = self.clock.enter("sync")  # no context: some scripts read every value of a batch
+            depth = self.clock.enter("sync")  # not `within`: some scripts read very many values
             try:
                 return original(tensor, *args, **kwargs)
             finally:
@@ -237,12 +237,12 @@ class Recorder:
         return copy
 
     def time(self, owner: Any, name: str, phase: str) -> None:
-        """Count a function's calls to a phase; to that of the last forward if none is named."""
+        """Count a function's time for a phase; "" means that of the last forward."""
         original = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             now = phase or self.forward_phase
-            if self.clock.phase == now:  # within a module that is timed already
+            if self.clock.phase == now:  # inside a module whose time is counted already
                 return original(*args, **kwargs)
             depth = self.clock.enter(now)
             try:
@@ -260,7 +260,7 @@ class Recorder:
         if self._open_steps:  # of a base class, or of an optimizer inside another
             return
         self.optimizer = self.optimizer or optimizer
-        if optimizer is not self.optimizer:  # a second optimizer's update belongs to the step
+        if optimizer is not self.optimizer:  # a second optimizer updates within the same step
             return
         self.steps += 1
         if self.loader is not None:
@@ -270,7 +270,7 @@ class Recorder:
 
 
 def _precision(network: nn.Module) -> str:
-    """What the network computes in now."""
+    """The precision that the network computes in."""
     first = next(network.parameters())
     kind = first.device.type
     if torch.is_autocast_enabled(kind):
@@ -279,7 +279,7 @@ def _precision(network: nn.Module) -> str:
 
 
 class TimedIterator:
-    """A loader's iterator whose waiting is counted as such."""
+    """A loader's iterator; the time spent waiting for it is counted as `data`."""
 
     def __init__(self, inner: Iterator[Any], loader: DataLoader[Any], recorder: Recorder) -> None:
         self.inner, self.loader, self.recorder = inner, loader, recorder

@@ -1,4 +1,4 @@
-"""Which lines of the user's own files a call came from."""
+"""The lines of the user's own files that a call came from."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import CodeType, FrameType
 
 from pydantic import BaseModel
 
-_DEPTH = 40  # frames looked at, at most
+_DEPTH = 40  # frames to look at, at most
 
 
 class Site(BaseModel, frozen=True):
@@ -23,14 +23,14 @@ Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions,
 
 
 class Sites:
-    """Finds the lines of files in a folder, not of packages installed in it."""
+    """Finds lines of files in a folder, but not of packages installed in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder.resolve()}/"
         self._is_own: dict[CodeType, bool] = {}
 
     def here(self, most: int = 1) -> tuple[Site, ...]:
-        """The user's lines that led to this call, the innermost first."""
+        """At most so many of the user's lines that led to this call, the innermost first."""
         found: list[Site] = []
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_DEPTH):
@@ -42,14 +42,14 @@ class Sites:
         return tuple(found)
 
     def caller(self) -> Caller:
-        """What `of` turns into lines later: quick, for calls that come by the thousand."""
+        """The two innermost calling lines, for `of` to look at later: fast, for frequent calls."""
         inner = sys._getframe(2)
         outer = inner.f_back
         first = inner.f_code, inner.f_lineno
         return (first, (outer.f_code, outer.f_lineno)) if outer else (first,)
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
-        """The user's lines of a caller, the innermost first."""
+        """The user's lines among those of a caller, the innermost first."""
         return tuple(_site(code, line) for code, line in caller if self._owns(code))
 
     def _owns(self, code: CodeType) -> bool:

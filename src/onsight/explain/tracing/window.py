@@ -1,16 +1,16 @@
-"""Which stretch of a training is measured: after warming up, whole epochs where they are short."""
+"""Which stretch of a training is measured: after the warm-up, in whole epochs if possible."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_PAUSE_SECONDS = 0.02  # between two looks
-_PATIENCE = 2.0  # times the seconds asked, at most, to see an epoch end
+_PAUSE_SECONDS = 0.02  # between two snapshots
+_PATIENCE = 2.0  # times the seconds asked for, at most, to wait for the end of an epoch
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far a training was at a moment."""
+    """How far a training was at one moment."""
 
     moment: float
     steps: int
@@ -20,10 +20,10 @@ class Snapshot:
 
 
 class Window:
-    """Begins after some steps and lasts so many seconds.
+    """Opens after the warm-up and lasts so many seconds, or so many steps if that is shorter.
 
-    Where at least one epoch begins and ends within, the stretch is cut to whole epochs, so that
-    an evaluation between them has its true share. steps: the most that are measured.
+    If a whole epoch falls into it, only whole epochs are measured, so that the evaluation
+    between them has its true share of the time.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Window:
         self._epochs: list[Snapshot] = []
 
     def step(self, done: int) -> None:
-        """A step has ended; done: how many did so far."""
-        if self.is_over:  # what comes now is looked at in slower ways
+        """A step has ended. done: how many steps so far."""
+        if self.is_over:  # later steps are examined in slower ways
             return
         now = time.perf_counter()
         self._opened = self._opened or now
@@ -62,17 +62,17 @@ class Window:
 
     @property
     def is_over(self) -> bool:
-        """Whether enough was seen."""
+        """Whether enough has been seen."""
         if self._first is None or self._last is None:
             return False
         if self._last.steps - self._first.steps >= self.steps:
             return True
         elapsed = self._last.moment - self._first.moment
-        waits = len(self._epochs) == 1  # for the end of the first whole epoch
+        waits = len(self._epochs) == 1  # until the first whole epoch ends
         return elapsed >= self.seconds * (_PATIENCE if waits else 1.0)
 
     def stretch(self) -> tuple[Snapshot, Snapshot, int] | None:
-        """The first and the last moment, and how many whole epochs (0: a part of one)."""
+        """Its first and last snapshot and its whole epochs (0: a part of one); None before that."""
         if len(self._epochs) > 1:
             return self._epochs[0], self._epochs[-1], len(self._epochs) - 1
         if self._first is None or self._last is None:

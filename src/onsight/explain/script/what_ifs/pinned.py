@@ -1,0 +1,53 @@
+"""What if batches were copied to the GPU from pinned memory, without waiting for the copy?"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from onsight.explain.script.advice import Edit, Line, loader_edit
+from onsight.explain.script.hooks import Hooks, LoaderArguments
+from onsight.explain.script.trace import Trace
+from onsight.explain.script.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import percent
+
+
+class PinnedMemory(WhatIf):
+    """The GPU has to wait for copies from pageable memory."""
+
+    name = "pin_memory"
+    group = "pinning"
+    label = "pinned memory"
+
+    @classmethod
+    def worth_trying(cls, seen: Seen) -> list[WhatIf]:
+        loader, is_cuda = seen.trace.loader, seen.trace.device.startswith("cuda")
+        return [cls(True)] if loader and is_cuda and not loader.is_pinned else []
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            arguments["pin_memory"] = True
+
+        hooks.on_loader(change)
+        hooks.patches.put(Tensor, "to", _not_blocking(Tensor.to))
+
+    def advice(self, trace: Trace) -> list[Edit | Line]:
+        return [
+            loader_edit(trace, pin_memory=True),
+            Line(trace.forward_site, "images.to(device, non_blocking=True)"),
+        ]
+
+    def cause(self, trace: Trace) -> Cause:
+        each = trace.pageable_bytes_per_step / 1e6
+        return Cause(
+            "pageable-copy",
+            f"{percent(trace.share('copy'))} of the time is copying to the device, about "
+            f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
+        )
+
+
+def _not_blocking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return original(tensor, *args, **(kwargs | {"non_blocking": True}))
+
+    return to
