@@ -26,8 +26,13 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "versions": {name: version_of(name) for name in _PACKAGES},
+        "versions": package_versions(),
     }
+
+
+def package_versions() -> dict[str, str | None]:
+    """The versions of the packages that results depend on; None if one is not installed."""
+    return {name: version_of(name) for name in _PACKAGES}
 
 
 def version_of(package: str) -> str | None:

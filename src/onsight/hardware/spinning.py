@@ -1,6 +1,6 @@
-"""How long OpenMP's threads spin at barriers, which libgomp reads when torch loads.
+"""How long OpenMP's threads spin at barriers, a variable that libgomp reads when torch loads.
 
-Spinning long, its default, is fastest on a quiet machine; beside other work it wastes cores.
+Spinning for long, the default, is fastest on an idle machine, but wastes cores on a busy one.
 """
 
 import os
@@ -25,14 +25,14 @@ def choose_spinning() -> None:
 
 
 def _others_running() -> int:
-    """Threads of other processes that want a core, the fewest of a few looks; 0 if unknown."""
+    """Runnable threads of other processes, the minimum of a few samples; 0 if unknown."""
     counts = []
     for look in range(_LOOKS):
         try:
             running = _LOAD.read_text(encoding="ascii").split()[3].partition("/")[0]
         except (OSError, IndexError):
             return 0
-        counts.append(int(running) - 1)  # this one runs too
+        counts.append(int(running) - 1)  # without this one
         if look < _LOOKS - 1:
             time.sleep(_LOOK_SECONDS)
     return max(0, min(counts))

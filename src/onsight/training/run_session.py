@@ -15,7 +15,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import EpochRow, Results
 from onsight.files import write_json
-from onsight.hardware.environment import describe_environment
+from onsight.hardware.environment import describe_environment, package_versions
 from onsight.hardware.usage import seconds_since_start
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
@@ -76,7 +76,7 @@ class RunSession:
             "found": prepared.found,
             "data_key": prepared.data_key,
             "config": prepared.config.model_dump(),
-            "versions": describe_environment(device.value)["versions"],
+            "versions": package_versions(),
         }
         with stop_on_signals(self.world.stop):
             with naming_misplaced(lambda: prepared.data.new_network(prepared.config)):

@@ -29,7 +29,7 @@ class Constants:
         found = {self._value(node) for node in self._whole(expression)}
         return found.pop() if len(found) == 1 else UNKNOWN
 
-    def usual(self, expression: ast.AST) -> Constant:
+    def fixed_or_default(self, expression: ast.AST) -> Constant:
         """The same, or the default of the command line option that it is."""
         fixed = self.fixed(expression)
         if fixed is not UNKNOWN:

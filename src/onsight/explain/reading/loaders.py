@@ -67,11 +67,11 @@ class Loaders:
         return any(self._may_be_short(call) for call in made)
 
     def batch_sizes(self) -> set[int]:
-        """The literal batch sizes of all loaders."""
+        """The known batch sizes of all loaders."""
         found: set[int] = set()
         for call in self.values.calls("DataLoader"):
             value = self.setting(call, "batch_size")
-            size = UNKNOWN if value is None else self.constants.usual(value)
+            size = UNKNOWN if value is None else self.constants.fixed_or_default(value)
             if isinstance(size, int):
                 found.add(size)
         return found

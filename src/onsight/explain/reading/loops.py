@@ -53,11 +53,11 @@ class BatchLoop:
 
 
 def batch_loops(facts: Facts) -> list[BatchLoop]:
-    """All loops over loaders, in the order of the text."""
+    """All loops over loaders, in source order."""
     found = []
     for node in facts.script.nodes():
         for iterated, target in _heads(node):
-            loader = peeled(iterated)
+            loader = unwrapped(iterated)
             if facts.kinds.kind(loader) is Kind.LOADER:
                 loop = BatchLoop(node, loader, _names(target))
                 loop.trains = _trains(facts, loop)
@@ -113,7 +113,7 @@ def network_name(facts: Facts, call: ast.Call, helper: ast.Call | None) -> str:
     return facts.script.code(call.func)
 
 
-def peeled(iterated: ast.expr) -> ast.expr:
+def unwrapped(iterated: ast.expr) -> ast.expr:
     """The loader in `enumerate(tqdm(loader))`."""
     while isinstance(iterated, ast.Call) and iterated.args:
         if last_name(iterated.func) not in _WRAPPERS:
@@ -122,13 +122,13 @@ def peeled(iterated: ast.expr) -> ast.expr:
     return iterated
 
 
-def is_place(loop: BatchLoop, expression: ast.expr) -> bool:
+def is_batch_number(loop: BatchLoop, expression: ast.expr) -> bool:
     """Whether an expression is the batch number from enumerate."""
     node = loop.node
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
         return False
     first = node.target.elts[0]
-    numbered = isinstance(node.iter, ast.Call) and peeled(node.iter) is not node.iter
+    numbered = isinstance(node.iter, ast.Call) and unwrapped(node.iter) is not node.iter
     return numbered and key_of(first) == key_of(expression) != ""
 
 

@@ -57,10 +57,10 @@ class Modes:
         sites = self.facts.values.call_sites(function)
         if not sites:
             return "train" if self.is_entry(function) else None
-        modes = {self.at(site, self.handed(site, function, network)) for site in sites}
+        modes = {self.at(site, self.name_at_call(site, function, network)) for site in sites}
         return "train" if "train" in modes else "eval" if "eval" in modes else None
 
-    def handed(self, site: ast.Call, function: Function, network: str) -> str:
+    def name_at_call(self, site: ast.Call, function: Function, network: str) -> str:
         """The name at a call site of what is passed for a parameter."""
         value = self.facts.values.argument(site, function, network)
         return (last_name(value) if value is not None else "") or network
@@ -126,7 +126,7 @@ class Modes:
     def _mode(self, event: Event, network: str) -> Mode | None:
         if event.function is not None:
             mode = self.left(event.function)
-            if mode == "train" and not _hands_over(event.call, network):
+            if mode == "train" and not _may_change(event.call, network):
                 return None
             return mode
         owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
@@ -198,7 +198,7 @@ def _of_module(facts: Facts, function: Function) -> bool:
     return facts.kinds.is_module_class(owner)
 
 
-def _hands_over(call: ast.Call, network: str) -> bool:
+def _may_change(call: ast.Call, network: str) -> bool:
     """Whether a call may change a network: it gets it, is a method, or has no arguments."""
     given = [*call.args, *(one.value for one in call.keywords)]
     names = {last_name(one) for value in given for one in ast.walk(value)}

@@ -251,10 +251,10 @@ def _leaves(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
     elif isinstance(target, (ast.Tuple, ast.List)):
         stars = [n for n, part in enumerate(target.elts) if isinstance(part, ast.Starred)]
         for n, part in enumerate(target.elts):
-            behind = bool(stars) and n > stars[0]
+            after_star = bool(stars) and n > stars[0]
             for leaf, way in _leaves(part):
-                first = () if isinstance(part, ast.Starred) else (n - behind * len(target.elts),)
-                yield leaf, (*first, *way)
+                place = n - after_star * len(target.elts)
+                yield leaf, way if isinstance(part, ast.Starred) else (place, *way)
     else:
         yield target, ()
 

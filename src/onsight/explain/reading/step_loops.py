@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.facts import Facts
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.loops import BatchLoop, Run, network_calls, peeled, trains
+from onsight.explain.reading.loops import BatchLoop, Run, network_calls, trains, unwrapped
 from onsight.explain.reading.source import body_nodes
 from onsight.explain.reading.vocabulary import word_set
 
@@ -42,7 +42,7 @@ def _asks_for_gradients(facts: Facts, loop: ast.For | ast.AsyncFor | ast.While) 
 
 def _sliced(facts: Facts, loop: ast.For, calls: Sequence[ast.Call]) -> Iterator[ast.Call]:
     """The calls of a network in an evaluation by index: `net(images[i : i + 100])`."""
-    counted = peeled(loop.iter)
+    counted = unwrapped(loop.iter)
     if not isinstance(counted, ast.Call) or last_name(counted.func) != "range":
         return
     owner = facts.script.enclosing_class(loop)

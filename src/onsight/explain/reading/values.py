@@ -229,8 +229,8 @@ class Values:
         if binding.how == "parameter" and isinstance(binding.node, ast.arg):
             return self._follow_parameter(binding.node, steps)
         if binding.how == "import":
-            behind = self.script.exported(binding.path)
-            found = [self._follow_binding(one, steps) for one in behind if one.how == "value"]
+            exported = self.script.exported(binding.path)
+            found = [self._follow_binding(one, steps) for one in exported if one.how == "value"]
             ways = [one for one in found if one is not None]
             return [one for way in ways for one in way] if ways else None
         return None

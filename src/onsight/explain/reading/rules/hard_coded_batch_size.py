@@ -8,7 +8,7 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import fixed, replaced
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.loops import BatchLoop, is_place, loop_nodes, loop_rows
+from onsight.explain.reading.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes
 from onsight.explain.reading.vocabulary import Kind
@@ -135,7 +135,7 @@ def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool
         return bool(_SIZE_NAME.search(last_name(value))) and not _is_measured(context, value)
     for call in context.loaders.made(loop.loader):
         size = context.loaders.setting(call, "batch_size")
-        if size is not None and context.constants.usual(size) == number:
+        if size is not None and context.constants.fixed_or_default(size) == number:
             return True
     return False
 
@@ -168,7 +168,7 @@ def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr) -> bool
         return same or context.kinds.kind(counted) is Kind.LOADER
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
         one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return one and is_place(loop, expression.left)
+        return one and is_batch_number(loop, expression.left)
     if isinstance(expression, ast.Name):
         return any(
             origin.node is not expression

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import within
-from onsight.explain.reading.loops import BatchLoop, peeled, reached
+from onsight.explain.reading.loops import BatchLoop, reached, unwrapped
 from onsight.explain.reading.modes import is_main
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import own_nodes, start_place
@@ -54,7 +54,7 @@ def _starts_workers(
     loaders = [loop.loader for loop in here]
     for node in inside:
         if isinstance(node, ast.Call) and last_name(node.func) == "next" and node.args:
-            loaders.append(peeled(node.args[0]))
+            loaders.append(unwrapped(node.args[0]))
     working = [loader for loader in loaders if _has_workers(context, loader)]
     first = min(working, key=start_place, default=None)
     return "" if first is None else context.script.code(first)
@@ -65,7 +65,7 @@ def _has_workers(context: Context, loader: ast.expr) -> bool:
         return False
     for call in context.loaders.made(loader):
         workers = context.loaders.setting(call, "num_workers")
-        number = context.constants.usual(workers) if workers is not None else 0
+        number = context.constants.fixed_or_default(workers) if workers is not None else 0
         if isinstance(number, int) and number > 0:
             return True
     return False

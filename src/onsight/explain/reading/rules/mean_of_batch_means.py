@@ -10,7 +10,7 @@ from onsight.explain.reading.calls import last_name
 from onsight.explain.reading.context import Context
 from onsight.explain.reading.fix import fixed, indented, replaced
 from onsight.explain.reading.flow import key_of
-from onsight.explain.reading.loops import BatchLoop, is_place, loop_nodes, loop_rows
+from onsight.explain.reading.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
 from onsight.explain.reading.rule import Mistake, Rule
 from onsight.explain.reading.source import FUNCTIONS, own_nodes, start_place
 from onsight.explain.reading.vocabulary import Kind
@@ -171,7 +171,7 @@ def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: _S
         )
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
         plus_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return plus_one and is_place(loop, expression.left)
+        return plus_one and is_batch_number(loop, expression.left)
     return False
 
 
@@ -200,7 +200,7 @@ def _is_meter(context: Context, one: _Sum) -> bool:
 
 def _mistake(context: Context, loop: BatchLoop, one: _Sum, division: ast.AST) -> Mistake:
     rows = _rows(context, loop, one)
-    line = _weighed(context, one, rows)
+    line = _weighted(context, one, rows)
     all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
     statement = context.script.source(division).statement(division)
     if _is_list(one):
@@ -233,7 +233,7 @@ def _meter_mistake(context: Context, loop: BatchLoop, one: _Sum) -> Mistake:
     return Mistake(call, problem, text)
 
 
-def _weighed(context: Context, one: _Sum, rows: str) -> str:
+def _weighted(context: Context, one: _Sum, rows: str) -> str:
     """The line in the loop, each mean weighted by the rows of its batch."""
     value = context.script.code(one.value)
     if isinstance(one.value, ast.BinOp) and not isinstance(one.value.op, (ast.Mult, ast.Div)):

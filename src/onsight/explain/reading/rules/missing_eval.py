@@ -42,7 +42,7 @@ def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:
         if mode is None and helper is not None:
             function = context.values.callee(helper)
             inner = (
-                context.modes.handed(helper, function, name)
+                context.modes.name_at_call(helper, function, name)
                 if isinstance(function, FUNCTIONS)
                 else name
             )
@@ -56,7 +56,7 @@ def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:
 
 
 def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
-    """Whether `.train()` was called for this very loop, as to measure batch norm statistics."""
+    """Whether `.train()` is meant for this very loop, as to measure batch norm statistics."""
     scope, place = context.script.function(call), start_place(loop.node)
     if _NORM.search(getattr(scope, "name", "")):
         return True

@@ -53,7 +53,7 @@ def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event)
 
 
 def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:
-    """A training loop, or the calls of the function that holds it."""
+    """A training loop, or the calls of the function that contains it."""
     function = context.script.function(loop.node)
     if _enclosing_plain_loop(context, loop.node) is not None or not isinstance(function, FUNCTIONS):
         return [loop.node]
@@ -84,12 +84,12 @@ def _leaves_eval(context: Context, event: Event, loop: BatchLoop, network: ast.e
     if last_name(owner) != name:
         return False
     scope, begin = context.script.function(event.call), start_place(event.call)
-    behind = [
+    later = [
         other
         for other in context.step_loops
         if context.script.function(other.node) is scope and start_place(other.node) > begin
     ]
-    first = min(behind, key=lambda one: start_place(one.node), default=None)
+    first = min(later, key=lambda one: start_place(one.node), default=None)
     return first is not None and first.evaluates and first is not loop
 
 

@@ -216,12 +216,12 @@ def _is_retried(source: Source, node: ast.Try) -> bool:
             return False
         if isinstance(parent, (ast.For, ast.While)):
             holder = source.parents[parent]
-            behind = [
+            later = [
                 one
                 for one in own_nodes(holder)
                 if isinstance(one, ast.Raise) and start_place(one) > start_place(parent)
             ]
-            return bool(behind) or _raises(parent.orelse)
+            return bool(later) or _raises(parent.orelse)
     return False
 
 
