@@ -30,7 +30,7 @@ imports:
 	$(BIN)/lint-imports
 
 unit:
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
 format: setup  ## put every file into the usual form
 	$(BIN)/ruff format .

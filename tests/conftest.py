@@ -17,7 +17,7 @@ torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_cache(tmp_path_factory):
+def common_cache(tmp_path_factory):
     """What tests share is cached here; nothing touches the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -1,34 +1,37 @@
 """Several processes that build the same pack at once."""
 
-import subprocess
-import sys
-
-SCRIPT = """
-import sys
+import multiprocessing
 from pathlib import Path
+
 import numpy as np
+
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.source import Source
 
-index = Index.of([Row(f"p{n}", str(n % 2)) for n in range(50)])
-for turn in range(15):
-    def read(row):
-        return np.full((4, 4, 1), row + turn, np.uint8)
-    source = Source("test", Path("/data"), index, read, str(turn), "a test")
-    pack = open_pack(Job(source, PictureFormat(4, 4, 0)), Path(sys.argv[1]))
-    assert len(pack) == 50
-"""
+
+def build(folder):
+    """Build a pack six times, each time of other pictures."""
+    index = Index.of([Row(f"p{n}", str(n % 2)) for n in range(50)])
+    for turn in range(6):
+
+        def read(row, turn=turn):
+            return np.full((4, 4, 1), row + turn, np.uint8)
+
+        source = Source("test", Path("/data"), index, read, str(turn), "a test")
+        pack = open_pack(Job(source, PictureFormat(4, 4, 0)), Path(folder))
+        assert len(pack) == 50
 
 
 def test_processes_that_pack_the_same_data_wait_for_each_other(tmp_path):
-    processes = [
-        subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stderr=subprocess.PIPE)
-        for _ in range(3)
-    ]
+    context = multiprocessing.get_context("forkserver")  # imports once for all of them
+    context.set_forkserver_preload(["onsight.data.pack"])
+    processes = [context.Process(target=build, args=(str(tmp_path),)) for _ in range(3)]
     for process in processes:
-        _, reporter = process.communicate(timeout=120)
-        assert process.returncode == 0, reporter.decode()
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
     assert len(list((tmp_path / "packs").iterdir())) == 1

@@ -3,10 +3,12 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ ALONE = {
     "threads": 1,
     "reporter": SilentReporter(),
 }
+THEIRS = {"model": "theirs:Precise"}
 PRECISE = ["theirs:Precise" if word == "lenet" else word for word in SMALL]
 ENDLESS = [*SMALL, "--epochs", 10_000]
 PROMISED_SECONDS = 60
@@ -62,25 +65,31 @@ def nothing_left():
         Launched.started.pop().abandon()
 
 
-@pytest.fixture
-def users_module(tmp_path, monkeypatch):
+@contextmanager
+def users_module(folder, ranks=""):
     """Makes the user's module `theirs` importable, whose network Faulty fails on some ranks."""
-
-    def write(ranks=""):
-        (tmp_path / "modules").mkdir()
-        text = f"RANKS = {ranks!r}\n{USERS}"
-        (tmp_path / "modules" / "theirs.py").write_text(text)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"), prepend=os.pathsep)
-        monkeypatch.syspath_prepend(str(tmp_path / "modules"))
-
-    return write
+    (folder / "modules").mkdir()
+    (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
+        patch.syspath_prepend(str(folder / "modules"))
+        yield
 
 
-def test_two_ranks_end_as_one_and_everything_is_written_once(bars, tmp_path):
-    words = [*SMALL, "--epochs", 3, "--ranks", 2, "--json", "--out", tmp_path / "two"]
-    code, out, err = Launched(tmp_path, bars, *words).end()
-    assert code == 0, err
-    alone = onsight.train(bars, out=tmp_path / "one", epochs=3, **ALONE)
+@pytest.fixture(scope="module")
+def two_ranks(shared_bars, tmp_path_factory):
+    """A run of two ranks and the same of one process, with what the first wrote."""
+    folder = tmp_path_factory.mktemp("two")
+    words = [*PRECISE, "--epochs", 3, "--ranks", 2, "--json", "--out", folder / "two"]
+    with users_module(folder):
+        code, out, err = Launched(folder, shared_bars, *words).end()
+        assert code == 0, err
+        alone = onsight.train(shared_bars, out=folder / "one", epochs=3, **ALONE | THEIRS)
+    return folder / "two", alone, out, err
+
+
+def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
+    path, alone, out, err = two_ranks
     (line,) = out.splitlines()
     told = json.loads(line)
     assert told["ranks"] == 2
@@ -89,13 +98,28 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(bars, tmp_path):
     assert err.count("; torch ") == 1
     assert err.count("epoch 1/3") == 1
     assert err.count("of the 16 pictures of a batch") == 2
-    assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
-    events = list((tmp_path / "two" / "tensorboard").glob("*tfevents*"))
-    assert len(events) == 1
-    mine, theirs = (rows_of(tmp_path / name / "predictions.csv") for name in ("one", "two"))
+    assert files_of(path) == files_of(alone.path)
+    assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
+    mine, theirs = (rows_of(run / "predictions.csv") for run in (alone.path, path))
     assert len(mine) == alone.results["images"]
     for column in ("path", "label", "predicted"):
         assert [row[column] for row in theirs] == [row[column] for row in mine]
+
+
+def test_every_rank_has_its_entry_in_the_placement(two_ranks):
+    path, _, _, err = two_ranks
+    entries = json.loads((path / "placement.json").read_text(encoding="utf-8"))
+    assert [entry["rank"] for entry in entries] == [0, 1]
+    shares = [
+        sum(row["tensors"] for row in entry["rows"] if row["kind"] == "batch") for entry in entries
+    ]
+    numbers = [
+        sum(row["numbers"] for row in entry["rows"] if row["dtype"] == "int64") for entry in entries
+    ]
+    assert shares == [2, 2]
+    assert sum(numbers) == 16  # the batch is shared out, and nothing is counted twice
+    assert all(entry["problems"] == [] for entry in entries)
+    assert len(re.findall("^placement: everything is on cpu.*other ranks on cpu$", err, re.M)) == 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -131,25 +155,25 @@ def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
     run.process.communicate()
 
 
-def test_a_stopped_run_goes_on_with_any_number_of_ranks(bars, tmp_path, users_module):
-    users_module()
-    words = [*PRECISE, "--epochs", 40, "--ranks", 2, "--out", tmp_path / "run"]
-    run = Launched(tmp_path, bars, *words)
-    run.wait_for(tmp_path / "run" / "checkpoints" / "last.safetensors")
-    run.process.send_signal(signal.SIGTERM)
-    code, out, err = run.end(PROMISED_SECONDS)
-    assert (code, out) == (143, "")
-    assert err.count("error: ") == 1
-    assert "--resume" in err
-    done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert 0 < done < 40
-    shutil.copytree(tmp_path / "run", tmp_path / "alone")
-    words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
-    code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
-    assert code == 0, err
-    onsight.train(bars, out=tmp_path / "alone", resume=True, ranks=1, reporter=SilentReporter())
-    fields = ALONE | {"model": "theirs:Precise"}
-    whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **fields)
+def test_a_stopped_run_goes_on_with_any_number_of_ranks(bars, tmp_path):
+    with users_module(tmp_path):
+        words = [*PRECISE, "--epochs", 40, "--ranks", 2, "--out", tmp_path / "run"]
+        run = Launched(tmp_path, bars, *words)
+        run.wait_for(tmp_path / "run" / "checkpoints" / "last.safetensors")
+        run.process.send_signal(signal.SIGTERM)
+        code, out, err = run.end(PROMISED_SECONDS)
+        assert (code, out) == (143, "")
+        assert err.count("error: ") == 1
+        assert "--resume" in err
+        done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+        assert 0 < done < 40
+        shutil.copytree(tmp_path / "run", tmp_path / "alone")
+        words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
+        code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
+        assert code == 0, err
+        resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter()}
+        onsight.train(bars, out=tmp_path / "alone", **resumed)
+        whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE | THEIRS)
     expected = weights_of(whole.path)
     for name in ("run", "alone"):
         found = weights_of(tmp_path / name)
@@ -205,10 +229,12 @@ def test_ranks_that_cannot_be_are_refused_before_any_starts(bars, capsys, words,
     assert err.count("error: ") == 1
 
 
-def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd, users_module):
-    users_module("01")
+def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd):
     fields = {"model": "theirs:Faulty", "image_size": "16", "threads": 1, "epochs": 5}
-    with pytest.raises(OnsightError, match="rank [01] failed:\n") as caught:
+    with (
+        users_module(tmp_path, "01"),
+        pytest.raises(OnsightError, match="rank [01] failed:\n") as caught,
+    ):
         onsight.train(bars, out=tmp_path / "run", ranks=2, **fields)
     told = str(caught.value) + capfd.readouterr().err
     assert caught.value.exit_code == 1

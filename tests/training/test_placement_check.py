@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,19 +19,8 @@ from onsight.training.ranks import world
 from onsight.training.run_folder import placement_check
 from onsight.training.run_folder.placement_check import PlacementCheck
 
-sys.path.insert(0, str(Path(__file__).parent))
-from launched import SMALL, Launched
-
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "model": "lenet", "image_size": "16"}
 ALL_KINDS = ["parameter", "loss weight", "optimizer state", "copy of the model", "batch"]
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    """Whatever a failed test has left ends with it."""
-    yield
-    while Launched.started:
-        Launched.started.pop().abandon()
 
 
 @pytest.fixture
@@ -111,24 +99,6 @@ class StopAfter:
     def __bool__(self):
         self.steps -= 1
         return self.steps <= 0
-
-
-def test_every_rank_has_its_entry(bars, tmp_path):
-    words = [*SMALL, "--epochs", 1, "--ranks", 2, "--out", tmp_path / "two"]
-    code, _, err = Launched(tmp_path, bars, *words).end()
-    assert code == 0, err
-    entries = told_by(tmp_path / "two")
-    assert [entry["rank"] for entry in entries] == [0, 1]
-    shares = [
-        sum(row["tensors"] for row in entry["rows"] if row["kind"] == "batch") for entry in entries
-    ]
-    numbers = [
-        sum(row["numbers"] for row in entry["rows"] if row["dtype"] == "int64") for entry in entries
-    ]
-    assert shares == [2, 2]
-    assert sum(numbers) == 16  # the batch is shared out, and nothing is counted twice
-    assert all(entry["problems"] == [] for entry in entries)
-    assert len(re.findall("^placement: everything is on cpu.*other ranks on cpu$", err, re.M)) == 1
 
 
 def test_an_optimizer_of_other_parameters_stops_the_run(bars, tmp_path, monkeypatch):

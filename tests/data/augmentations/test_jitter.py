@@ -7,9 +7,9 @@ from onsight.data.augmentations.jitter import jitter_colour
 
 
 def test_jitter_equals_torchvision():
-    images = torch.randint(0, 256, (4, 9, 12, 3)).float()
-    ones = torch.ones(4)
-    factor = torch.tensor([0.5, 0.9, 1.2, 1.6])
+    images = torch.randint(0, 256, (4, 9, 12, 3)).double()
+    ones = torch.ones(4, dtype=torch.float64)
+    factor = torch.tensor([0.5, 0.9, 1.2, 1.6], dtype=torch.float64)
     planes = images.permute(0, 3, 1, 2) / 255
     cases = {
         reference.adjust_brightness: (factor, ones, ones),
@@ -19,7 +19,8 @@ def test_jitter_equals_torchvision():
         jittered = jitter_colour(images, *factors) / 255
         for i in range(4):
             expected = adjust(planes[i], float(factor[i])).permute(1, 2, 0)
-            assert torch.allclose(jittered[i], expected, atol=2e-3)
+            # torchvision's weight of red is 0.2989, ours 0.299
+            assert torch.allclose(jittered[i], expected, atol=1e-4)
 
 
 def test_contrast_scales_about_the_mean_grey():
