@@ -249,8 +249,8 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--model", "compcat"], "Did you mean compact"),
         (["--model", "resnet51"], "resnet50"),
         (["--recipe", "fastest"], "no recipe 'fastest'"),
-        (["--device", "cuda:7"], "there are: cpu"),
-        (["--device", "gpu"], "there are: cpu"),
+        (["--device", "cuda:7"], "available: cpu"),
+        (["--device", "gpu"], "available: cpu"),
         (["--optimizer", "sdg"], "Did you mean sgd"),
         (["--epoch", "3"], "Did you mean --epochs"),
         (["--epochs", "0"], "--epochs 0: input should be greater than or equal to 1"),
@@ -320,7 +320,7 @@ def test_model_files_that_are_none(capsys, bars, tmp_path):
     assert "cannot read" in refused(capsys, "predict", tmp_path / "no", bars)
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
-    assert "no finished run" in refused(capsys, "eval", bars, bars)
+    assert "not a finished run" in refused(capsys, "eval", bars, bars)
 
 
 def test_predict_on_nothing(capsys, bars, tmp_path):
@@ -383,7 +383,7 @@ def test_large_folder_prints_progress_now_and_then(monkeypatch, capsys):
     with reporter.bar("decode", 100) as bar:
         for _ in range(10):
             time.sleep(0.005)
-            bar.advance(10, loss=0.5)
+            bar.advance(10, lambda: {"loss": 0.5})
     err = capsys.readouterr().err
     assert "decode:" in err
     assert "/100" in err
