@@ -13,7 +13,7 @@ OnsightError                exit 1  the run failed
     ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
-    └── PlacementError      a tensor on another device than the model
+    └── PlacementError      a tensor on the wrong device
 PictureError                one picture cannot be used; becomes a row of problems.csv
 """
 

@@ -11,7 +11,7 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import CalibrationBin, ClassResult, Results, TtaResult
 
 _BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
-_MOST_CLASSES = 1000  # nobody reads a larger confusion matrix
+_MOST_CLASSES = 1000  # the largest confusion matrix that is kept
 
 
 def summarise(per_image: PerImageResults, classes: Sequence[str]) -> Results:

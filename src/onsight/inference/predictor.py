@@ -84,8 +84,7 @@ class Predictor:
         A picture is a path, the bytes of a file, a Pillow image or an array uint8 (H, W),
         (H, W, 1), (H, W, 3) or (H, W, 4); several are any iterable of these or an array
         (n, H, W, C). As with NumPy's functions, one picture gives one label and several give a
-        list, so nobody has to write `[picture]` and `[0]`. Raises PictureError at a picture that
-        cannot be used; `predictions` lists it instead.
+        list. Raises PictureError for a picture that cannot be used, which `predictions` lists.
         """
         winners = self.predict_proba(pictures).argmax(axis=-1)
         if winners.ndim == 0:

@@ -47,8 +47,8 @@ def _choice(name: str, value: Any) -> PlanRow:
 
 def _way(way: Row) -> PlanRow:
     """A way to compute a step in words, and its speed or why it was refused."""
-    told = ("precision", "threads", "memory_format")
-    words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in told if name in way)
+    shown = ("precision", "threads", "memory_format")
+    words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in shown if name in way)
     if way.get("compile") == "on":
         words += ", compiled"
     if "refused" in way:
