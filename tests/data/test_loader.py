@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from onsight.data import normalization
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import Normalization, measure
@@ -67,17 +68,24 @@ def test_measure_equals_numpy():
     pictures = make_pictures()
     ids = torch.arange(0, 90)
     pixels = pictures.gather(ids).images.numpy().astype(np.float64) / 255
-    normalization = measure(pictures, ids)
-    assert np.allclose(normalization.mean, pixels.mean((0, 1, 2)), atol=1e-6)
-    assert np.allclose(normalization.std, pixels.std((0, 1, 2)), atol=1e-6)
+    measured = measure(pictures, ids)
+    assert np.allclose(measured.mean, pixels.mean((0, 1, 2)), atol=1e-6)
+    assert np.allclose(measured.std, pixels.std((0, 1, 2)), atol=1e-6)
+
+
+def test_measure_looks_at_the_first_pictures(monkeypatch):
+    pictures, ids = make_pictures(), torch.arange(100)
+    first = measure(pictures, ids[:40])
+    monkeypatch.setattr(normalization, "_SAMPLE", 40)
+    assert measure(pictures, ids) == first
 
 
 def test_measure_of_one_colour_does_not_divide_by_zero():
     blank = Pictures(
         torch.full((5, 4), 9, dtype=torch.uint8), torch.arange(5), torch.zeros(5), (2, 2, 1)
     )
-    normalization = measure(blank, torch.arange(5))
-    assert normalization.apply(blank.gather(torch.arange(5)).images).isfinite().all()
+    measured = measure(blank, torch.arange(5))
+    assert measured.apply(blank.gather(torch.arange(5)).images).isfinite().all()
 
 
 def test_normalization_is_bit_equal_to_the_usual_transform():

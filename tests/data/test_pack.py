@@ -4,8 +4,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 
+from onsight.data import decode
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
@@ -68,6 +70,14 @@ def test_order_is_that_of_the_digests_whatever_the_order_of_the_source(tmp_path)
     assert np.array_equal(one.pixels[one.rows], other.pixels[other.rows])
     assert np.array_equal(one.index.labels, other.index.labels)
     assert sorted(map(bytes, one.digests)) == [bytes(digest) for digest in one.digests]
+
+
+def test_the_same_picture_in_two_classes_has_one_order_too():
+    pictures = grey(3) * 2
+    labels = ["x", "y", "x", "y", "x", "y"]
+    one = open_job(make_source(pictures, labels), AUTO, None)
+    other = open_job(make_source(pictures[::-1], labels[::-1]), AUTO, None)
+    assert one.index.labels.tolist() == other.index.labels.tolist() == [0, 1] * 3
 
 
 def test_digest_depends_on_content_not_container():
@@ -139,12 +149,21 @@ def test_pack_is_reused_until_anything_changes(tmp_path):
     assert len(list((tmp_path / "packs").iterdir())) == 2
 
 
+@pytest.mark.parametrize("decoder", [(decode, "VERSION"), (PIL, "__version__")])
+def test_a_pack_of_another_decoder_is_rebuilt(tmp_path, monkeypatch, decoder):
+    pictures = grey(5)
+    open_job(make_source(pictures), AUTO, tmp_path)
+    monkeypatch.setattr(*decoder, "99")
+    assert not open_job(make_source(pictures), AUTO, tmp_path).was_cached
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: data + b"more"])
 @pytest.mark.parametrize("name", ["pixels.bin", "table.safetensors", "pack.json"])
-def test_a_damaged_pack_is_rebuilt(tmp_path, name):
+def test_a_damaged_pack_is_rebuilt(tmp_path, name, change):
     pictures = grey(5)
     open_job(make_source(pictures), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob(f"*/{name}")
-    file.write_bytes(file.read_bytes()[:-3])
+    file.write_bytes(change(file.read_bytes()))
     pack = open_job(make_source(pictures), AUTO, tmp_path)
     assert not pack.was_cached
     assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
@@ -158,6 +177,13 @@ def test_leftovers_of_a_killed_build_are_removed(tmp_path):
     (abandoned / "pixels.bin").write_bytes(b"half")
     open_job(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
     assert [path.name for path in (tmp_path / "packs").iterdir()] == [place.name]
+
+
+def test_what_another_process_is_building_is_left_alone(tmp_path):
+    others = tmp_path / "packs" / f".another.{os.getppid()}.tmp"
+    others.mkdir(parents=True)
+    open_job(make_source(grey(5)), AUTO, tmp_path)
+    assert others.is_dir()
 
 
 def test_disk_full_while_packing_leaves_nothing_half_made(tmp_path, monkeypatch):

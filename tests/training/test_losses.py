@@ -26,6 +26,12 @@ def test_mse_is_the_tutorials():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
+def test_smoothed_mse_is_against_smoothed_labels():
+    loss = make_loss("mse", 0.2, None)(LOGITS, LABELS)
+    expected = torch.nn.MSELoss()(LOGITS.softmax(1), ONE_HOT[LABELS] * 0.8 + 0.05)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
 def test_weighted_mse_is_the_weighted_mean():
     loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, LABELS)
     errors = (LOGITS.softmax(1) - ONE_HOT[LABELS]).square().mean(1)

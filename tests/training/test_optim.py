@@ -63,6 +63,14 @@ def test_one_cycle_rises_for_a_quarter_and_falls_to_nothing():
     assert all(a > b for a, b in pairwise(course[peak:]))
 
 
+def test_one_cycle_takes_the_middle_of_each_step():
+    rising, *falling = factors("one-cycle", 4)  # at 1/8, and at 1/6, 1/2 and 5/6 of the way down
+    assert rising == pytest.approx((0.04 + 1) / 2)
+    for factor, done in zip(falling, (1 / 6, 1 / 2, 5 / 6), strict=True):
+        expected = 1e-4 + (1 - 1e-4) * (1 + math.cos(math.pi * done)) / 2
+        assert factor == pytest.approx(expected)
+
+
 def test_cosine_equals_torchs_scheduler():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 200)

@@ -57,11 +57,13 @@ def test_steps_are_bit_equal_to_a_plain_loop():
 
 @pytest.mark.parametrize("parts", [2, 3, 8])
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.1, 1.0, 5.0], dtype=torch.float64)])
-def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights):
+@pytest.mark.parametrize("soft", [False, True])
+def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights, soft):
     whole, split = make_model(torch.float64), make_model(torch.float64)
     step, parted = make_step(whole, weights), make_step(split, weights, accumulate=parts)
     for inputs, labels in make_batches(dtype=torch.float64):
-        assert parted(inputs, labels) == pytest.approx(step(inputs, labels), rel=1e-12)
+        targets = F.one_hot(labels, 3).double() * 0.7 + 0.1 if soft else labels
+        assert parted(inputs, targets) == pytest.approx(step(inputs, targets), rel=1e-12)
     for mine, theirs in zip(split.parameters(), whole.parameters(), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -69,6 +71,15 @@ def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights):
 def test_gradients_are_clipped_to_the_norm():
     model = make_model()
     step = make_step(model, clip_norm=0.01)
+    step(*make_batches(1)[0])
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert norm == pytest.approx(0.01, rel=1e-3)
+
+
+def test_scaled_gradients_are_clipped_to_the_norm_of_the_real_ones():
+    model = make_model()
+    step = make_step(model, clip_norm=0.01)
+    step.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     step(*make_batches(1)[0])
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
     assert norm == pytest.approx(0.01, rel=1e-3)

@@ -3,7 +3,8 @@
 import torch
 import torchvision.transforms.v2.functional as reference
 
-from onsight.data.augmentations.jitter import jitter_colour
+from onsight.data.augmentations.jitter import Jitter, jitter_colour
+from onsight.randomness import uniform
 
 
 def test_jitter_equals_torchvision():
@@ -29,3 +30,12 @@ def test_contrast_scales_about_the_mean_grey():
     ones = torch.ones(1)
     jittered = jitter_colour(images, ones, torch.tensor([0.5]), ones)
     assert jittered[0, :, 0, 0].tolist() == [115.0, 105.0]
+
+
+def test_factors_lie_evenly_about_one():
+    jitter, images = Jitter(0.4), torch.full((2000, 1, 1, 1), 100.0)
+    numbers = uniform(0, 0, torch.arange(2000), jitter.columns).unbind(1)
+    factors = jitter.apply(images, dict(zip(jitter.columns, numbers, strict=True))) / 100
+    assert 0.98 < factors.mean() < 1.02
+    assert 0.6 <= factors.min() < 0.61
+    assert 1.39 < factors.max() <= 1.4

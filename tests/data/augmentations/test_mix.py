@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight.data.augmentations.mix import TRIES, Mix, beta
+from onsight.data.augmentations.mix import MIX_X, MIX_Y, TRIES, Mix, beta
 from onsight.randomness import uniform
 
 
@@ -29,3 +29,32 @@ def test_mixed_targets_are_the_shares_of_the_pixels(mix):
     assert torch.allclose(targets[:, 1].double(), white, atol=1e-6)
     assert torch.allclose(targets.sum(1), torch.ones(4))
     assert not torch.allclose(white, white.round())
+
+
+def drawn(mix, count):
+    numbers = uniform(3, 1, torch.arange(count), mix.columns).unbind(1)
+    return dict(zip(mix.columns, numbers, strict=True))
+
+
+def test_a_cutmix_box_has_the_area_that_was_drawn():
+    mix, count = Mix(cutmix=1.0), 200
+    numbers = drawn(mix, count)
+    inputs = (torch.arange(count) % 2).float().view(-1, 1, 1, 1).expand(count, 1, 100, 100)
+    mixed, _ = mix.apply(inputs, torch.zeros(count, dtype=torch.int64), numbers, 2)
+    tries = torch.stack([numbers[column] for column in mix.columns[3:]], dim=1)
+    sides = (1 - beta(tries, 1.0).double()[:-1]).sqrt()  # shares of height and width
+    for number in range(count - 1):
+        expected = 1.0
+        for centre in (numbers[MIX_Y][number].item(), numbers[MIX_X][number].item()):
+            half = sides[number].item() / 2
+            expected *= min(1, centre + half) - max(0, centre - half)  # what lies inside
+        pasted = (mixed[number] != inputs[number]).double().mean()
+        assert abs(pasted - expected) < 0.03
+
+
+def test_with_both_about_half_are_cut():
+    mix, count = Mix(mixup=0.5, cutmix=1.0), 400
+    inputs = (torch.arange(count) % 2).float().view(-1, 1, 1, 1).expand(count, 1, 8, 8)
+    mixed, _ = mix.apply(inputs, torch.zeros(count, dtype=torch.int64), drawn(mix, count), 2)
+    blended = ((mixed > 0) & (mixed < 1)).flatten(1).any(1)
+    assert 0.4 < blended.float().mean() < 0.6
