@@ -3,9 +3,9 @@
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 1] [--fashion FOLDER]
 
 Ten small training scripts in benchmarks/planted, each with one common fault, and for each the same
-script mended by hand. `explain` runs both unchanged, in turns: the first with its what-ifs, the
+script fixed by hand. `explain` runs both unchanged, in turns: the first with its what-ifs, the
 second only for its speed. "Right" means that in every round the cause it gives is the planted one;
-"reached" means that the best what-if it tried has at least 0.8 of the mended script's speed. With
+"reached" means that the best what-if it tried has at least 0.8 of the fixed script's speed. With
 --only, the table is printed and RESULTS.md does not change.
 """
 
@@ -32,8 +32,8 @@ HEADER = [
     "best what-if",
     "images/s",
     "times as written",
-    "mended, images/s",
-    "what-if / mended",
+    "fixed, images/s",
+    "what-if / fixed",
 ]
 
 
@@ -62,11 +62,11 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What explain found for a script and for its mended version, in each round."""
+    """What explain found for a script and for its fixed version, in each round."""
 
     name: str
     written: list[dict]
-    mended: list[dict]
+    fixed: list[dict]
 
     @property
     def is_right(self) -> bool:
@@ -74,10 +74,10 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """The speed of the best what-if relative to the mended script: the median of the rounds."""
-        pairs = zip(self.written, self.mended, strict=True)
+        """The speed of the best what-if relative to the fixed script: the median of the rounds."""
+        pairs = zip(self.written, self.fixed, strict=True)
         return statistics.median(
-            best_speed(faulty) / mended["images_per_second"] for faulty, mended in pairs
+            best_speed(faulty) / fixed["images_per_second"] for faulty, fixed in pairs
         )
 
     def cells(self) -> list[str]:
@@ -87,7 +87,7 @@ class Outcome:
         speeds = statistics.median(answer["images_per_second"] for answer in self.written)
         best = statistics.median(map(best_speed, self.written))
         ratio = statistics.median(answer["best_ratio"] or 1.0 for answer in self.written)
-        mended = statistics.median(answer["images_per_second"] for answer in self.mended)
+        fixed = statistics.median(answer["images_per_second"] for answer in self.fixed)
         return [
             self.name,
             f"{causes} ({'right' if self.is_right else 'wrong'})",
@@ -96,7 +96,7 @@ class Outcome:
             " + ".join(names) or "none",
             f"{best:,.0f}",
             f"{ratio:.2f}",
-            f"{mended:,.0f}",
+            f"{fixed:,.0f}",
             f"{self.share:.2f}",
         ]
 
@@ -114,11 +114,11 @@ def explain(script: Path, data: Path, *flags: str) -> dict:
 
 
 def outcome(name: str, data: Path, rounds: int) -> Outcome:
-    written, mended = [], []
+    written, fixed = [], []
     for _ in range(rounds):
         written.append(explain(SCRIPTS / f"{name}.py", data))
-        mended.append(explain(SCRIPTS / f"{name}_mended.py", data, "--no-what-ifs"))
-    return Outcome(name, written, mended)
+        fixed.append(explain(SCRIPTS / f"{name}_fixed.py", data, "--no-what-ifs"))
+    return Outcome(name, written, fixed)
 
 
 def can_show(name: str) -> bool:
@@ -140,7 +140,7 @@ def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
     rest = f"; {unseen} not run without a GPU" if unseen else ""
     return (
         f"{right} causes of {len(names)} are right; the best what-if reaches {ENOUGH} of the "
-        f"mended script in {reached} of {len(names)}{rest}."
+        f"fixed script in {reached} of {len(names)}{rest}."
     )
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     lines = [
         "## Planted faults",
         "",
-        f"Small PyTorch training scripts, each with one fault, explained, and mended by hand; "
+        f"Small PyTorch training scripts, each with one fault, explained, and fixed by hand; "
         f"{options.rounds} rounds, medians; {circumstances('numpy', 'pillow')}.",
         "",
         *table(HEADER, list(rows(names, outcomes))),

@@ -472,3 +472,13 @@ def test_measured_ways_are_rows_of_their_own():
     ]
     unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
     assert choices(unmeasured) == [PlanRow("measured", [], "so short a run")]
+
+
+def test_a_switch_during_training_is_a_row_with_its_reason():
+    switch = {"value": {"epoch": 2, "threads": 1}, "reason": "measured again", "figure": None}
+    plan = {"ranks": {"value": 1, "reason": "one process"}, "switches": [switch]}
+    rows = [
+        PlanRow("ranks", 1, "one process"),
+        PlanRow("switch", "epoch 2, threads 1", "measured again"),
+    ]
+    assert choices(plan) == rows

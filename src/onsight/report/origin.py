@@ -33,11 +33,13 @@ class Refused:
 
 def choices(plan: Mapping[str, Any] | None) -> list[PlanRow]:
     """What Onsight chose and why, then every way to compute a step that it timed."""
-    rows = {name: _choice(name, value) for name, value in (plan or {}).items()}
+    known = dict(plan or {})
+    switches = _objects(known.pop("switches", []))
+    rows = {name: _choice(name, value) for name, value in known.items()}
     ways = _objects(rows["measured"].value) if "measured" in rows else []
     if ways:
         del rows["measured"]
-    return [*rows.values(), *map(_way, ways)]
+    return [*rows.values(), *map(_way, ways), *map(_switch, switches)]
 
 
 def _choice(name: str, value: Any) -> PlanRow:
@@ -54,6 +56,13 @@ def _way(way: Row) -> PlanRow:
     if "refused" in way:
         return PlanRow("measured", words, f"refused: {way['refused']}")
     return PlanRow("measured", words, f"{plain(way.get('images_per_second'))} images/s")
+
+
+def _switch(switch: Row) -> PlanRow:
+    """What changed during training: from which epoch and step on, counted from 0, and why."""
+    value = switch.get("value")
+    facts = [f"{name} {fact}" for name, fact in value.items()] if isinstance(value, dict) else []
+    return PlanRow("switch", ", ".join(facts), switch.get("reason"))
 
 
 def placements(found: Any) -> list[Row]:

@@ -66,6 +66,8 @@ class Plan:
         facts = asdict(self)
         facts |= facts.pop("compute")
         facts["device"]["value"] = str(self.device.value)
+        if not self.switches:
+            del facts["switches"]
         return facts
 
     def save(self, path: Path) -> None:

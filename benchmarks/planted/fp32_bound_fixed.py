@@ -1,6 +1,6 @@
-"""A wide VGG at 96 pixels, pictures in memory; mended: bfloat16, channels last.
+"""A wide VGG at 96 pixels, pictures in memory; fixed: bfloat16, channels last.
 
-python fp32_bound_mended.py DATA
+python fp32_bound_fixed.py DATA
 """
 
 import argparse

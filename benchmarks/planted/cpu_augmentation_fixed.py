@@ -1,6 +1,6 @@
-"""Thumbnails kept in memory, augmented; mended: by one random change a batch.
+"""Thumbnails kept in memory, augmented; fixed: by one random change a batch.
 
-python cpu_augmentation_mended.py DATA
+python cpu_augmentation_fixed.py DATA
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Small grey pictures from arrays; mended: no worker processes.
+"""Small grey pictures from arrays; fixed: no worker processes.
 
-python oversubscribed_mended.py DATA
+python oversubscribed_fixed.py DATA
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Small grey pictures and a perceptron; mended: outcomes are added up as tensors.
+"""Small grey pictures and a perceptron; fixed: outcomes are added up as tensors.
 
-python sync_in_loop_mended.py DATA
+python sync_in_loop_fixed.py DATA
 """
 
 import argparse

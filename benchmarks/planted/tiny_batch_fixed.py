@@ -1,6 +1,6 @@
-"""Small grey pictures in memory and a LeNet; mended: a batch of 128, and a learning rate to match.
+"""Small grey pictures in memory and a LeNet; fixed: a batch of 128, and a learning rate to match.
 
-python tiny_batch_mended.py DATA
+python tiny_batch_fixed.py DATA
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Pictures for a GPU; mended: bytes out of pinned memory, scaled on the GPU.
+"""Pictures for a GPU; fixed: bytes out of pinned memory, scaled on the GPU.
 
-python pageable_copies_mended.py DATA
+python pageable_copies_fixed.py DATA
 """
 
 import argparse

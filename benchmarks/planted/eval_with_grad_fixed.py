@@ -1,6 +1,6 @@
-"""A short epoch and a long validation; mended: validation without gradients.
+"""A short epoch and a long validation; fixed: validation without gradients.
 
-python eval_with_grad_mended.py DATA
+python eval_with_grad_fixed.py DATA
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Photographs in class folders and a small CNN; mended: each is decoded once.
+"""Photographs in class folders and a small CNN; fixed: each is decoded once.
 
-python loader_bound_mended.py DATA
+python loader_bound_fixed.py DATA
 """
 
 import argparse
