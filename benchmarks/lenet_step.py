@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness import circumstances, interleave, paired, run_json, table, write_section
 from stand_ins import MAKERS
-from tuning import SPIN, Setting, tune
+from tuning import Setting, tune
 
 from onsight.hardware.cores import usable_cores
 
@@ -81,10 +81,10 @@ class Case:
 
     def contenders(self):
         """How each is started: setting, further words and first rate."""
-        onsight = Setting(usable_cores(), spin=SPIN)
+        onsight = Setting(usable_cores())
         first = self.run("onsight", onsight, "--seconds", self.options.tune_seconds)
         plan = first["plan"]
-        same = Setting(plan["threads"], spin=SPIN)
+        same = Setting(plan["threads"])
         words = ["--precision", plan["precision"]]
         if "memory_format" in plan:
             words += ["--memory-format", plan["memory_format"]]

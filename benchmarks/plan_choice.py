@@ -1,10 +1,10 @@
-"""Is the plan's choice the best that an exhaustive search finds? And under a competing load?
+"""Is the plan's choice the best way that an exhaustive search finds? And under a competing load?
 
     python benchmarks/plan_choice.py
 
 Twelve cases of network, picture size and batch. For each the plan is measured as a run does it;
-then every options to compute the step (precision, threads, memory format) is timed in long
-interleaved rounds. Shown is the best options's time over that of the plan's choice; 1 is perfect.
+then every combination of options (precision, threads, memory format) is timed in long
+interleaved rounds. Shown is the best combination's time over that of the plan's choice; 1 is perfect.
 With --load another process keeps one core busy all along, and the choice is set against one
 thread in fp32 instead.
 """
@@ -18,19 +18,18 @@ from contextlib import contextmanager
 
 import torch
 from harness import circumstances, table, write_section
-from onsight.training.open_data import open_data
 
-from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
-from onsight.training.autotune.planning import apply_compute, choose_compute
+from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.trial import Trial
-from onsight.training.plan import choose_learning_rate
-from onsight.training.prepare import place
+from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.training_data import place
+from onsight.training.step.optim import choose_learning_rate
 
-PLACE = {"device": torch.device("cpu"), "threads": usable_cores(), "pictures": "memory"}
+CPU = torch.device("cpu")
 CASES = [
     *(("lenet", 32, batch) for batch in (4, 32, 64, 512)),
     *(("compact", 28, batch) for batch in (16, 128, 512)),
@@ -43,8 +42,8 @@ CASES = [
 ]
 
 
-def options(config):
-    """Every options that this machine could compute a step."""
+def combinations():
+    """Every way that this machine could compute a step."""
     counts = sorted({1, usable_cores()})
     grid = itertools.product(("fp32", "bf16"), counts, ("auto", "contiguous"))
     return [
@@ -57,22 +56,20 @@ class Case:
     def __init__(self, data, model, side, batch):
         self.name = f"{model} {side}x{side}, batch {batch}"
         fields = {"model": model, "image_size": str(side), "batch_size": batch, "plan": "fresh"}
-        fields |= {"pretrained": False, "compile": "off"}
+        fields |= {"pretrained": False, "compile": "off", "cache_folder": "none"}
         config = make_config(fields)
         rate = choose_learning_rate(config).value
         self.config = config.model_copy(update={"learning_rate": rate})
-        plan = {name: Choice(value, "") for name, value in PLACE.items()}
-        _, _, dataset = open_data(data, self.config, plan, SilentReporter())
-        self.prepared = place(self.config, plan, dataset)
+        opened = open_data(data, self.config, CPU, usable_cores(), SilentReporter())
+        self.data = place(opened.dataset, self.config, CPU, "memory")
 
     def chosen(self):
-        """The options the plan takes, measured as before a run of some minutes."""
-        plan = choose_compute(self.config, self.prepared, 100.0, None, SilentReporter())
-        config = apply_compute(self.config, plan)
+        """The options that the plan takes, measured as before a run of some minutes."""
+        config = choose_compute(self.config, self.data, SilentReporter(), 100.0).apply(self.config)
         return {name: getattr(config, name) for name in ("precision", "threads", "memory_format")}
 
-    def timer(self, options):
-        trial = Trial(self.config.model_copy(update=options), self.prepared)
+    def timer(self, way):
+        trial = Trial(self.config.model_copy(update=way), self.data)
         timed = trial.at(self.config.batch_size)
         steps = max(1, round(0.15 / (timed(2) / 2)))
         return lambda: timed(steps) / steps
@@ -88,21 +85,21 @@ def competing_load():
         busy.wait()
 
 
-def options_words(options):
-    memory_format = "" if options["memory_format"] == "auto" else f", {options['memory_format']}"
-    return f"{options['precision']}, {options['threads']} thread(s){memory_format}"
+def way_words(way):
+    memory_format = "" if way["memory_format"] == "auto" else f", {way['memory_format']}"
+    return f"{way['precision']}, {way['threads']} thread(s){memory_format}"
 
 
 def search(case, chosen, against, rounds):
     """The best of `against`, and its time over the choice's, round by round."""
-    timers = {options_words(options): case.timer(options) for options in [chosen, *against]}
+    timers = {way_words(way): case.timer(way) for way in [chosen, *against]}
     times = {name: [] for name in timers}
     for number in range(rounds):
         names = list(timers)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             times[name].append(timers[name]())
-    best = min(map(options_words, against), key=lambda name: statistics.median(times[name]))
-    mine = times[options_words(chosen)]
+    best = min(map(way_words, against), key=lambda name: statistics.median(times[name]))
+    mine = times[way_words(chosen)]
     ratios = [theirs / own for theirs, own in zip(times[best], mine, strict=True)]
     return best, ratios, case.config.batch_size / statistics.median(mine)
 
@@ -111,9 +108,9 @@ def measure_case(data, number, options):
     case = Case(data, *CASES[number])
     chosen = case.chosen()
     single = {"precision": "fp32", "threads": 1, "memory_format": "auto"}
-    against = [single] if options.load else options(case.config)
+    against = [single] if options.load else combinations()
     best, ratios, rate = search(case, chosen, against, options.rounds)
-    row = [case.name, options_words(chosen), best, f"{rate:,.0f}"]
+    row = [case.name, way_words(chosen), best, f"{rate:,.0f}"]
     row.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     print(" | ".join(row), file=sys.stderr)
     return row

@@ -343,7 +343,6 @@ def compare(options: argparse.Namespace) -> list[str]:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as `onsight` sets it, so for all
         os.environ["ONSIGHT_CACHE"] = str(folder / "cache")  # for eval and predict as processes
         model = train_model(options.data, folder / "fashion", folder / "cache")
         pngs = make_pngs(options.data, folder / "png")

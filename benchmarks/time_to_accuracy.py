@@ -8,13 +8,11 @@ epoch are counted. Fresh processes in turn.
 """
 
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
 
 from harness import circumstances, interleave, paired, run_json, table, write_section
-from tuning import SPIN
 
 PEERS = ("tensors", "accelerate", "lightning", "fastai", "keras")
 TITLES = {
@@ -42,9 +40,7 @@ class Race:
         words = ["--target", self.target, "--limit", self.options.limit]
         if self.options.epochs:
             words += ["--epochs", self.options.epochs]
-        # Every contender has the short spin that Onsight's command line sets: all gain by it.
-        env = os.environ | {"GOMP_SPINCOUNT": SPIN}
-        facts = run_json(*map(str, (sys.executable, script, self.options.data, *words)), env=env)
+        facts = run_json(*map(str, (sys.executable, script, self.options.data, *words)))
         self.facts.setdefault(name, []).append(facts)
         return 1 / facts["seconds_from_start"]
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-SPIN = "2000"  # as Onsight's command line sets it; peers may have it too
+SPIN = "2000"  # what Onsight sets on a busy machine; peers may have it too
 
 
 @dataclass(frozen=True)

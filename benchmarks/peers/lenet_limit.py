@@ -18,12 +18,14 @@ from onsight.data.loader import Loader
 from onsight.data.sources.find import find_source
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
-from onsight.training.build import make_augmentation, make_net, make_normalization, make_step
+from onsight.training.build import make_augmentation, make_net, make_step
+from onsight.training.pictures.training_data import make_normalization
+from onsight.training.ranks.world import World
 
 
 def prepare(options):
     """The step, and a batch for it."""
-    given = {"batch_size": options.batch_size}
+    given = {"batch_size": options.batch_size, "precision": options.precision or "fp32"}
     if options.memory_format:
         given["memory_format"] = options.memory_format
     config = make_config(read_recipe("cifar10-lenet"), given)
@@ -32,7 +34,7 @@ def prepare(options):
     dataset = open_dataset(source, config, config.size, cache, options.threads)
     device = choose_devices("cpu", 0).value[0]
     net = make_net(config, dataset, device).train()
-    step = make_step(config, net, dataset, options.precision or "fp32", device)
+    step = make_step(config, net, dataset, device, World())
     batch = next(
         Loader(dataset.pictures, dataset.ids(TRAIN), options.batch_size, device).epoch(0, 0)
     )
