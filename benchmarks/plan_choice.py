@@ -3,8 +3,8 @@
     python benchmarks/plan_choice.py
 
 Twelve cases of network, picture size and batch. For each the plan is measured as a run does it;
-then every combination of options (precision, threads, memory format) is timed in long
-interleaved rounds. Shown is the best combination's time over that of the plan's choice; 1 is perfect.
+then every combination of options (precision, threads, memory format) is timed in long interleaved
+rounds. Shown is the best combination's time over that of the plan's choice; 1 is perfect.
 With --load another process keeps one core busy all along, and the choice is set against one
 thread in fp32 instead.
 """
