@@ -103,6 +103,16 @@ def test_a_jpeg_decoded_without_its_colours_is_its_luma():
     assert np.array_equal(grey, decode(data, grey=True, least=(30, 40)))
 
 
+@pytest.mark.parametrize(
+    ("times", "closely", "scale"),
+    [(2, False, 1), (3, False, 2), (6, False, 4), (2, True, 2), (4, True, 4)],
+)
+def test_a_jpeg_is_decoded_at_the_scale_that_leaves_detail_enough(times, closely, scale):
+    data = encoded(Image.fromarray(smooth(40 * times, 60 * times)), "JPEG")
+    decoded = decode(data, least=(40, 60), closely=closely)
+    assert decoded.shape == (40 * times // scale, 60 * times // scale, 3)
+
+
 def test_alpha_is_laid_on_the_background():
     pixels = np.zeros((2, 2, 4), np.uint8)
     pixels[..., 0] = 200

@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
-from onsight.data.split import assign, leaks
+from onsight.data.split import assign, draw, leaks
 
 NONE = UNSPLIT
 
@@ -28,6 +28,14 @@ def test_shares_hold_for_every_class_within_chance():
         splits = assign(digests(range(start, start + 1000)), unsplit(1000), 0.1, 0.1)
         assert abs((splits == TEST).sum() - 100) < 4 * np.sqrt(90)
         assert abs((splits == VALIDATION).sum() - 100) < 4 * np.sqrt(90)
+
+
+def test_the_second_half_of_a_digest_alone_decides():
+    """The first half numbers the pictures, so the first of them are a fair sample of each side."""
+    halves = [0x00, 0x80, 0xFF]
+    rows = [[first] * 8 + [second] + [0] * 7 for first in halves for second in halves]
+    numbers = draw(np.array(rows, np.uint8))
+    assert numbers.tolist() == [0.0, 0.5, 255 / 256] * 3
 
 
 def test_adding_pictures_moves_no_old_one():

@@ -732,7 +732,12 @@ def test_a_torch_with_cuda_is_not_reported(a_hidden_gpu, monkeypatch):
 
 @pytest.mark.parametrize(
     ("device", "home", "expected"),
-    [("cuda", "cuda:0", False), ("cuda:1", "cuda:0", True), ("cpu", "cuda:0", True)],
+    [
+        ("cuda", "cuda:0", False),
+        ("cuda:1", "cuda:0", True),
+        ("cuda:1", "cuda:10", True),
+        ("cpu", "cuda:0", True),
+    ],
 )
 def test_a_device_without_a_number_matches_any_of_its_kind(device, home, expected):
     found = Found(Row("metric.device", "metric", None, "", device, 0), "")

@@ -32,7 +32,7 @@ def expected(picture, name):
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_it_is_the_mean_of_the_probabilities_of_the_views(name):
-    found = TtaForward(forward, name)(PICTURES).softmax(1)
+    found = TtaForward(forward, name)(PICTURES).exp()
     by_hand = np.stack([expected(picture, name) for picture in PICTURES.numpy()])
     assert np.allclose(found.numpy(), by_hand, atol=1e-9)
     assert not np.allclose(forward(PICTURES).softmax(1).numpy(), by_hand, atol=1e-3)

@@ -7,10 +7,11 @@ import pytest
 from prepared import make_prepared
 
 from onsight.config import make_config
-from onsight.data.index import TEST
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
 from onsight.training import run_session
+from onsight.training.autotune import fit_epochs as fitting
 from onsight.training.autotune.fit_epochs import fit_epochs
 from onsight.training.budget import Budget, read_budget
 from onsight.training.pictures.fit_size import Pace
@@ -48,6 +49,10 @@ def test_training_gets_what_judging_and_closing_leave():
     assert budget.share == pytest.approx(0.5)
     clock.now = 54.5
     assert budget.share == pytest.approx(1)
+
+
+def test_closing_takes_half_as_long_as_starting():
+    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 5 - 10)
 
 
 def test_measured_judging_moves_the_end_but_never_turns_time_back():
@@ -115,6 +120,20 @@ def test_every_view_of_a_test_picture_is_reckoned_with(bars):
         left[views] = budget.pictures
     tested = len(prepared.dataset.ids(TEST))
     assert left["flip-shift"] - left["one"] == 6 * tested
+
+
+def test_epochs_count_their_training_and_their_validation(bars, monkeypatch):
+    monkeypatch.setattr(fitting, "mean_seconds", lambda work: 16 * 0.01)
+    monkeypatch.setattr(fitting, "_judging_seconds", lambda trial: 0.05)
+    fields = {"model": "lenet", "image_size": "32", "learning_rate": 0.01, "batch_size": 16}
+    config, prepared = make_prepared(bars, threads=1, precision="fp32", **fields)
+    train, validation, test = (
+        len(prepared.dataset.ids(split)) for split in (TRAIN, VALIDATION, TEST)
+    )
+    fitted = fit_epochs(Budget(60, Clock()), config, prepared, SilentReporter())
+    left = 60 - 2 - 1.5 - 0.05 * (validation + test)
+    assert validation > 5
+    assert fitted.epochs == round(left / (0.01 * train + 0.05 * validation))
 
 
 def test_several_ranks_are_refused(bars, tmp_path):

@@ -99,6 +99,17 @@ def test_a_bad_loss_changes_nothing(bad, accumulate):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_memory_that_does_not_hold_one_picture_is_an_error():
+    class Full(nn.Linear):
+        def forward(self, inputs):
+            raise torch.OutOfMemoryError("out of memory")
+
+    step = make_step(Full(12, 3))
+    with pytest.raises(torch.OutOfMemoryError):
+        step(*make_batches(1, size=5)[0])
+    assert step.accumulate == 4  # 8 parts of 5 pictures would hold no less
+
+
 def test_bf16_trains_and_stays_close():
     model = make_model()
     loss = make_loss("cross-entropy", 0.0, None)
