@@ -77,7 +77,7 @@ class Probe:
         return visit
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float]:
-        """A function that times steps with these options, and the seconds of later ones."""
+        """A timer of steps with these options, and the seconds per step after the first."""
         trial = Trial(options.apply(self.config), self.data)
         try:
             timed = trial.at(self.batch_size)
