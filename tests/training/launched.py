@@ -1,4 +1,4 @@
-"""Commands of several ranks as real processes, found again by their own temporary folder."""
+"""Commands of several ranks as real processes, identified by their own temporary folder."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ class Faulty(nn.Module):
 
 
 class Precise(nn.Module):
-    """In float64, where rounding that differs with the number of ranks leaves no trace."""
+    """In float64, where rounding that depends on the number of ranks makes no difference."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ class Launched:
         self.started.append(self)
 
     def abandon(self):
-        """End what a failed test has left."""
+        """End what a failed test has left running."""
         for number in self.ranks().values():
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
@@ -78,7 +78,7 @@ class Launched:
             time.sleep(0.02)
 
     def ranks(self):
-        """Process of each rank that is there, by its variables in /proc."""
+        """The process of each running rank, found by its variables in /proc."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -91,7 +91,7 @@ class Launched:
         return found
 
     def end(self, seconds=60):
-        """(exit code, stdout, stderr); nothing of it may be left."""
+        """(exit code, stdout, stderr); nothing may be left behind."""
         out, err = self.process.communicate(timeout=seconds)
         assert self.ranks() == {}
         left = [path.name for path in self.temporary.iterdir()]
@@ -100,7 +100,7 @@ class Launched:
 
 
 def listening_beyond_loopback(processes):
-    """Local addresses, in the hexadecimal of /proc/net, where one of them listens to others."""
+    """Local addresses, in hexadecimal as in /proc/net, where the processes listen to others."""
     inodes = {os.readlink(link) for number in processes for link in _descriptors(number)}
     found = []
     for table in ("tcp", "tcp6"):

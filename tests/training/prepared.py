@@ -11,6 +11,6 @@ CPU = torch.device("cpu")
 
 
 def make_prepared(data, **fields):
-    """The config of these fields and what a run of it would train on, mapped from its pack."""
+    """The config with these fields, and the data a run would train on, mapped from its pack."""
     opened = open_data(str(data), make_config(fields), CPU, 1, SilentReporter())
     return opened.config, place(opened.dataset, opened.config, CPU, "map")

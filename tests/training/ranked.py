@@ -1,8 +1,8 @@
-"""What the tests of several ranks compute, in one process or as each of several.
+"""What the tests of several ranks compute, in one process or in each of several.
 
-All of it in float64, where the algebra shows: in float32, rounding differs between processors and
-grows with each step. Run by torchrun as a script, it does every case and the first rank writes
-what came out.
+All of it in float64, so that only the algebra matters: in float32, rounding differs between
+processors and grows with each step. Run as a script by torchrun, it computes every case, and the
+first rank writes the results.
 """
 
 import json
@@ -67,7 +67,7 @@ class Idle(nn.Module):
 
 
 def make_pictures(count):
-    """Pictures whose brightness in a corner tells their class."""
+    """Pictures whose class shows in a bright band of rows."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % 4
     pixels = torch.randint(0, 100, (count, *SHAPE), dtype=torch.uint8, generator=generator)
@@ -77,7 +77,7 @@ def make_pictures(count):
 
 
 def augmented(batch, augmentation, epoch):
-    """Inputs and targets as float64; mixed in pairs, so that rounding knows no other picture."""
+    """Inputs and targets as float64; mixed in pairs, so that rounding depends on no others."""
 
     def apply(part):
         numbers = augmentation.draw(1, epoch, part.ids)
@@ -127,7 +127,7 @@ def train(case, world):
 
 
 def evaluate(count, world):
-    """The per_image of a fixed network over so many pictures."""
+    """The per-image results of a fixed network over this many pictures."""
     torch.manual_seed(3)
     net = make_model("lenet", (1, 16, 16), 4).eval()
     ids = torch.arange(1001)[:count]

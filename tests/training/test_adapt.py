@@ -1,4 +1,4 @@
-"""A plan whose speed is off is measured again, and the run can still be repeated to the bit."""
+"""A plan whose speed is off is measured again, and the run can still be repeated bit for bit."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_si
 
 
 def after(watch, rate, seconds, images=0, begun=0.0):
-    """The watch after so many seconds at a rate, looked at five times a second."""
+    """The watch after some seconds at a rate, with five updates per second."""
     for tick in range(1, round(5 * seconds) + 1):
         watch.see(images + round(rate * tick / 5), begun + tick / 5)
     return watch
@@ -33,11 +33,11 @@ def after(watch, rate, seconds, images=0, begun=0.0):
         (1350, 60, False),
         (690, 60, True),
         (1450, 60, True),
-        (100, 16, False),  # 2 s of warming up, and not yet 15 s after them
+        (100, 16, False),  # 2 s of warm-up, and then not yet 15 s
         (100, 18, True),
     ],
 )
-def test_a_speed_is_off_by_a_factor_for_a_while(rate, seconds, off):
+def test_a_speed_is_off_only_by_a_large_factor_over_a_whole_window(rate, seconds, off):
     assert after(SpeedWatch(1000.0), rate, seconds).is_off == off
 
 
@@ -51,7 +51,7 @@ def test_only_the_last_window_counts():
 
 @pytest.fixture
 def planted(monkeypatch):
-    """A run that is measured, whose speed is off in its second epoch, and what wins then."""
+    """A measured run whose speed is off in its second epoch, and the options that win then."""
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     first = ComputeOptions("fp32", "auto", 2, "off", 1)
     other = ComputeOptions("bf16", "auto", 1, "off", 1)
@@ -75,7 +75,7 @@ def weights_of(run):
     return read_tensors(run.path / "checkpoints" / "best.safetensors")[0]
 
 
-def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, planted, capsys):
+def test_a_switch_is_reported_recorded_and_repeated_bit_for_bit(bars, tmp_path, planted, capsys):
     kept = tmp_path / "cache"
     fields = FIELDS | {"epochs": 4, "cache_folder": str(kept), "validation_fraction": 0.0}
     run = train(bars, out=tmp_path / "run", reporter=Reporter(), **fields)
@@ -88,7 +88,7 @@ def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, plant
     (planned,) = json.loads((run.path / "plan.json").read_text())["switches"]
     assert planned["value"] == switch
     assert run.results["epochs"] == 4
-    assert not list((kept / "plans").iterdir())  # no later run begins with what was too slow
+    assert not list((kept / "plans").iterdir())  # no later run starts with what was too slow
 
     again = {"config_file": run.path / "config.toml", "reporter": SilentReporter()}
     repeated = train(bars, out=tmp_path / "again", **again)
@@ -100,7 +100,7 @@ def test_a_switch_is_reported_kept_and_repeated_to_the_bit(bars, tmp_path, plant
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_switch_in_mid_epoch_is_made_at_its_step(bars, tmp_path, monkeypatch):
+def test_a_switch_in_the_middle_of_an_epoch_is_made_at_its_step(bars, tmp_path, monkeypatch):
     made = []
     from onsight.training import trainer
 

@@ -1,4 +1,4 @@
-"""Oracles: a planted clock for the budget, planted paces for what fits into it."""
+"""Oracles: a fake clock for the budget, made-up paces for what fits into it."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ from onsight.training.run import train
 
 
 class Clock:
-    """Seconds spent, moved by hand."""
+    """Seconds spent, set by the test."""
 
     def __init__(self, now=2.0):
         self.now = now
@@ -28,7 +28,7 @@ class Clock:
         return self.now
 
 
-def test_budgets_are_read_with_their_unit():
+def test_budgets_are_read_with_their_units():
     assert [read_budget(text) for text in ("90s", "1.5m", "2h", "")] == [90, 90, 7200, 0]
 
 
@@ -38,7 +38,7 @@ def test_a_budget_without_a_unit_is_refused(bad):
         make_config({"budget": bad})
 
 
-def test_training_gets_what_judging_and_closing_leave():
+def test_training_gets_the_time_that_evaluating_and_closing_leave():
     clock = Clock(2.0)
     budget = Budget(60, clock)
     clock.now = 10.0
@@ -55,7 +55,7 @@ def test_closing_takes_half_as_long_as_starting():
     assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 5 - 10)
 
 
-def test_measured_judging_moves_the_end_but_never_turns_time_back():
+def test_measured_evaluation_moves_the_end_but_never_turns_time_back():
     clock = Clock(0.0)
     budget = Budget(101.5, clock)
     budget.begin(1000, 0.02)
@@ -68,7 +68,7 @@ def test_measured_judging_moves_the_end_but_never_turns_time_back():
     assert budget.share == pytest.approx(46 / 90)
 
 
-def test_a_resumed_run_goes_on_with_what_is_left():
+def test_a_resumed_run_continues_with_the_time_left():
     clock = Clock(1.0)
     budget = Budget(60, clock)
     budget.begin(0, 0.0)
@@ -77,7 +77,7 @@ def test_a_resumed_run_goes_on_with_what_is_left():
     assert budget.share == pytest.approx(20 / (20 + 37.5))
 
 
-def test_large_pictures_need_time():
+def test_larger_pictures_are_chosen_only_with_enough_time():
     pace = Pace(decode_seconds=0.001, train_seconds=0.001)
     assert pace.epochs(64, 1000, 11) == pytest.approx(10)
     assert pace.epochs(128, 1000, 41) == pytest.approx(10)
@@ -86,9 +86,7 @@ def test_large_pictures_need_time():
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
-    bars, tmp_path, monkeypatch, schedule
-):
+def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monkeypatch, schedule):
     clock = Clock(1.0)
 
     def ticking():
@@ -103,12 +101,12 @@ def test_a_run_ends_with_its_budget_and_its_rate_has_come_down(
     assert len(rows) > 2
     assert rows[-1]["learning_rate"] < 0.01 * 0.02
     assert max(row["learning_rate"] for row in rows) > 0.005
-    assert clock.now == pytest.approx(8 - 1.5, abs=0.2)  # what closes a run costs no tick here
+    assert clock.now == pytest.approx(8 - 1.5, abs=0.2)  # closing the run makes no tick here
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
 
 
-def test_every_view_of_a_test_picture_is_reckoned_with(bars):
+def test_every_view_of_a_test_picture_counts_towards_the_budget(bars):
     left = {}
     for views in ("one", "flip-shift"):
         config, prepared = make_prepared(

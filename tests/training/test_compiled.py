@@ -1,4 +1,4 @@
-"""torch.compile is planted at its own border: compiling takes too long for a test."""
+"""torch.compile itself is replaced: compiling takes too long for a test."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from onsight.training.step.compiled import Compiled
 
 
 @pytest.mark.parametrize(("device", "mode"), [("cpu", "default"), ("cuda:0", "reduce-overhead")])
-def test_full_batches_take_the_compiled_way_and_a_last_smaller_one_does_not(
+def test_full_batches_use_the_compiled_network_and_a_smaller_last_one_does_not(
     monkeypatch, device, mode
 ):
     seen = []

@@ -1,4 +1,4 @@
-"""Oracle: the losses themselves; an accelerator's events are planted at torch's border."""
+"""Oracle: the losses themselves; torch's events for an accelerator are replaced."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 @pytest.fixture
 def events(monkeypatch):
-    """What an accelerator's events go through."""
+    """What happens to an accelerator's events, in order."""
     happened = []
 
     class Event:
@@ -40,7 +40,7 @@ def test_on_the_cpu_each_loss_is_known_at_once():
     assert losses.flush() == []
 
 
-def test_an_accelerator_is_never_waited_for_before_it_is_steps_ahead(events):
+def test_an_accelerator_is_waited_for_only_when_the_host_is_some_steps_ahead(events):
     losses = DeferredLosses(GPU, World())
     known = [step(losses, float(number)) for number in range(_LAG + 3)]
     assert known == [[]] * _LAG + [[0.0], [1.0], [2.0]]
@@ -52,7 +52,7 @@ def test_an_accelerator_is_never_waited_for_before_it_is_steps_ahead(events):
     assert losses.flush() == []
 
 
-def test_a_bad_loss_says_how_long_ago_it_was(events):
+def test_a_non_finite_loss_says_how_many_steps_ago_it_was(events):
     losses = DeferredLosses(GPU, World())
     step(losses, float("nan"))
     for number in range(_LAG - 1):

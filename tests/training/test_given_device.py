@@ -1,4 +1,4 @@
-"""One given device is obeyed by everything: meta tensors stand in for those of a GPU."""
+"""Everything goes to the given device: meta tensors stand in for those of a GPU."""
 
 import types
 from contextlib import nullcontext
@@ -31,7 +31,7 @@ def dataset():
     )
 
 
-def test_model_loss_and_data_go_to_the_device_that_is_given(dataset):
+def test_model_loss_and_data_go_to_the_given_device(dataset):
     config = make_config(
         {"model": "lenet", "class_weights": "balanced", "learning_rate": 0.1, "ema": 0.9}
     )
@@ -45,15 +45,15 @@ def test_model_loss_and_data_go_to_the_device_that_is_given(dataset):
 
 
 @pytest.mark.parametrize("mixes", [False, True])
-def test_batches_from_the_memory_map_come_to_the_device_that_is_given(dataset, mixes):
+def test_batches_from_the_memory_map_go_to_the_given_device(dataset, mixes):
     loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN, 1, 2, with_next=mixes)
     batches = [*loader.epoch(0, 0), *loader.in_order()]
     assert len(batches) == 4
     assert {tensor.device for batch in batches for tensor in batch} == {GIVEN}
 
 
-def test_evaluation_computes_on_the_device_that_is_given(dataset, monkeypatch):
-    monkeypatch.setattr(classifier_module, "autocast", lambda *_: nullcontext())  # knows no meta
+def test_evaluation_computes_on_the_given_device(dataset, monkeypatch):
+    monkeypatch.setattr(classifier_module, "autocast", lambda *_: nullcontext())  # no meta there
     net = make_net(make_config({"model": "lenet"}), dataset, GIVEN)
     classifier = Classifier(net, Normalization((0.5,), (0.5,)), "fp32", GIVEN)
     loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN)

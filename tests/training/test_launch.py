@@ -49,7 +49,7 @@ def files_of(run):
 
 
 def start_endless(bars, folder, ranks=2):
-    """A run that has begun to train, and its processes by rank."""
+    """A run that has started training, and its processes by rank."""
     run = Launched(folder, bars, *ENDLESS, "--ranks", ranks, "--out", folder / "run")
     run.wait_for(folder / "run" / "checkpoints" / "last.safetensors")
     processes = run.ranks()
@@ -59,7 +59,7 @@ def start_endless(bars, folder, ranks=2):
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    """Whatever a failed test has left ends with it."""
+    """End whatever a failed test has left running."""
     yield
     while Launched.started:
         Launched.started.pop().abandon()
@@ -67,7 +67,7 @@ def nothing_left():
 
 @contextmanager
 def users_module(folder, ranks=""):
-    """Makes the user's module `theirs` importable, whose network Faulty fails on some ranks."""
+    """Make a user's module `theirs` importable, whose network Faulty fails on some ranks."""
     (folder / "modules").mkdir()
     (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def users_module(folder, ranks=""):
 
 @pytest.fixture(scope="module")
 def two_ranks(shared_bars, tmp_path_factory):
-    """A run of two ranks and the same of one process, with what the first wrote."""
+    """A run of two ranks, the same run in one process, and what the first printed."""
     folder = tmp_path_factory.mktemp("two")
     words = [*PRECISE, "--epochs", 3, "--ranks", 2, "--json", "--out", folder / "two"]
     with users_module(folder):
@@ -91,10 +91,10 @@ def two_ranks(shared_bars, tmp_path_factory):
 def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
     path, alone, out, err = two_ranks
     (line,) = out.splitlines()
-    told = json.loads(line)
-    assert told["ranks"] == 2
+    reported = json.loads(line)
+    assert reported["ranks"] == 2
     for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
-        assert told[name] == alone.results[name]
+        assert reported[name] == alone.results[name]
     assert err.count("; torch ") == 1
     assert err.count("epoch 1/3") == 1
     assert err.count("of the 16 pictures of a batch") == 2
@@ -142,7 +142,7 @@ def test_a_stopped_rank_ends_the_job_and_is_named(bars, tmp_path):
     assert (code, out) == (1, "")
     assert err.count("error: ") == 1
     assert f"error: rank 1 (process {processes[1]} on " in err
-    assert "has not been heard of" in err
+    assert "has not been heard from" in err
 
 
 def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
@@ -155,7 +155,7 @@ def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
     run.process.communicate()
 
 
-def test_a_stopped_run_goes_on_with_any_number_of_ranks(bars, tmp_path):
+def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path):
     with users_module(tmp_path):
         words = [*PRECISE, "--epochs", 40, "--ranks", 2, "--out", tmp_path / "run"]
         run = Launched(tmp_path, bars, *words)
@@ -200,7 +200,7 @@ def test_an_interrupt_before_the_first_step_ends_quietly(bars, tmp_path):
     assert err.count("error: ") == 1
 
 
-def test_a_slip_in_data_is_told_once(bars, tmp_path, capfd):
+def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
     with pytest.raises(SystemExit) as stop:
         main(["train", str(bars) + "x", "--ranks", "2", "--out", str(tmp_path / "run")])
     assert stop.value.code == 2
@@ -219,7 +219,7 @@ def test_a_slip_in_data_is_told_once(bars, tmp_path, capfd):
         (["--ranks", "-1"], "--ranks -1"),
     ],
 )
-def test_ranks_that_cannot_be_are_refused_before_any_starts(bars, capsys, words, message):
+def test_impossible_ranks_are_refused_before_any_starts(bars, capsys, words, message):
     with pytest.raises(SystemExit) as stop:
         main(["train", str(bars), *words])
     assert stop.value.code == 2
@@ -236,15 +236,15 @@ def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd):
         pytest.raises(OnsightError, match="rank [01] failed:\n") as caught,
     ):
         onsight.train(bars, out=tmp_path / "run", ranks=2, **fields)
-    told = str(caught.value) + capfd.readouterr().err
+    shown = str(caught.value) + capfd.readouterr().err
     assert caught.value.exit_code == 1
-    assert told.count("RuntimeError: a connection of mine is missing") == 1
-    assert told.count("Traceback") == 1
-    assert "theirs.py" in told
+    assert shown.count("RuntimeError: a connection of mine is missing") == 1
+    assert shown.count("Traceback") == 1
+    assert "theirs.py" in shown
 
 
 def failure(folder, rank, exit_code, *, at=None, **facts):
-    """How torch's launcher tells of a rank that failed; with a time it left a message."""
+    """How torch's launcher describes a failed rank; with a time, the rank left a message."""
     path = folder / f"{rank}.json"
     if at is not None:
         extra = {"timestamp": str(at), "exit_code": exit_code, "lost": False, "bug": False}
@@ -253,27 +253,27 @@ def failure(folder, rank, exit_code, *, at=None, **facts):
     return ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=exit_code, error_file=str(path))
 
 
-NOW = 4_000_000_000  # later than any clock that torch looks at: the message comes last
+NOW = 4_000_000_000  # later than torch's own times: the message comes last
 
 
-def test_who_was_ended_by_the_launcher_is_not_the_cause(tmp_path):
+def test_a_rank_that_the_launcher_ended_is_not_the_cause(tmp_path):
     failures = {0: failure(tmp_path, 0, -15), 1: failure(tmp_path, 1, 2, at=NOW)}
     error = launch._explain(failures, tmp_path)
     assert (str(error), error.exit_code) == ("said by 1", 2)
 
 
-def test_a_killed_rank_is_the_cause_though_others_missed_it(tmp_path):
+def test_a_killed_rank_is_the_cause_even_if_others_reported_it_lost(tmp_path):
     failures = {0: failure(tmp_path, 0, 1, at=NOW, lost=True), 1: failure(tmp_path, 1, -9)}
     error = launch._explain(failures, tmp_path)
     assert isinstance(error, RankLost)
-    assert "rank 1 (process 101) was lost, ended by SIGKILL" in str(error)
+    assert "rank 1 (process 101) was lost, killed by SIGKILL" in str(error)
 
 
-def test_the_first_message_is_the_one_that_is_told(tmp_path):
+def test_the_first_message_is_reported(tmp_path):
     failures = {0: failure(tmp_path, 0, 1, at=20), 1: failure(tmp_path, 1, 2, at=10)}
     assert str(launch._explain(failures, tmp_path)) == "said by 1"
 
 
 def test_a_rank_that_ends_alone_by_a_signal_is_named(tmp_path):
     error = launch._explain({1: failure(tmp_path, 1, -15)}, tmp_path)
-    assert "rank 1 (process 101) was lost, ended by SIGTERM" in str(error)
+    assert "rank 1 (process 101) was lost, killed by SIGTERM" in str(error)

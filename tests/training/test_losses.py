@@ -15,12 +15,12 @@ WEIGHTS = torch.tensor([0.5, 1.0, 2.0, 0.1], dtype=torch.float64)
 ONE_HOT = torch.eye(4, dtype=torch.float64)
 
 
-def test_cross_entropy_is_torchs():
+def test_cross_entropy_equals_torchs():
     loss = make_loss("cross-entropy", 0.1, WEIGHTS)(LOGITS, LABELS)
     assert loss == F.cross_entropy(LOGITS, LABELS, weight=WEIGHTS, label_smoothing=0.1)
 
 
-def test_mse_is_the_tutorials():
+def test_mse_equals_the_tutorials_loss():
     loss = make_loss("mse", 0.0, None)(LOGITS, LABELS)
     expected = torch.nn.MSELoss()(LOGITS.softmax(1), ONE_HOT[LABELS])
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
@@ -40,7 +40,7 @@ def test_weighted_mse_is_the_weighted_mean():
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def test_weighted_mse_of_shares_weighs_each_class_by_its_share():
+def test_weighted_mse_of_class_probabilities_weighs_each_class_by_its_probability():
     shares = ONE_HOT[LABELS] * 0.75 + ONE_HOT[(LABELS + 1) % 4] * 0.25
     loss = make_loss("mse", 0.0, WEIGHTS)(LOGITS, shares)
     errors = (LOGITS.softmax(1) - shares).square().mean(1)
@@ -48,14 +48,14 @@ def test_weighted_mse_of_shares_weighs_each_class_by_its_share():
     assert loss.item() == pytest.approx((errors * weights).mean().item(), rel=1e-12)
 
 
-def test_balanced_weights_are_scikit_learns():
+def test_balanced_weights_equal_scikit_learns():
     labels = torch.tensor([0] * 90 + [1] * 9 + [2])
     weights = balanced_weights(torch.bincount(labels, minlength=3))
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
     assert torch.allclose(weights.double(), torch.from_numpy(expected), rtol=1e-6)
 
 
-def test_a_class_without_pictures_weighs_nothing():
+def test_a_class_without_pictures_has_weight_zero():
     assert balanced_weights(torch.tensor([5, 0, 5])).tolist() == [1.0, 0.0, 1.0]
 
 

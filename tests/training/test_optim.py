@@ -29,7 +29,7 @@ def test_every_optimizer_lowers_a_loss(name):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_unknown_optimizer_names_its_neighbours():
+def test_an_unknown_optimizer_gets_a_suggestion():
     with pytest.raises(ConfigError, match="Did you mean adamw"):
         make_optimizer(make_model(), "adamww", 0.1, 0, 0.9)
 
@@ -52,15 +52,15 @@ def factors(schedule, steps=1000, warmup=0):
     return [learning_rate_factor(schedule, step, steps, warmup) for step in range(steps)]
 
 
-def test_one_cycle_rises_for_a_quarter_and_falls_to_nothing():
-    course = factors("one-cycle")
-    peak = course.index(max(course))
+def test_one_cycle_rises_for_a_quarter_and_falls_to_almost_zero():
+    curve = factors("one-cycle")
+    peak = curve.index(max(curve))
     assert abs(peak - 250) <= 1
-    assert max(course) == pytest.approx(1.0, abs=1e-4)
-    assert course[0] < 0.05
-    assert course[-1] < 0.001
-    assert all(a < b for a, b in pairwise(course[: peak + 1]))
-    assert all(a > b for a, b in pairwise(course[peak:]))
+    assert max(curve) == pytest.approx(1.0, abs=1e-4)
+    assert curve[0] < 0.05
+    assert curve[-1] < 0.001
+    assert all(a < b for a, b in pairwise(curve[: peak + 1]))
+    assert all(a > b for a, b in pairwise(curve[peak:]))
 
 
 def test_one_cycle_takes_the_middle_of_each_step():
@@ -80,22 +80,22 @@ def test_cosine_equals_torchs_scheduler():
         scheduler.step()
 
 
-def test_warmup_climbs_in_equal_steps_then_the_schedule_begins():
-    course = factors("constant", 100, warmup=9)
-    assert course[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
-    assert set(course[10:]) == {1.0}
-    course = factors("cosine", 100, warmup=10)
-    assert course[10] == 1.0
-    assert course[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
+def test_warmup_rises_in_equal_steps_before_the_schedule_begins():
+    curve = factors("constant", 100, warmup=9)
+    assert curve[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert set(curve[10:]) == {1.0}
+    curve = factors("cosine", 100, warmup=10)
+    assert curve[10] == 1.0
+    assert curve[-1] == pytest.approx(0.5 * (1 + math.cos(math.pi * 89 / 90)))
 
 
 def test_linear_falls_in_equal_steps_and_the_step_after_the_last_would_be_zero():
-    course = factors("linear", 50)
-    assert course[0] == 1.0
-    assert [a - b for a, b in pairwise([*course, 0.0])] == pytest.approx([1 / 50] * 50)
-    course = factors("linear", 50, warmup=9)
-    assert course[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
-    assert course[-1] == pytest.approx(1 / 41)
+    curve = factors("linear", 50)
+    assert curve[0] == 1.0
+    assert [a - b for a, b in pairwise([*curve, 0.0])] == pytest.approx([1 / 50] * 50)
+    curve = factors("linear", 50, warmup=9)
+    assert curve[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert curve[-1] == pytest.approx(1 / 41)
 
 
 def test_learning_rate_respects_a_groups_own_scale():

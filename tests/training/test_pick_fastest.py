@@ -1,10 +1,10 @@
-"""Oracle: candidates whose times are planted."""
+"""Oracle: candidates with made-up times."""
 
 from itertools import cycle, repeat
 
 import pytest
 
-from onsight.training.autotune import pick_fastest as race_module
+from onsight.training.autotune import pick_fastest as pick_fastest_module
 from onsight.training.autotune.pick_fastest import Candidate, choose, pick_fastest
 
 
@@ -42,7 +42,7 @@ def test_a_lead_that_comes_and_goes_is_noise():
     )
 
 
-def test_the_hopeless_are_not_timed_again():
+def test_hopeless_candidates_are_not_timed_again():
     visits = []
     pick_fastest(
         [
@@ -53,18 +53,18 @@ def test_the_hopeless_are_not_timed_again():
         60,
     )
     assert visits.count("slow") == 1
-    assert visits.count("fast") == visits.count("plain") == race_module._ROUNDS
+    assert visits.count("fast") == visits.count("plain") == pick_fastest_module._ROUNDS
 
 
-def test_when_time_is_over_only_the_timed_take_part(monkeypatch):
+def test_when_the_time_is_up_only_timed_candidates_take_part(monkeypatch):
     now = iter(range(100))
-    monkeypatch.setattr(race_module.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(pick_fastest_module.time, "perf_counter", lambda: next(now))
     visits = []
     winner = pick_fastest([candidate("plain", 1.0, visits), candidate("fast", 0.5, visits)], 0.4)
     assert (winner.options, visits) == ("plain", ["plain"])
 
 
-def test_a_refused_racer_never_wins():
+def test_a_refused_candidate_never_wins():
     assert (
         pick_fastest([candidate("plain", 1.0), candidate("refused", float("inf"))], 60).options
         == "plain"
@@ -72,7 +72,7 @@ def test_a_refused_racer_never_wins():
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_few_rounds_are_judged_by_their_median(rounds):
+def test_with_few_rounds_the_median_decides(rounds):
     slow, fast = (
         Candidate("plain", lambda: 0, [1.0] * rounds),
         Candidate("fast", lambda: 0, [0.8] * rounds),

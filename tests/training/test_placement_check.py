@@ -1,4 +1,4 @@
-"""A run proves where everything was: once, after its first step, at every rank."""
+"""A run proves where everything was: once, after its first step, on every rank."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ def reporter():
 
 @pytest.fixture
 def looked(monkeypatch):
-    """What the run looked at, a dict each time."""
+    """What the run checked: a dict for each time."""
     calls = []
     real = placement_check.placement
 
@@ -42,21 +42,21 @@ def looked(monkeypatch):
     return calls
 
 
-def told_by(run):
+def entries_of(run):
     return json.loads((Path(run) / "placement.json").read_text(encoding="utf-8"))
 
 
-def test_a_run_tells_and_keeps_where_everything_was(bars, tmp_path, reporter):
+def test_a_run_reports_and_saves_where_everything_was(bars, tmp_path, reporter):
     fields = FAST | {"ema": 0.9, "class_weights": "balanced", "optimizer": "adamw"}
     run = onsight.train(bars, out=tmp_path / "run", reporter=reporter, **fields)
-    (entry,) = told_by(run.path)
+    (entry,) = entries_of(run.path)
     assert (entry["rank"], entry["device"], entry["problems"]) == (0, "cpu", [])
     rows = {row["kind"]: row for row in entry["rows"] if row["dtype"] == "float32"}
     assert list(rows) == ALL_KINDS
     count = run.results["parameters"]
     assert rows["parameter"]["numbers"] == rows["copy of the model"]["numbers"] == count
     tensors = rows["parameter"]["tensors"]
-    assert rows["optimizer state"]["tensors"] == 3 * tensors  # two averages and a count of steps
+    assert rows["optimizer state"]["tensors"] == 3 * tensors  # two averages and a step counter
     assert rows["optimizer state"]["numbers"] == 2 * count + tensors
     assert rows["loss weight"]["numbers"] == 2
     assert rows["batch"]["numbers"] == 16 * 16 * 16
@@ -67,29 +67,29 @@ def test_a_run_tells_and_keeps_where_everything_was(bars, tmp_path, reporter):
     assert f"everything is on cpu: {count:,} parameters" in entry["verdict"]
 
 
-def test_it_is_looked_at_once_and_only_then(bars, tmp_path, looked):
+def test_placement_is_checked_once_after_a_real_step(bars, tmp_path, looked):
     onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **FAST)
     (parts,) = looked
     assert parts["metrics"] is None
     assert parts["batch"]["inputs"].shape == (16, 1, 16, 16)
-    assert parts["optimizer"].state  # after a real step, not before
+    assert parts["optimizer"].state  # empty before the first step
 
 
-def test_a_resumed_session_proves_it_again(bars, tmp_path, monkeypatch, looked):
+def test_a_resumed_run_proves_it_again(bars, tmp_path, monkeypatch, looked):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(world, "StopRequest", lambda: StopAfter(3))
         with pytest.raises(Interrupted):
             onsight.train(bars, out=out, reporter=SilentReporter(), **FAST)
-    first = told_by(out)
+    first = entries_of(out)
     (out / "placement.json").unlink()
     onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
-    assert told_by(out) == first
+    assert entries_of(out) == first
     assert len(looked) == 2
 
 
 class StopAfter:
-    """A stop request that comes true after so many steps."""
+    """A stop request that is made after the given number of steps."""
 
     signal_number = 15
 
@@ -111,13 +111,13 @@ def test_an_optimizer_of_other_parameters_stops_the_run(bars, tmp_path, monkeypa
     with pytest.raises(PlacementError, match=r"none of the model's.*Write: optimizer = ") as raised:
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **FAST)
     assert raised.value.exit_code == 2
-    (entry,) = told_by(tmp_path / "run")
+    (entry,) = entries_of(tmp_path / "run")
     assert entry["problems"][0]["what"] in str(raised.value)
     assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
 
 
 class Masked(nn.Module):
-    """Keeps a mask of another device in a plain attribute; uses it in training if told to."""
+    """Has a mask on another device in a plain attribute; uses it in training if asked to."""
 
     def __init__(self, uses):
         super().__init__()
@@ -130,7 +130,7 @@ class Masked(nn.Module):
         return self.linear(inputs * self.mask if self.uses and self.training else inputs)
 
 
-def test_a_step_that_fails_for_a_tensor_left_behind_names_it(bars, tmp_path):
+def test_a_step_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path):
     fields = FAST | {"model": Masked(uses=True), "plan": "default"}
     with pytest.raises(PlacementError) as raised:
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
@@ -140,7 +140,7 @@ def test_a_step_that_fails_for_a_tensor_left_behind_names_it(bars, tmp_path):
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_a_trial_that_fails_for_a_tensor_left_behind_names_it(bars, tmp_path, monkeypatch):
+def test_a_trial_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path, monkeypatch):
     monkeypatch.setattr("onsight.training.autotune.planning._WORTH_SECONDS", 0.0)
     fields = FAST | {"model": Masked(uses=True), "plan": "fresh"}
     with pytest.raises(PlacementError, match="mask is on meta"):
@@ -148,7 +148,9 @@ def test_a_trial_that_fails_for_a_tensor_left_behind_names_it(bars, tmp_path, mo
     assert not (tmp_path / "run" / "placement.json").exists()
 
 
-def test_a_first_pass_of_a_replica_that_fails_for_it_names_it(bars, tmp_path, monkeypatch):
+def test_building_a_step_that_fails_because_of_a_misplaced_tensor_names_it(
+    bars, tmp_path, monkeypatch
+):
     def fail(*words):
         raise RuntimeError("Expected all tensors to be on the same device")
 
@@ -158,12 +160,14 @@ def test_a_first_pass_of_a_replica_that_fails_for_it_names_it(bars, tmp_path, mo
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
 
 
-def test_a_network_that_can_do_with_it_is_told_and_trains_on(bars, tmp_path, reporter):
+def test_a_misplaced_tensor_that_does_no_harm_is_reported_and_training_continues(
+    bars, tmp_path, reporter
+):
     run = onsight.train(
         bars, out=tmp_path / "run", reporter=reporter, **FAST | {"model": Masked(uses=False)}
     )
     assert run.results["images"] > 0
-    ((problem,),) = [entry["problems"] for entry in told_by(run.path)]
+    ((problem,),) = [entry["problems"] for entry in entries_of(run.path)]
     assert problem["name"] == "mask"
     lines = [line for line in reporter.console.export_text().splitlines() if "placement: " in line]
     assert lines == [f"note: placement: {problem['what']}"]
@@ -177,12 +181,12 @@ class Boom(nn.Module):
 
     def forward(self, images):
         if self.training:
-            raise RuntimeError("my own slip")
+            raise RuntimeError("my own mistake")
         return self.linear(images.flatten(1))
 
 
-def test_an_error_of_the_users_own_stays_what_it_is(bars, tmp_path):
-    with pytest.raises(RuntimeError, match="my own slip"):
+def test_an_unrelated_error_of_the_users_is_not_replaced(bars, tmp_path):
+    with pytest.raises(RuntimeError, match="my own mistake"):
         onsight.train(
             bars,
             out=tmp_path / "run",
@@ -191,12 +195,12 @@ def test_an_error_of_the_users_own_stays_what_it_is(bars, tmp_path):
         )
 
 
-def test_what_is_wrong_at_one_rank_is_raised_at_every_rank(tmp_path):
-    """Each rank hears what all told, so that none waits for one that has stopped."""
+def test_a_problem_on_one_rank_is_raised_on_every_rank(tmp_path):
+    """Each rank gets the reports of all, so that none waits for one that has stopped."""
     net = nn.Linear(2, 2)
-    slip = {"name": "b", "kind": "buffer", "what": "b is on cpu, but", "fix": "model = ..."}
+    problem = {"name": "b", "kind": "buffer", "what": "b is on cpu, but", "fix": "model = ..."}
     entries = [
-        {"rank": rank, "device": "cuda:1", "verdict": "", "problems": [slip] if rank else []}
+        {"rank": rank, "device": "cuda:1", "verdict": "", "problems": [problem] if rank else []}
         for rank in range(2)
     ]
     for rank in range(2):
@@ -215,4 +219,4 @@ def test_what_is_wrong_at_one_rank_is_raised_at_every_rank(tmp_path):
         check = PlacementCheck(update, SimpleNamespace(path=tmp_path), SilentReporter())
         with pytest.raises(PlacementError, match=r"^rank 1: b is on cpu, but\. Write: model = "):
             check.first_update(SimpleNamespace(global_labels=None), 0, 0)
-    assert told_by(tmp_path) == entries
+    assert entries_of(tmp_path) == entries

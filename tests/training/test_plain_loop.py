@@ -1,4 +1,4 @@
-"""Oracle: the recipe's training as its tutorials write it, on the same pictures in their order."""
+"""Oracle: the recipe's training as its tutorials write it, on the same pictures in this order."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ EPOCHS, IMAGES = 2, 402
 
 
 class LeNet(nn.Module):
-    """The tutorials' network, by hand."""
+    """The tutorials' network, written out."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ def cifar(tmp_path):
 
 @pytest.fixture
 def trained(cifar, tmp_path, monkeypatch):
-    """Trains by the recipe; gives the run, its losses and its data."""
+    """A function that trains by the recipe and returns the run, its losses and its data."""
     losses, opened = [], []
     real_step, real_open = Step.__call__, open_data.open_dataset
 
@@ -90,7 +90,7 @@ def trained(cifar, tmp_path, monkeypatch):
 
 
 class Precise(LeNet):
-    """The same in float64, where another layout of memory leaves no trace."""
+    """The same in float64, where another memory layout makes no visible difference."""
 
     def forward(self, x):
         return super().forward(x.double())
@@ -117,7 +117,7 @@ def plain_loop(dataset, batch_size, net=None):
 
 
 def recipes_net():
-    """The network as the recipe begins, in the tutorials' class."""
+    """The tutorials' network with the recipe's initial weights."""
     torch.manual_seed(key(0) >> 1)
     initial = make_model("lenet", (3, 32, 32), 10).state_dict()
     net = LeNet()
@@ -126,7 +126,7 @@ def recipes_net():
 
 
 @pytest.mark.parametrize("batch_size", [4, 32])
-def test_the_recipe_is_the_tutorials_loop_to_the_bit(trained, batch_size):
+def test_the_recipe_equals_the_tutorials_loop_bit_for_bit(trained, batch_size):
     run, losses, dataset = trained(batch_size=batch_size, memory_format="contiguous")
     expected, weights = plain_loop(dataset, batch_size)
     assert losses == expected

@@ -1,4 +1,4 @@
-"""The measured plan on a small run: what is measured, kept, refused and written down."""
+"""The measured plan of a small run: what is measured, kept, refused and recorded."""
 
 import json
 import tomllib
@@ -25,7 +25,7 @@ FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_si
 
 @pytest.fixture
 def timed(monkeypatch):
-    """A function that plants seconds a step by options; how often each was timed."""
+    """A function that fakes the seconds per step by options and counts how often each is timed."""
     counts = {}
 
     def plant(seconds):
@@ -57,7 +57,7 @@ def two_cores(monkeypatch):
         monkeypatch.setattr(f"{name}.usable_cores", lambda: 2)
 
 
-def test_the_fastest_way_is_chosen_with_its_figures(bars, tmp_path, timed, monkeypatch):
+def test_the_fastest_options_are_chosen_with_their_figures(bars, tmp_path, timed, monkeypatch):
     two_cores(monkeypatch)
     cost = {"bf16": 0.5, "fp32": 1.0}
     layout = {"contiguous": 2.0, "auto": 1.0}
@@ -131,10 +131,10 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, ti
     config, data = make_prepared(bars, **FIELDS)
     settled = config.model_copy(update={"cache_folder": str(blocked)})
     choose_compute(settled, data, Reporter(), 100.0)
-    assert "the plan is not kept for the next run" in capsys.readouterr().err
+    assert "the plan could not be kept for the next run" in capsys.readouterr().err
 
 
-def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
+def test_what_the_user_sets_is_not_measured(bars, tmp_path, timed, monkeypatch):
     two_cores(monkeypatch)
     counts = timed(lambda options: 0.01)
     plan = choose(bars, tmp_path, plan="default")[1]
@@ -151,10 +151,10 @@ def test_what_is_asked_is_not_measured(bars, tmp_path, timed, monkeypatch):
 def test_a_short_run_is_not_measured(bars, tmp_path):
     run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
     plan = json.loads((run.path / "plan.json").read_text())
-    assert "so short a run" in plan["measured"]["reason"]
+    assert "the run is too short" in plan["measured"]["reason"]
 
 
-def test_a_way_with_another_loss_is_refused(bars, tmp_path, monkeypatch):
+def test_options_with_another_loss_are_refused(bars, tmp_path, monkeypatch):
     two_cores(monkeypatch)
     real = probe.Trial
 
@@ -178,7 +178,7 @@ def test_a_way_with_another_loss_is_refused(bars, tmp_path, monkeypatch):
     assert [row["refused"] for row in plan.measured.value if "refused" in row]
 
 
-def test_a_way_that_fails_is_refused_but_not_the_plain_one(bars, monkeypatch):
+def test_options_that_fail_are_refused_except_the_default_ones(bars, monkeypatch):
     real = probe.Trial
 
     def failing(kinds):
@@ -198,12 +198,12 @@ def test_a_way_that_fails_is_refused_but_not_the_plain_one(bars, monkeypatch):
         choose(bars, None, threads=1)
 
 
-def test_a_bad_learning_rate_shows_before_training(bars):
+def test_a_learning_rate_that_is_too_high_is_reported_before_training(bars):
     with pytest.raises(NonFiniteLoss, match="try a lower --learning-rate"):
         choose(bars, None, threads=1, learning_rate=1e30, optimizer="sgd")
 
 
-def test_out_of_memory_while_measuring_halves_the_parts(bars, monkeypatch):
+def test_out_of_memory_while_measuring_halves_the_size_of_the_parts(bars, monkeypatch):
     real = probe.Trial
 
     class Small(real):
@@ -240,7 +240,7 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
 
 
 class Room(torch.nn.Module):
-    """A network in float64 with memory to train on so many pictures at once."""
+    """A network in float64 with memory to train on only this many pictures at once."""
 
     def __init__(self, pictures):
         super().__init__()
@@ -254,7 +254,7 @@ class Room(torch.nn.Module):
         return self.net(inputs.double())
 
 
-def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, capsys):
+def test_training_that_runs_out_of_memory_continues_with_smaller_parts(bars, tmp_path, capsys):
     fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
     plain, run = (
         train(bars, out=tmp_path / str(n), reporter=Reporter(), **fields | {"model": Room(n)})
@@ -271,7 +271,7 @@ def test_out_of_memory_in_training_goes_on_with_smaller_parts(bars, tmp_path, ca
     assert all(torch.allclose(one[name], other[name], rtol=1e-10, atol=1e-10) for name in one)
 
 
-def test_the_ways_that_are_tried(monkeypatch):
+def test_which_options_are_tried(monkeypatch):
     two_cores(monkeypatch)
 
     def prepared(net, device=CPU):
@@ -296,7 +296,7 @@ def test_the_ways_that_are_tried(monkeypatch):
     ]  # fmt: skip
 
 
-def test_the_work_of_a_step_is_reckoned_from_its_layers():
+def test_the_work_of_a_step_is_estimated_from_its_layers():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5), torch.nn.Flatten(), torch.nn.Linear(32, 4))
     assert forward_flops(net, (3, 6, 6), CPU) == 2 * (8 * 2 * 2 * 75 + 32 * 4)
     assert net.training

@@ -1,4 +1,4 @@
-"""Which process this one is, by the variables that torchrun and Slurm are known to set."""
+"""Which rank a process is, from the variables that torchrun and Slurm are known to set."""
 
 import pytest
 
@@ -23,7 +23,7 @@ SLURM = {
 }
 
 
-def test_torchruns_variables():
+def test_torchruns_variables_are_read():
     assert rank_from_env(TORCHRUN) == RankInfo(5, 8, 1, 4, 1, "torchrun")
 
 
@@ -31,7 +31,7 @@ def test_rank_and_size_alone_mean_one_machine():
     assert rank_from_env({"RANK": "1", "WORLD_SIZE": "2"}) == RankInfo(1, 2, 1, 2, 0, "torchrun")
 
 
-def test_sruns_variables():
+def test_sruns_variables_are_read():
     assert rank_from_env(SLURM) == RankInfo(9, 11, 1, 3, 2, "Slurm")
 
 
@@ -39,7 +39,7 @@ def test_sruns_variables():
     ("tasks", "node", "expected"),
     [("2", 0, 2), ("4(x2),3", 0, 4), ("4(x2),3", 1, 4), ("4(x2),3", 2, 3), ("1,2(x3),8", 4, 8)],
 )
-def test_slurms_run_lengths(tasks, node, expected):
+def test_slurms_run_length_notation_is_read(tasks, node, expected):
     variables = SLURM | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": str(node)}
     assert rank_from_env(variables).local_size == expected
 
@@ -53,11 +53,11 @@ def test_slurms_run_lengths(tasks, node, expected):
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # batch script or salloc
     ],
 )
-def test_a_process_alone(variables):
+def test_a_process_without_a_launcher_has_no_rank(variables):
     assert rank_from_env(variables) is None
 
 
-def test_torchrun_inside_a_slurm_step_counts():
+def test_torchrun_inside_a_slurm_step_takes_precedence():
     assert rank_from_env(SLURM | TORCHRUN).launcher == "torchrun"
 
 
@@ -71,11 +71,11 @@ def test_torchrun_inside_a_slurm_step_counts():
         ("rack2-node[001-100]-ib", "rack2-node001-ib"),
     ],
 )
-def test_ranks_of_slurm_meet_at_the_first_node(nodes, host):
+def test_slurm_ranks_meet_at_the_first_node(nodes, host):
     assert slurm_address(SLURM | {"SLURM_STEP_NODELIST": nodes})[0] == host
 
 
-def test_jobs_and_steps_of_slurm_have_ports_of_their_own():
+def test_slurm_jobs_and_steps_have_their_own_ports():
     ports = {
         slurm_address(SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
         for job, step in [(100, 0), (100, 1), (5000, 0)]
@@ -84,6 +84,6 @@ def test_jobs_and_steps_of_slurm_have_ports_of_their_own():
     assert all(1024 < port < 65536 for port in ports)
 
 
-def test_an_address_that_is_given_is_used():
+def test_a_given_address_is_used():
     given = SLURM | {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
     assert slurm_address(given) == ("10.0.0.1", 1234)

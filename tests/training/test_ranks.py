@@ -1,4 +1,4 @@
-"""Several ranks are one: the same pictures, losses, weights and outcomes as a process alone."""
+"""Several ranks act as one: the same pictures, losses, weights and results as a single process."""
 
 import json
 import os
@@ -35,8 +35,8 @@ def shared(request, tmp_path_factory):
     return found
 
 
-# The statistics of a part are its own, and a part is made of other pictures at each number of
-# ranks: such a run must only get through.
+# Batch norm's statistics are those of a part, and the pictures of a part depend on the number of
+# ranks: such a run only has to succeed.
 SAME = [case for case in ranked.CASES if case != "batch norm in parts"]
 
 
@@ -47,7 +47,7 @@ def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared, 
     assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10)
 
 
-def test_the_watch_sees_forward_and_backward_of_every_step(shared):
+def test_the_watchdog_counts_forward_and_backward_of_every_step(shared):
     plain = shared["trained"]["plain"]
     assert plain["syncs"] == 2 * len(plain["losses"])
 
@@ -57,7 +57,7 @@ def test_the_steps_learn(alone):
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
 
 
-def test_a_rank_that_gets_no_picture_of_a_part_keeps_step(alone, shared):
+def test_a_rank_without_a_picture_in_a_part_stays_in_step(alone, shared):
     case = "batch norm in parts"
     assert shared["trained"][case]["pictures"] == alone["trained"][case]["pictures"]
     assert np.isfinite(shared["trained"][case]["losses"]).all()
@@ -72,7 +72,7 @@ def test_the_weights_are_those_of_one_process(alone, shared, case):
 
 
 @pytest.mark.parametrize("count", ranked.EVALUATED)
-def test_every_picture_is_evaluated_once_and_to_the_same_bits(alone, shared, count):
+def test_every_picture_is_evaluated_once_with_the_same_bits(alone, shared, count):
     mine, theirs = alone["evaluated"][str(count)], shared["evaluated"][str(count)]
     assert mine == theirs
     assert theirs["ids"] == list(range(count))

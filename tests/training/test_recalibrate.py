@@ -1,4 +1,4 @@
-"""Oracle: statistics worked out in float64, batch by batch."""
+"""Oracle: statistics computed in float64, batch by batch."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def make_classifier():
 
 
 def by_hand(net, inputs):
-    """Means and unbiased variances of both norms over the batches, each batch weighing alike."""
+    """Means and unbiased variances of both norms over the batches, all of equal weight."""
     found = []
     for part in inputs.double().split(BATCH_SIZE):
         maps = nn.functional.conv2d(part, net[0].weight, net[0].bias)
@@ -52,7 +52,7 @@ def by_hand(net, inputs):
 
 
 @pytest.mark.parametrize(("count", "used"), [(600, 512), (100, 100)])
-def test_statistics_equal_those_worked_out_in_float64(count, used):
+def test_statistics_equal_those_computed_in_float64(count, used):
     classifier, pictures = make_classifier(), make_pictures(count)
     classifier.net.double().register_forward_pre_hook(lambda net, inputs: inputs[0].double())
     ids = torch.arange(count)
@@ -66,7 +66,7 @@ def test_statistics_equal_those_worked_out_in_float64(count, used):
     assert net[1].momentum == 0.1
 
 
-def test_it_looks_at_so_many_training_pictures_and_no_more(monkeypatch):
+def test_it_uses_only_the_first_training_pictures(monkeypatch):
     monkeypatch.setattr(recalibrate, "_SAMPLE", 2 * BATCH_SIZE)
     found = []
     for count in (2 * BATCH_SIZE, 3 * BATCH_SIZE):
@@ -76,7 +76,7 @@ def test_it_looks_at_so_many_training_pictures_and_no_more(monkeypatch):
     assert torch.equal(*found)
 
 
-def test_a_net_without_batch_norm_and_no_pictures_change_nothing():
+def test_nothing_changes_without_batch_norm_or_without_pictures():
     classifier = make_classifier()
     before = {name: value.clone() for name, value in classifier.net.state_dict().items()}
     recalibrate_norms(classifier, make_pictures(10), torch.arange(0))
@@ -91,7 +91,7 @@ def weights_of(run):
 
 
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9}])
-def test_a_run_judges_and_keeps_the_new_statistics(bars, tmp_path, fields):
+def test_a_run_evaluates_and_saves_the_new_statistics(bars, tmp_path, fields):
     with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **FAST | fields)
     without = onsight.train(bars, out=tmp_path / "b", **FAST | fields)
     one, other = weights_of(with_it), weights_of(without)
@@ -103,7 +103,7 @@ def test_a_run_judges_and_keeps_the_new_statistics(bars, tmp_path, fields):
     assert np.isfinite(again["loss"])
 
 
-def test_a_frozen_backbone_keeps_its_own(bars, tmp_path):
+def test_a_frozen_backbone_keeps_its_own_statistics(bars, tmp_path):
     fields = {**FAST, "epochs": 1, "freeze": True}
     with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **fields)
     without = onsight.train(bars, out=tmp_path / "b", **fields)

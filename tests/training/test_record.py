@@ -1,4 +1,4 @@
-"""What is recorded on the way: lines, rows, TensorBoard, and a model file of every epoch."""
+"""What is recorded during training: lines, rows, TensorBoard, and a model file for every epoch."""
 
 import json
 import signal
@@ -30,7 +30,7 @@ TAGS = {
 SETTINGS = {
     "model": "lenet",
     "image_size": "16",
-    "batch_size": 20,  # 5 steps an epoch: the last makes no line
+    "batch_size": 20,  # 5 steps per epoch: the last makes no line
     "epochs": 3,
     "threads": 1,
     "log_every_steps": 2,
@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 class StopAfter:
-    """A stop request that comes true after so many steps."""
+    """A stop request that is made after the given number of steps."""
 
     signal_number = signal.SIGTERM
 
@@ -76,13 +76,13 @@ def weights_of(run):
 
 @pytest.fixture(autouse=True)
 def files_in_order(monkeypatch):
-    """TensorBoard sorts a process's files of one second by a count, where 10 comes before 9."""
+    """TensorBoard sorts files made in the same second by a counter, as text: 10 before 9."""
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
 
 
 @pytest.fixture
 def step_losses(monkeypatch):
-    """The loss of every step, as the step itself gives it."""
+    """The loss of every step, as the step itself returns it."""
     losses = []
     real = Step.__call__
 
@@ -94,7 +94,7 @@ def step_losses(monkeypatch):
     return losses
 
 
-@pytest.fixture(params=["in one go", "stopped in an epoch", "stopped behind an epoch"])
+@pytest.fixture(params=["in one go", "stopped in an epoch", "stopped after an epoch"])
 def recorded(request, bars, tmp_path, monkeypatch, step_losses):
     """A run, whole or stopped and resumed."""
     out = tmp_path / "run"
@@ -142,14 +142,14 @@ def test_a_line_is_the_mean_of_its_steps(recorded, step_losses):
     assert seconds == sorted(seconds)
 
 
-def test_a_killed_run_leaves_no_point_that_its_resumption_tells_anew(tmp_path):
+def test_a_killed_run_leaves_no_point_that_is_recorded_again_on_resuming(tmp_path):
     rows = [{"epoch": epoch, "train_loss": float(epoch)} for epoch in (1, 2, 3)]
     first = Record(tmp_path, [], 0)
     for row in rows:
         first.add(row)
         first.add_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
     first.close()
-    again = Record(tmp_path, rows[:1], 5)  # its last checkpoint was that of the first epoch
+    again = Record(tmp_path, rows[:1], 5)  # its last checkpoint was after the first epoch
     again.add_line({"loss": 2.0, "seconds": 2.0}, 10)
     again.add({"epoch": 2, "train_loss": 20.0})
     again.close()
@@ -175,19 +175,21 @@ def test_every_epochs_model_file_is_that_epochs_network(recorded, bars):
     assert own.predict(pictures) == plain.predict(pictures)
 
 
-def test_telling_the_test_result_chooses_nothing(bars, tmp_path):
-    told = train(bars, tmp_path / "told")
+def test_testing_each_epoch_influences_no_choice(bars, tmp_path):
+    tested = train(bars, tmp_path / "tested")
     silent = train(bars, tmp_path / "silent", test_each_epoch=False)
-    assert "test_accuracy" in rows_of(told.path)[0]
+    assert "test_accuracy" in rows_of(tested.path)[0]
     assert "test_accuracy" not in rows_of(silent.path)[0]
-    assert told.results["best_epoch"] == silent.results["best_epoch"]
-    assert told.results["confusion"] == silent.results["confusion"]
-    mine, theirs = weights_of(told.path), weights_of(silent.path)
+    assert tested.results["best_epoch"] == silent.results["best_epoch"]
+    assert tested.results["confusion"] == silent.results["confusion"]
+    mine, theirs = weights_of(tested.path), weights_of(silent.path)
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 7, 64, 12])
-def test_counts_do_not_depend_on_the_batch_of_an_evaluation(bars, tmp_path, monkeypatch, batch):
+def test_counts_do_not_depend_on_the_batch_size_of_the_evaluation(
+    bars, tmp_path, monkeypatch, batch
+):
     monkeypatch.setattr(finish, "BATCH_SIZE", batch)
     run = train(bars, tmp_path / "run", epochs=1)
     results = run.results

@@ -1,4 +1,4 @@
-"""Where pictures wait: the choice, and whole runs on JPEGs made here."""
+"""Where pictures are kept: the choice, and whole runs on JPEGs made here."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def room(monkeypatch):
     return free
 
 
-def test_auto_takes_the_first_that_has_room(room):
+def test_auto_takes_the_first_place_with_enough_room(room):
     small, large = pictures_of(3 * 10**8), pictures_of(5 * 10**8)
     assert choose_residency(small, GPU).value == "device"
     assert choose_residency(small, CPU).value == "memory"
@@ -84,11 +84,11 @@ def test_auto_takes_the_first_that_has_room(room):
 
 
 @pytest.mark.parametrize("asked", ["memory", "map"])
-def test_what_is_asked_for_is_done(room, asked):
+def test_the_place_asked_for_is_used(room, asked):
     assert choose_residency(pictures_of(9 * 10**8), GPU, asked).value == asked
 
 
-def test_the_cpu_has_no_memory_of_its_own():
+def test_residency_device_is_refused_on_the_cpu():
     with pytest.raises(ConfigError, match="auto, memory, map or stream"):
         choose_residency(pictures_of(5), CPU, "device")
 
@@ -98,7 +98,9 @@ def streaming(photos, cache, **fields):
     return choose_streaming(config, find_source(str(photos)), (24, 24), cache)
 
 
-def test_pictures_are_streamed_only_when_a_pack_has_no_room(photos, tmp_path, monkeypatch):
+def test_pictures_are_streamed_only_if_a_pack_does_not_fit_on_the_disk(
+    photos, tmp_path, monkeypatch
+):
     asked_of, disk = [], types.SimpleNamespace(free=0)
 
     def usage(path):
@@ -119,7 +121,7 @@ def test_pictures_are_streamed_only_when_a_pack_has_no_room(photos, tmp_path, mo
     assert streaming(photos, None, residency="stream").value
 
 
-def test_a_pack_that_is_there_needs_no_room(photos, tmp_path, monkeypatch):
+def test_a_pack_that_exists_already_needs_no_room(photos, tmp_path, monkeypatch):
     config = make_config({"crop_area": 0.5})
     open_dataset(find_source(str(photos)), config, (24, 24), tmp_path / "c", 1)
     monkeypatch.setattr(residency.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
@@ -129,7 +131,7 @@ def test_a_pack_that_is_there_needs_no_room(photos, tmp_path, monkeypatch):
     assert streaming(photos, tmp_path / "c").value
 
 
-def test_a_copy_in_memory_is_the_same_pictures_and_nobody_elses(photos):
+def test_a_copy_in_memory_has_the_same_pictures_in_storage_of_its_own(photos):
     pixels = torch.randint(0, 256, (20, 12), dtype=torch.uint8)
     mapped = Pictures(pixels, torch.randperm(20), torch.arange(20) % 3, (2, 2, 3))
     placed = place_pictures(mapped, "memory", CPU)
@@ -165,7 +167,7 @@ def assert_equal_weights(one, other):
 @pytest.fixture(scope="module")
 def streamed(photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    kept = str(folder / "cache")  # as no test's own cache is there yet
+    kept = str(folder / "cache")  # a module's fixture has no test's own cache
     return onsight.train(photos, out=folder / "run", residency="stream", cache_folder=kept, **FAST)
 
 
@@ -191,7 +193,7 @@ def test_memory_and_map_train_the_same_bits(photos, tmp_path):
     assert_equal_weights(*runs)
 
 
-def test_a_streamed_run_learns_and_tells_so(streamed):
+def test_a_streamed_run_learns_and_says_that_it_streamed(streamed):
     assert streamed.accuracy >= 0.9
     plan = json.loads((streamed.path / "plan.json").read_text())
     assert plan["pictures"]["value"] == "stream"
@@ -218,12 +220,12 @@ def test_a_model_of_streamed_pictures_never_sees_the_thumbnails(photos, tmp_path
     run = onsight.train(photos, out=tmp_path / "run", **fields)
     assert json.loads((run.path / "plan.json").read_text())["packed_size"]["value"] == [64, 64]
     results = onsight.evaluate(run.path, photos, csv=tmp_path / "again.csv")
-    assert results["loss"] > 0.1  # else any two would be equal
+    assert results["loss"] > 0.1  # otherwise any two would be equal
     assert results["loss"] == run.results["loss"]
     assert (tmp_path / "again.csv").read_text() == (run.path / "predictions.csv").read_text()
 
 
-def test_a_streamed_run_goes_on_as_if_never_stopped(streamed, photos, tmp_path, monkeypatch):
+def test_a_streamed_run_resumes_as_if_never_stopped(streamed, photos, tmp_path, monkeypatch):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
     lost = sorted((data / "light").glob("*.jpg"))
@@ -248,7 +250,7 @@ def test_a_streamed_run_goes_on_as_if_never_stopped(streamed, photos, tmp_path, 
     assert_equal_weights(resumed, streamed)
 
 
-def test_auto_streams_when_the_disk_is_full_and_the_run_keeps_to_it(
+def test_auto_streams_when_the_disk_is_full_and_the_config_says_so(
     streamed, photos, tmp_path, monkeypatch
 ):
     given = FAST | {"cache_folder": str(tmp_path / "cache")}

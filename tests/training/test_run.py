@@ -1,4 +1,4 @@
-"""Whole runs on small real PNG files, from the first line to the files in the run folder."""
+"""Whole runs on small real PNG files, from the first line of output to the run folder's files."""
 
 import copy
 import csv
@@ -88,7 +88,7 @@ def test_it_learns_and_its_numbers_agree_with_each_other(trained):
     assert metrics[-1]["train_loss"] < metrics[0]["train_loss"]
 
 
-def test_tensorboard_says_what_metrics_jsonl_says(trained):
+def test_tensorboard_agrees_with_metrics_jsonl(trained):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(trained.path / "tensorboard"))
@@ -135,7 +135,7 @@ def test_names_folders_and_container_do_not_matter(bars, tmp_path, trained):
 
 
 class StopAfter:
-    """A stop request that comes true after so many steps."""
+    """A stop request that is made after the given number of steps."""
 
     signal_number = signal.SIGTERM
 
@@ -211,12 +211,12 @@ def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, num
     process = command(*words)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)
-    _, reporter = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=60)
     expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
-    if process.returncode != 0:  # it may have been finished already
+    if process.returncode != 0:  # it may have finished already
         assert process.returncode == expected[number]
         if number != signal.SIGKILL:
-            assert "--resume" in reporter
+            assert "--resume" in err
     onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     assert_equal_weights(long_run.path, out)
 
@@ -255,9 +255,9 @@ def test_a_run_that_fails_before_it_begins_leaves_no_folder(bars, tmp_path):
 
 def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
     whole = onsight.train(bars, out=tmp_path / "whole", seed=5, **FAST)
-    (tmp_path / "killed").mkdir()  # what such a run leaves: its config and nothing else
+    (tmp_path / "killed").mkdir()  # such a run leaves its config and nothing else
     shutil.copy(whole.path / "config.toml", tmp_path / "killed")
-    with pytest.raises(DataError):  # a slip in DATA must not cost the settings
+    with pytest.raises(DataError):  # a typo in DATA must not cost the settings
         onsight.train(
             tmp_path / "slip", out=tmp_path / "killed", resume=True, reporter=SilentReporter()
         )
@@ -265,7 +265,7 @@ def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
     assert_equal_weights(whole.path, tmp_path / "killed")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("mine")
-    with pytest.raises(OutputError, match="holds no run"):
+    with pytest.raises(OutputError, match="is not a run folder"):
         onsight.train(bars, out=tmp_path / "foreign", resume=True, reporter=SilentReporter())
 
 
@@ -287,7 +287,7 @@ class TutorialNet(nn.Module):
         return self.last(self.three(self.two(hidden)))
 
 
-def test_a_tutorials_net_trains_and_holds_the_judged_weights(bars, tmp_path):
+def test_a_tutorials_net_trains_and_ends_with_the_evaluated_weights(bars, tmp_path):
     net = TutorialNet()
     run = onsight.train(bars, out=tmp_path / "run", model=net, ema=0.9, **FAST)
     saved = weights_of(run.path)
@@ -296,14 +296,14 @@ def test_a_tutorials_net_trains_and_holds_the_judged_weights(bars, tmp_path):
     assert results["confusion"] == run.results["confusion"]
 
 
-def test_a_net_of_the_wrong_width_is_refused(bars, tmp_path):
+def test_a_net_with_the_wrong_number_of_outputs_is_refused(bars, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
     with pytest.raises(ModelError, match="7 numbers per picture, but the data has 2 classes"):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
 
 
 @pytest.mark.parametrize("name", ["lamb", "adafactorbv"])
-def test_optimizers_with_odd_settings_resume_to_the_same_bits(bars, tmp_path, monkeypatch, name):
+def test_optimizers_with_unusual_state_resume_to_the_same_bits(bars, tmp_path, monkeypatch, name):
     fields = FAST | {"optimizer": name, "epochs": 2}
     onsight.train(bars, out=tmp_path / "whole", **fields)
     with monkeypatch.context() as patch:
@@ -318,7 +318,9 @@ def dropping_net():
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 16), nn.Dropout(0.5), nn.Linear(16, 2))
 
 
-def test_a_network_that_draws_its_own_numbers_resumes_to_the_same_bits(bars, tmp_path, monkeypatch):
+def test_a_network_with_random_numbers_of_its_own_resumes_to_the_same_bits(
+    bars, tmp_path, monkeypatch
+):
     whole = dropping_net()
     fresh = [copy.deepcopy(whole) for _ in range(2)]
     onsight.train(bars, out=tmp_path / "whole", model=whole, **FAST)
@@ -326,14 +328,14 @@ def test_a_network_that_draws_its_own_numbers_resumes_to_the_same_bits(bars, tmp
         patch.setattr(world, "StopRequest", lambda: StopAfter(5))
         with pytest.raises(Interrupted):
             onsight.train(bars, out=tmp_path / "stopped", model=fresh[0], **FAST)
-    torch.rand(100)  # whatever was drawn since
+    torch.rand(100)  # whatever was drawn in between
     onsight.train(
         bars, out=tmp_path / "stopped", model=fresh[1], resume=True, reporter=SilentReporter()
     )
     assert_equal_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_a_nan_in_validation_is_no_success(bars, tmp_path):
+def test_a_nan_in_validation_is_a_failure(bars, tmp_path):
     with pytest.raises(NonFiniteLoss):
         onsight.train(bars, out=tmp_path / "run", learning_rate=1e30, **FAST)
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -349,7 +351,7 @@ def test_without_validation_or_test_nothing_breaks(bars, tmp_path):
 
 
 class Exploding(nn.Module):
-    """Gives NaN from the fifth training batch on."""
+    """Returns NaN from the fifth training batch on."""
 
     def __init__(self):
         super().__init__()
@@ -376,26 +378,26 @@ def test_a_nan_stops_the_run_before_the_update(bars, tmp_path):
     assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
 
 
-def test_early_stopping(bars, tmp_path):
+def test_training_stops_early_when_validation_no_longer_improves(bars, tmp_path):
     fields = {**FAST, "epochs": 50, "patience_epochs": 2}
     run = onsight.train(bars, out=tmp_path / "run", learning_rate=1e-12, **fields)
     assert run.results["epochs"] <= 6
 
 
-def test_the_best_epoch_is_the_one_that_is_kept(trained):
+def test_the_best_epoch_is_kept(trained):
     metrics = rows_of_metrics(trained.path)
     best = max(metrics, key=lambda r: (r["validation_accuracy"], -r["validation_loss"]))
     assert trained.results["best_epoch"] == best["epoch"]
 
 
-def test_class_weights_freeze_and_the_tutorials_loss(bars, tmp_path):
+def test_class_weights_freezing_and_the_tutorials_loss_can_be_used(bars, tmp_path):
     onsight.train(
         bars, out=tmp_path / "a", class_weights="balanced", loss="mse", clip_norm=1.0, **FAST
     )
     onsight.train(bars, out=tmp_path / "b", freeze=True, accumulate=3, **FAST)
 
 
-def test_a_config_reads_back_as_what_a_run_saved(bars, tmp_path, trained):
+def test_a_saved_config_repeats_the_run(bars, tmp_path, trained):
     onsight.train(
         bars,
         out=tmp_path / "again",
@@ -405,7 +407,7 @@ def test_a_config_reads_back_as_what_a_run_saved(bars, tmp_path, trained):
     assert_equal_weights(trained.path, tmp_path / "again")
 
 
-def test_nothing_of_the_users_is_touched(bars, tmp_path):
+def test_the_users_files_are_not_touched(bars, tmp_path):
     def state():
         return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(bars.rglob("*"))}
 
@@ -463,7 +465,7 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, traine
     assert_equal_weights(trained.path, tmp_path / "full")
 
 
-def test_tiny_classes_are_dealt_with_and_said(bars, tmp_path):
+def test_tiny_classes_are_used_and_noted(bars, tmp_path):
     rng = np.random.default_rng(0)
     for name, count in {"one": 1, "three": 3}.items():
         (bars / name).mkdir()

@@ -60,10 +60,10 @@ def test_steps_are_bit_equal_to_a_plain_loop():
 @pytest.mark.parametrize("soft", [False, True])
 def test_accumulated_parts_make_the_update_of_the_whole_batch(parts, weights, soft):
     whole, split = make_model(torch.float64), make_model(torch.float64)
-    step, parted = make_step(whole, weights), make_step(split, weights, accumulate=parts)
+    step, in_parts = make_step(whole, weights), make_step(split, weights, accumulate=parts)
     for inputs, labels in make_batches(dtype=torch.float64):
         targets = F.one_hot(labels, 3).double() * 0.7 + 0.1 if soft else labels
-        assert parted(inputs, targets) == pytest.approx(step(inputs, targets), rel=1e-12)
+        assert in_parts(inputs, targets) == pytest.approx(step(inputs, targets), rel=1e-12)
     for mine, theirs in zip(split.parameters(), whole.parameters(), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
@@ -87,7 +87,7 @@ def test_scaled_gradients_are_clipped_to_the_norm_of_the_real_ones():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_a_bad_loss_changes_nothing(bad, accumulate):
+def test_a_non_finite_loss_changes_nothing(bad, accumulate):
     model = make_model()
     step = make_step(model, accumulate=accumulate)
     step(*make_batches(1)[0])

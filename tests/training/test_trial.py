@@ -1,4 +1,4 @@
-"""Oracles: a real run's weights, and torch's border with its devices, mocked."""
+"""Oracles: a real run's weights, and torch's interface to devices, mocked."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def make_trial(bars, **fields):
     return Trial(*make_prepared(bars, **(fixed | WHOLE | fields)))
 
 
-def test_its_steps_are_those_of_a_run(bars, tmp_path):
+def test_a_trial_makes_the_same_steps_as_a_run(bars, tmp_path):
     trial = make_trial(bars)
     assert len(trial.ids) == 120
     trial.at(20)(12)
@@ -42,7 +42,7 @@ def test_every_batch_is_full(bars):
         assert {len(next(batches)[2].ids) for _ in range(3 * (pictures // size))} == {size}
 
 
-def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
+def test_threads_are_set_for_the_work_and_restored_even_if_it_fails():
     former = torch.get_num_threads()
     seen = []
     measure_seconds(lambda: seen.append(torch.get_num_threads()), former + 2, CPU)
@@ -52,7 +52,7 @@ def test_threads_are_set_for_the_work_and_put_back_even_if_it_fails():
     assert torch.get_num_threads() == former
 
 
-def test_the_device_is_waited_for_before_each_reading_of_the_clock(monkeypatch):
+def test_the_device_is_synchronized_before_each_reading_of_the_clock(monkeypatch):
     events = []
     gpu = torch.device("cuda:1")
     monkeypatch.setattr(torch.accelerator, "synchronize", events.append)

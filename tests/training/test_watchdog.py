@@ -1,4 +1,4 @@
-"""Who is lost and who is stuck: judged on made-up beats and clocks, then over a real store."""
+"""Which ranks are lost or stuck: with made-up heartbeats and clocks, then over a real store."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ SOON = 20.0  # seconds that a test waits at most
 
 
 class Beats:
-    """A store that holds beats, and nothing else."""
+    """A store that holds only heartbeats."""
 
     def __init__(self):
         self.values = {}
@@ -40,7 +40,7 @@ class Beats:
 
 
 def look(timeline, seconds, size=2):
-    """A heartbeats after so many seconds of beats, given as timeline(rank, second) or None."""
+    """Heartbeats after so many seconds, each beat given by timeline(rank, second), or None."""
     heartbeats, store = Heartbeats(size, 0.0), Beats()
     for now in range(int(seconds) + 1):
         for rank in range(size):
@@ -52,7 +52,7 @@ def look(timeline, seconds, size=2):
 
 
 def working(second, until=10**9, paused=0):
-    """A beat a second, and a step a second up to some time."""
+    """One beat per second, and one step per second up to some time."""
     return f"{second} {min(second, until)} {paused}"
 
 
@@ -70,7 +70,7 @@ def test_a_rank_without_a_beat_for_too_long_is_silent():
     assert look(beats, 101 + LOST_SECONDS).silent(101 + LOST_SECONDS) == [1]
 
 
-def test_a_rank_that_beats_but_lets_the_others_wait_is_stuck():
+def test_a_rank_that_beats_but_keeps_the_others_waiting_is_stuck():
     def beats(rank, second):
         return working(second, until=100 if rank == 1 else 101)
 
@@ -80,7 +80,7 @@ def test_a_rank_that_beats_but_lets_the_others_wait_is_stuck():
     assert late.silent(102 + STUCK_SECONDS) == []
 
 
-def test_all_who_are_behind_are_named():
+def test_all_ranks_that_are_behind_are_named():
     def beats(rank, second):
         return working(second, until=101 if rank == 2 else 100)
 
@@ -91,24 +91,24 @@ def test_steps_that_take_long_everywhere_are_not_stuck():
     assert look(lambda rank, second: working(second, until=100), 1000).stuck(1000.0) == []
 
 
-def test_nobody_is_stuck_while_one_is_excused():
+def test_no_rank_is_stuck_while_one_has_paused_the_watchdog():
     def beats(rank, second):
         return working(second, until=100 if rank == 1 else 101, paused=int(rank == 1))
 
     assert look(beats, 1000).stuck(1000.0) == []
 
 
-def test_a_wait_begins_anew_after_an_excuse():
+def test_waiting_counts_from_when_it_began_after_another_ranks_pause():
     def beats(rank, second):
         paused = int(rank == 1 and 100 <= second < 300)
         return working(second, until=100 if rank == 1 else 101, paused=paused)
 
-    # The one who waits was never paused: its wait counts from when it came.
+    # The rank that waits was never paused: its wait counts from when it got there.
     assert look(beats, 299).stuck(299.0) == []
     assert look(beats, 301).stuck(301.0) == [1]
 
 
-def test_who_left_in_good_order_is_neither_silent_nor_stuck():
+def test_a_rank_that_left_in_good_order_is_neither_silent_nor_stuck():
     def beats(rank, second):
         return "left" if rank == 1 and second > 50 else working(second)
 
@@ -117,13 +117,13 @@ def test_who_left_in_good_order_is_neither_silent_nor_stuck():
     assert heartbeats.stuck(500.0) == []
 
 
-def test_who_has_not_come_yet_is_not_silent():
+def test_a_rank_that_has_not_joined_yet_is_not_silent():
     heartbeats = look(lambda rank, second: working(second, until=0) if rank == 0 else None, 500)
     assert heartbeats.silent(500.0) == []
     assert heartbeats.stuck(500.0) == []
 
 
-def test_who_was_suspended_itself_blames_nobody():
+def test_a_process_that_was_suspended_itself_blames_no_rank():
     heartbeats, store = look(lambda rank, second: working(second), 100), Beats()
     store.values = {"beat/0": working(100), "beat/1": working(100, until=99)}
     heartbeats.read(store, 1100.0)  # the whole job was stopped for a while
@@ -136,7 +136,7 @@ def test_who_was_suspended_itself_blames_nobody():
 
 
 class Counting(World):
-    """A world that counts how often its ranks would meet."""
+    """A world that counts how often its ranks would synchronize."""
 
     met = 0
 
@@ -144,7 +144,7 @@ class Counting(World):
         self.met += 1
 
 
-def test_batch_norm_counts_where_the_others_wait(monkeypatch):
+def test_batch_norm_counts_its_synchronization_in_training_only(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", lambda tensor: None)
     world = Counting()
     with WholeBatchNorm(world):
@@ -172,7 +172,7 @@ def store():
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Everything a hundred times as fast; gives the reasons for which the job was ended."""
+    """Much shorter waits; returns the reasons for which the job was ended."""
     monkeypatch.setattr(watchdog, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(watchdog, "LOST_SECONDS", 0.5)
     monkeypatch.setattr(watchdog, "STUCK_SECONDS", 1.0)
@@ -208,15 +208,15 @@ def test_a_rank_that_hangs_is_named_as_keeping_the_others_waiting(store, hasty):
 def test_a_rank_that_is_gone_is_named(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
-    second.over.set()  # no beat, and no word of leaving
+    second.over.set()  # no more beats, and no notice of leaving
     assert first.find_lost() == [1]
     until(lambda: hasty)
     assert hasty[0].startswith("rank 1 (process ")
-    assert "has not been heard of" in hasty[0]
+    assert "has not been heard from" in hasty[0]
     first.leave()
 
 
-def test_who_leaves_is_missed_by_nobody(store, hasty):
+def test_a_rank_that_leaves_is_not_reported(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
     second.leave()
@@ -225,7 +225,7 @@ def test_who_leaves_is_missed_by_nobody(store, hasty):
     first.leave()
 
 
-def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monkeypatch):
+def test_a_rank_that_stops_within_its_first_second_is_found(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 2)
     monkeypatch.setattr(watchdog.Watchdog, "_keep", lambda self: None)
     Watchdog(store, 1, 2)
@@ -233,37 +233,37 @@ def test_a_rank_that_stops_before_its_first_second_is_missed(store, hasty, monke
     first.leave()
 
 
-def test_the_launcher_hears_the_beats_of_its_ranks(hasty, monkeypatch, tmp_path):
-    wardens = []
+def test_the_launcher_receives_the_heartbeats_of_its_ranks(hasty, monkeypatch, tmp_path):
+    watchdogs = []
 
-    def make(*words):
-        wardens.append(LauncherWatchdog(*words))
-        return wardens[0]
+    def make(*arguments):
+        watchdogs.append(LauncherWatchdog(*arguments))
+        return watchdogs[0]
 
     monkeypatch.setattr(launch, "LauncherWatchdog", make)
     with launch._watched_store(1):
         world = Ranks(RankInfo(0, 1, 0, 1, 0, "torchrun"), torch.device("cpu"))
         with world.joined():
-            until(lambda: wardens[0].heartbeats.last_seen[0].beat)
+            until(lambda: watchdogs[0].heartbeats.last_seen[0].beat)
 
 
 @pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])
-def test_the_warden_ends_a_process_that_is_stopped(store, hasty, beat):
+def test_the_launcher_kills_a_process_that_is_stopped(store, hasty, beat):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     store.set("process/0", str(sleeper.pid))
     store.set("beat/0", beat)
-    warden = LauncherWatchdog(store, 1)
+    launcher = LauncherWatchdog(store, 1)
     assert sleeper.wait(SOON) == -signal.SIGKILL
-    warden.leave()
+    launcher.leave()
 
 
-def test_the_warden_ends_a_process_that_keeps_the_others_waiting(store, hasty):
+def test_the_launcher_kills_a_process_that_keeps_the_others_waiting(store, hasty):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     first.paused = second.paused = False
     first.syncs = 1
     store.set("process/1", str(sleeper.pid))
-    warden = LauncherWatchdog(store, 2)
+    launcher = LauncherWatchdog(store, 2)
     assert sleeper.wait(SOON) == -signal.SIGKILL
-    for thread in (warden, first, second):
+    for thread in (launcher, first, second):
         thread.leave()

@@ -1,15 +1,15 @@
-"""A time budget: how much of it is spent, and when training must end so that the run does."""
+"""A time budget: how much of it is spent, and when training must end for the run to be in time."""
 
 from collections.abc import Callable
 
-_CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this machine's pace today
+_CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
 
 
 class Budget:
-    """The seconds that a run may take, to its last line.
+    """The seconds that a run may take, to its last line of output.
 
-    spent: tells the seconds so far; pictures: what is judged after training, of which each takes
+    spent: returns the seconds so far; pictures: how many are evaluated after training, each in
     picture_seconds as last measured.
     """
 
@@ -24,30 +24,30 @@ class Budget:
 
     @property
     def left_seconds(self) -> float:
-        """Seconds left for training: less judging, saving and reporting."""
+        """Seconds left for training, without those for evaluating, saving and reporting."""
         after = self.closing_seconds + self.pictures * self.picture_seconds
         return self.seconds - after - self.spent()
 
     @property
     def share(self) -> float:
-        """How much of the time for training is over, 0 to 1."""
+        """The share of the time for training that has passed, 0 to 1."""
         trained = self.spent() - self.begun
         share = min(1.0, trained / max(1e-9, trained + self.left_seconds))
         self.reached = max(self.reached, share)  # a better estimate must not turn time back
         return self.reached
 
     def begin(self, pictures: int, picture_seconds: float) -> None:
-        """Training begins now; so many pictures will be judged after it."""
+        """Training begins now; after it, this many pictures will be evaluated."""
         self.begun = self.spent()
         self.pictures, self.picture_seconds = pictures, picture_seconds
 
     def resume(self, seconds: float) -> None:
-        """An interrupted run had trained for so many seconds before."""
+        """Count the seconds that an interrupted run has already used."""
         spent = self.spent
         self.spent = lambda: spent() + seconds
 
     def judged(self, pictures: int, seconds: float) -> None:
-        """So many pictures were judged in so many seconds."""
+        """Take note of how many seconds the evaluation of how many pictures took."""
         if pictures:
             self.picture_seconds = seconds / pictures
 

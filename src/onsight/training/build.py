@@ -1,4 +1,4 @@
-"""From words to objects: what a config asks for, made for the pictures and the device at hand."""
+"""From words to objects: makes what a config asks for, for the given pictures and device."""
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from onsight.training.step.update import Update
 def make_net(
     config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None = None
 ) -> nn.Module:
-    """The network on its device, its first weights a function of the seed; or the user's own."""
+    """The network on its device, its initial weights a function of the seed; or the user's own."""
     shape = dataset.input_shape
     torch.manual_seed(key(config.seed) >> 1)
     if module is None:
@@ -90,7 +90,7 @@ def make_step(
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
-    """The random changes of training pictures; streamed ones come cropped already."""
+    """The augmentation of training pictures; streamed ones are already cropped."""
     settings = config.model_dump(include=SETTINGS) | {"input_size": dataset.input_shape[1:]}
     if config.residency == "stream":
         settings["crop_area"] = 1.0

@@ -1,4 +1,4 @@
-"""The end of a run: the one final claim, the model file, the lists and the report."""
+"""The end of a run: the one final evaluation, the model file, the tables and the report."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -44,8 +44,8 @@ def finish(
     provenance: dict[str, Any],
     world: World,
 ) -> Results | None:
-    """Judge the best weights on the held-out pictures; the first rank writes every result."""
-    world.broadcast("best weights", str)  # which it has written when it comes here
+    """Evaluate the best weights on the held-out pictures; the first rank writes every result."""
+    world.broadcast("best weights", str)  # the first rank has written them when it gets here
     load_weights(folder.best_weights, classifier.net)
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
@@ -94,7 +94,7 @@ def make_model_file(
     results: Mapping[str, Any],
     provenance: dict[str, Any],
 ) -> ModelFile:
-    """The classifier as it stands, with its preprocessing and what is known of it."""
+    """The classifier as it is now, with its preprocessing, results and provenance."""
     scaling = classifier.normalization
     inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
     taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
@@ -140,8 +140,8 @@ def _write_out(
     folder: RunFolder,
     phases: dict[str, float],
 ) -> Results:
-    """Write lists, pictures and report; the report's own time joins the results after it."""
-    from onsight.report.html import write_report  # half a second of matplotlib, not before line 1
+    """Write tables, pictures and report; the seconds of the report are added to the results."""
+    from onsight.report.html import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack.index)

@@ -25,12 +25,12 @@ class ComputePlan:
     measured: Choice[list[dict[str, Any]]]
 
     def choices(self) -> dict[str, Choice[Any]]:
-        """What it settles, by the config's field."""
+        """The choices, by the name of their config field."""
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "measured"}
 
     @property
     def images_per_second(self) -> float | None:
-        """The measured rate of what was chosen."""
+        """The measured rate of the chosen options; None if they were not measured."""
         chosen = {name: choice.value for name, choice in self.choices().items()}
         rates = [
             row.get("images_per_second")
@@ -40,7 +40,7 @@ class ComputePlan:
         return rates[0] if rates else None
 
     def apply(self, config: Config) -> Config:
-        """The config with what was chosen, and nothing left to measure."""
+        """The config with the chosen options, and nothing left to measure."""
         chosen = {name: choice.value for name, choice in self.choices().items()}
         return config.model_copy(update=chosen | {"plan": "default"})
 
@@ -49,7 +49,7 @@ class ComputePlan:
 class Plan:
     """Every choice of a run. image_size, packed_size: (height, width) in pixels.
 
-    pictures: where batches come from; switches: what changed while training, from which epoch.
+    pictures: where batches come from; switches: what changed during training, and when.
     """
 
     device: Choice[torch.device]
@@ -62,7 +62,7 @@ class Plan:
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
-        """Its choices as plain values, those of a step among the others."""
+        """All choices as plain values, with those of `compute` among the others."""
         facts = asdict(self)
         facts |= facts.pop("compute")
         facts["device"]["value"] = str(self.device.value)
@@ -76,7 +76,7 @@ class Plan:
 
 
 def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
-    """Threads of a rank, for decoding and for computing on the CPU."""
+    """Threads per rank, for decoding and for computing on the CPU."""
     if asked:
         return Choice(asked, "as asked")
     if local_ranks > 1:
@@ -86,11 +86,11 @@ def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
 
 
 def choose_precision(asked: str, device: torch.device) -> Choice[str]:
-    """The arithmetic of forward and backward. Raises ConfigError for fp16 without a GPU."""
+    """The precision of forward and backward. Raises ConfigError for fp16 without a GPU."""
     if asked == "fp16" and device.type == "cpu":
         raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
     if asked != "auto":
         return Choice(asked, "as asked")
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return Choice("bf16", "this GPU computes it natively")
-    return Choice("fp32", f"exact everywhere; bf16 is not assumed to pay on {device.type}")
+    return Choice("fp32", f"exact everywhere; bf16 is not always faster on {device.type}")

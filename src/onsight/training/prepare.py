@@ -1,4 +1,4 @@
-"""A run prepared: everything chosen, decoded, placed and measured, and nothing trained yet."""
+"""Prepares a run: everything is chosen, decoded, placed and measured, but nothing trained yet."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -27,15 +27,15 @@ from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.step.optim import choose_learning_rate
 
-_RANKS_NOT_MEASURED = "not measured: several ranks would have to measure alike"
+_RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 
 @dataclass(frozen=True)
 class PreparedRun:
     """What a run starts from.
 
-    asked: the config as it came, with what may still be chosen anew while training; config: with
-    nothing left open; found: what DATA was taken for; data_key: a digest of pictures, labels
+    asked: the config as given, whose open choices may still change during training; config: with
+    nothing left open; found: what DATA was recognised as; data_key: a digest of pictures, labels
     and split; seconds: of each phase.
     """
 
@@ -65,10 +65,10 @@ def prepare(
     module: nn.Module | None = None,
     before_decoding: Callable[[Config], None] = lambda config: None,
 ) -> PreparedRun:
-    """Find, decode and place the pictures of DATA, and settle how each step is computed.
+    """Find, decode and place the pictures of DATA, and decide how each step is computed.
 
-    before_decoding is called with what was settled by then. Every rank prepares alike. Raises
-    UserError for what the user can fix.
+    before_decoding is called with the config as decided by then. Every rank prepares the same.
+    Raises UserError for what the user can fix.
     """
     world = world or World()
     seconds: dict[str, float] = {}
@@ -84,7 +84,7 @@ def prepare(
     config, dataset = opened.config, opened.dataset
     key = data_key(dataset)
     world.check_equal("pictures", key)
-    world.check_equal("room for pictures (--residency settles it)", config.residency)
+    world.check_equal("free disk space (set --residency to decide)", config.residency)
     pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
     reporter.choice("pictures", pictures)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
@@ -129,7 +129,7 @@ def _choose_compute(
 def _choose_ranks(
     dataset: Dataset, config: Config, device: torch.device, world: World, reporter: Reporter
 ) -> Choice[int]:
-    """How many ranks there are; each says where it is and what it has of a first batch."""
+    """The number of ranks; each reports its device and its share of the first batch."""
     if world.size == 1:
         return Choice(1, "one process")
     ids, cpu = dataset.ids(TRAIN), torch.device("cpu")

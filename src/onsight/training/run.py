@@ -1,4 +1,4 @@
-"""A run, from the outside: asked for, launched or resumed, and what it leaves."""
+"""A run, from the outside: `train` starts, launches or resumes it and returns what came of it."""
 
 import json
 import time
@@ -34,7 +34,7 @@ from onsight.training.run_folder.folder import (
 from onsight.training.run_session import RunSession
 from onsight.words import listed
 
-# What may differ when a run goes on: where it computes and keeps things, not what it does.
+# What may differ when a run resumes: where it computes and stores things, not what it does.
 _FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency"}
 
 
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of held-out pictures that were classified right."""
+        """The share of held-out pictures that were classified correctly."""
         return self.results["accuracy"]
 
     @property
@@ -83,9 +83,9 @@ def train(
 ) -> Run:
     """Train a classifier on pictures; every field of the config is a keyword.
 
-    `model` may also be a torch.nn.Module, which is then trained itself; spent tells the seconds
-    that a budget has lost so far, by default since this call. Raises UserError
-    for what the user can fix, Interrupted after a signal, NonFiniteLoss, DiskError.
+    `model` may also be a torch.nn.Module, which is then trained in place; spent returns the seconds
+    of a budget used so far, by default since this call. Raises UserError for what the user can
+    fix, Interrupted after a signal, NonFiniteLoss, DiskError.
     """
     called = time.monotonic()
     spent = spent or (lambda: time.monotonic() - called)
@@ -99,7 +99,7 @@ def train(
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(rank_info, config))
     if config.budget and (rank_info.size if rank_info else len(devices.value)) > 1:
-        raise ConfigError("--budget works in one process: leave out --ranks, or give --epochs")
+        raise ConfigError("--budget works in one process: leave out --ranks, or use --epochs")
     if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         path = path or next_run_folder(str(data))
@@ -120,7 +120,7 @@ def train(
 
 
 def _local_ranks(rank_info: RankInfo | None, config: Config) -> int:
-    """Ranks on this machine: those that a launcher started, else what the config asks for."""
+    """Ranks on this machine: those that a launcher started, or what the config asks for."""
     return rank_info.local_size if rank_info else config.ranks
 
 
@@ -132,12 +132,12 @@ def _launch_ranks(
     ranks: int,
     module: nn.Module | None,
 ) -> Run:
-    """Let so many processes train with what was given; each calls train again, as one rank."""
+    """Train in the given number of processes; each calls train again, as one rank."""
     refuse_inside_data(path, data)
     if module is not None:
         raise ConfigError(
-            "a network in memory cannot be sent to other processes: name it as "
-            "package.module:callable, or start your script by torchrun"
+            "a network in memory cannot be sent to other processes: pass it as "
+            "package.module:callable, or start your script with torchrun"
         )
     launch({"data": data, "out": str(path), "resume": resume, **given}, ranks, path)
     return Run(path, read_results(path))
@@ -155,16 +155,16 @@ def _resolve_config(
     config_file: str | Path | None,
     fields: dict[str, Any],
 ) -> Config:
-    """Flags over file over recipe over defaults; a resumed run keeps its own."""
+    """Flags override the file, then the recipe, then the defaults; a resumed run keeps its own."""
     layers = config_layers(recipe, config_file, fields)
     asked = make_config(*layers)
     if resumed is None:
         return asked
     if not (resumed / CONFIG).exists():
-        raise OutputError(f"nothing to resume: {resumed} holds no run")
+        raise OutputError(f"nothing to resume: {resumed} is not a run folder")
     saved = make_config(read_config_file(resumed / CONFIG))
     named = {name for layer in layers for name in layer} - _FREE_ON_RESUME
-    if "stream" in (asked.residency, saved.residency):  # its crops are not the pack's to the bit
+    if "stream" in (asked.residency, saved.residency):  # crops from a pack differ in bits
         named |= {name for layer in layers for name in layer if name == "residency"}
     changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
     if changed:

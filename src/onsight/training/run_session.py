@@ -1,4 +1,4 @@
-"""A run in this process: prepared, trained, judged."""
+"""A run in this process: prepare, train, evaluate."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ from onsight.words import listed
 
 
 class RunSession:
-    """What a run needs from its start to its end; `run` does it all."""
+    """What a run needs from start to finish; `run` does the work."""
 
     def __init__(self, folder: RunFolder, reporter: Reporter, world: World) -> None:
         self.folder = folder
@@ -53,9 +53,9 @@ class RunSession:
         module: nn.Module | None,
         resume: bool,
     ) -> Results | None:
-        """Train on DATA and judge; the results, None on every rank but the first.
+        """Train on DATA and evaluate; returns the results, or None on every rank but the first.
 
-        spent: tells the seconds that a budget has lost so far.
+        spent: returns the seconds of the budget used so far.
         """
         budget = Budget(read_budget(config.budget), spent) if config.budget else None
         prepared = prepare(
@@ -96,17 +96,17 @@ class RunSession:
             provenance=provenance,
             world=self.world,
         )
-        if module is not None:  # with a moving average, the judged weights are those of a copy
+        if module is not None:  # with a moving average, the evaluated weights are in a copy
             module.load_state_dict(trainer.classifier.net.state_dict())
         return results
 
     def _save_config(self, config: Config) -> None:
-        """Before long work, so that --resume finds it."""
+        """Save the config before any long work, so that --resume finds it."""
         if self.world.is_main:
             save_config(config, self.folder.path / CONFIG)
 
     def _save_start(self, prepared: PreparedRun) -> None:
-        """What is known before training: the config with nothing left to choose, and why."""
+        """Save what is known before training: the fully resolved config, with the reasons."""
         self._save_config(prepared.config)
         if self.world.is_main:
             folder = self.folder.path
@@ -121,8 +121,8 @@ class RunSession:
         dataset, device = data.dataset, data.device
         net = make_net(config, dataset, device, data.module)
         update = make_update(config, net, dataset, data.normalization, device, world)
-        judged = update.average.model if update.average else net
-        classifier = Classifier(judged, data.normalization, config.precision, device)
+        evaluated = update.average.model if update.average else net
+        classifier = Classifier(evaluated, data.normalization, config.precision, device)
 
         def keep_epoch(epoch: int, row: EpochRow) -> None:
             if config.keep_epochs:
@@ -152,7 +152,7 @@ class RunSession:
 
 
 class _SwitchKeeper:
-    """Writes into config.toml and plan.json what changes while a run trains."""
+    """Records in config.toml and plan.json what changes during training."""
 
     def __init__(
         self, prepared: PreparedRun, save: Callable[[Config], None], folder: RunFolder

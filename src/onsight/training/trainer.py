@@ -1,4 +1,4 @@
-"""The trainer: says when to step, evaluate, save and stop."""
+"""The trainer: decides when to step, evaluate, save and stop."""
 
 import math
 import signal
@@ -73,7 +73,7 @@ class Trainer:
         self.reporter = reporter
         self.budget = budget
         self.placement = PlacementCheck(update, folder, reporter)
-        # where it stands
+        # how far it has come
         self.progress = Progress()
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
@@ -82,15 +82,15 @@ class Trainer:
         self.step.on_halved = self._on_halved
 
     def resume(self) -> None:
-        """Go on from the folder's last checkpoint. Raises DataError when the data changed."""
+        """Continue from the folder's last checkpoint. Raises DataError if the data changed."""
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
-            return  # stopped before its first checkpoint: the start is where it stands
+            return  # stopped before its first checkpoint: start from the beginning
         facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.update.average)
         if facts.pop("data_key") != self.data_key:
             raise DataError(
                 f"the pictures changed since the run in {self.folder.path} began; "
-                "start a new run, or bring the former pictures back"
+                "start a new run, or restore the original pictures"
             )
         self.progress = now = Progress(**facts)
         self.update.done = self._steps_done
@@ -137,7 +137,7 @@ class Trainer:
                 asked = ended
                 if self.budget and self.budget.share >= 1:
                     break
-            self._flush()  # what an accelerator still has to do belongs to the epoch
+            self._flush()  # work still queued on an accelerator belongs to this epoch
             now.epoch_seconds += time.perf_counter() - asked
 
     def _train_step(self, batch: Batch) -> None:
@@ -161,7 +161,7 @@ class Trainer:
         self.step.accumulate = switch.accumulate
 
     def _adapt(self) -> None:
-        """Measure again where training is no longer as fast as its plan."""
+        """Measure again if training is no longer as fast as planned."""
         options = self.adaptation and self.adaptation.after_epoch(self.progress.epoch)
         if options:
             switch = Switch(
@@ -171,15 +171,15 @@ class Trainer:
                 threads=options.threads,
                 accumulate=self.step.accumulate,
             )
-            self.keep_switch(switch, "measured again: the speed was not that of the plan")
+            self.keep_switch(switch, "measured again: the speed was not as planned")
             self._switch(switch)
 
     def _on_halved(self, parts: int) -> None:
-        """Memory ran out: report and keep that batches are computed in more parts from now on."""
+        """Memory ran out: report and record that batches are computed in more parts from now on."""
         now = self.progress
         self.reporter.warn(
             f"out of memory: each batch is now computed in {parts} parts, with the same update "
-            "(but batch norm sees the parts); start with --accumulate to have it so from the first"
+            "(but batch norm sees one part at a time); use --accumulate to start that way"
         )
         switch = Switch(
             epoch=now.epoch,
@@ -207,7 +207,7 @@ class Trainer:
 
     def _rate_factor(self) -> float:
         if self.budget:
-            steps = 1_000_000  # as many as it takes to follow the clock
+            steps = 1_000_000  # fine enough to follow the clock
             warmup = round(steps * self.config.warmup_epochs / self.config.epochs)
             return learning_rate_factor(
                 self.config.schedule, int(self.budget.share * steps), steps, warmup
@@ -217,7 +217,7 @@ class Trainer:
         return learning_rate_factor(self.config.schedule, self._steps_done, steps, warmup)
 
     def _tell_line(self) -> None:
-        """Every so many steps, the mean loss since the last such line."""
+        """Every log_every_steps steps, report the mean loss since the last such line."""
         steps = self.config.log_every_steps
         if steps and self.progress.step % steps == 0:
             self._flush()
@@ -230,7 +230,7 @@ class Trainer:
             )
 
     def _end_epoch(self) -> None:
-        """Evaluate, keep the row, the best weights and a checkpoint."""
+        """Evaluate; save the row, the best weights and a checkpoint."""
         now = self.progress
         begun = time.perf_counter()
         judged = {name: self._evaluate(loader) for name, loader in self.watched.items()}
@@ -253,7 +253,7 @@ class Trainer:
         if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
             raise NonFiniteLoss(
                 f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
-                f"try a lower --learning-rate. The weights before that epoch, if any, lie in "
+                f"try a lower --learning-rate. The weights from before that epoch, if any, are in "
                 f"{self.folder.path / 'checkpoints'}"
             )
         now.close_epoch()
@@ -295,7 +295,7 @@ class Trainer:
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
             raise Interrupted(
                 f"stopped in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps; "
-                f"a checkpoint is written: go on with --out {self.folder.path} --resume",
+                f"a checkpoint was written: continue with --out {self.folder.path} --resume",
                 number,
             )
         if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:
@@ -316,7 +316,7 @@ class Trainer:
             self.adaptation.watch.see(now.images + now.epoch_images, seconds)
 
     def _facts(self) -> dict[str, float]:
-        """What the bar shows."""
+        """What the progress bar shows."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,
@@ -327,17 +327,17 @@ class Trainer:
         return facts
 
     def _explain_non_finite(self, error: NonFiniteStepError, newest: int) -> str:
-        """newest: the last step that was begun."""
+        """Describe the failure. newest: the last step that was begun."""
         now = self.progress
         step = newest - error.steps_ago
         batch = next(self.loader.epoch(self.config.seed, now.epoch, step))
-        spoiled = f"it and {error.steps_ago} more updated the weights before that was known"
+        spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
         return (
             f"{error} at epoch {now.epoch + 1}, step {step + 1} of {self.loader.steps}; "
             f"{spoiled if self.step.losses.lag else 'the weights were not updated from it'}. "
             f"Pictures of that step: {self.name_pictures(batch)}. Try a lower --learning-rate"
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
-            f"What was good so far lies in {self.folder.path / 'checkpoints'}"
+            f"Earlier good weights, if any, are in {self.folder.path / 'checkpoints'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""One rank of a run that Onsight started: the same `train`, its arguments given as JSON."""
+"""One rank of a run that Onsight launched: calls `train` with arguments given as JSON."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from onsight.errors import OnsightError, RankLost
 
 
 def main() -> NoReturn:
-    """Train; on failure leave the message for the launcher, which tells it once."""
-    # An interrupt inside the import of torch would turn into errors of half imported modules.
+    """Train; on failure, leave a message for the launcher, which reports it once."""
+    # An interrupt while torch is imported would surface as errors about half-imported modules.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from onsight.training.ranks.watchdog import leave_message
     from onsight.training.run import train
 
-    if os.environ["RANK"] == "0":  # the others may wait for it where Python cannot interrupt
+    if os.environ["RANK"] == "0":  # the others may be in a call that Python cannot interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         train(**json.loads(sys.argv[1]))

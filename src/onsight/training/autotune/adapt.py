@@ -1,4 +1,4 @@
-"""A plan that no longer fits: noticed by its speed, measured again at the end of an epoch."""
+"""Notices by its speed that a plan no longer fits, and measures again at the end of the epoch."""
 
 from contextlib import suppress
 
@@ -30,7 +30,7 @@ class SpeedWatch:
         return not 1 / _OFF < self.observed / self.expected < _OFF
 
     def see(self, images: int, seconds: float) -> None:
-        """So many pictures were trained on in so many seconds since the run began."""
+        """Take note of the pictures and the seconds of training since the run began."""
         if self._mark is None:
             if seconds >= _WARM_UP_SECONDS:
                 self._mark = images, seconds
@@ -39,15 +39,15 @@ class SpeedWatch:
             self._mark = images, seconds
 
     def expect(self, images_per_second: float) -> None:
-        """Begin anew with another expectation."""
+        """Start over with a new expectation."""
         self.expected = self.observed = images_per_second
         self._mark = None
 
 
 class Adaptation:
-    """Measures precision and threads again where the speed is off, and says what to switch to.
+    """Measures precision and threads again if the speed is off, and says what to switch to.
 
-    asked: the config with what may be chosen; options: those in use.
+    asked: the config as given, with its open choices; options: those in use.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Adaptation:
         self.watch = SpeedWatch(images_per_second)
 
     def after_epoch(self, epoch: int) -> ComputeOptions | None:
-        """The options to go on with, if others are faster now. epoch: how many are done."""
+        """The options to continue with, if others are faster now. epoch: how many are done."""
         watch = self.watch
         if not watch.is_off:
             return None
@@ -75,18 +75,20 @@ class Adaptation:
         )
         found = self._measure()
         rate = self.asked.batch_size / found.seconds[found.chosen]
-        if found.chosen == before:  # then what is observed is what to expect from now on
+        if found.chosen == before:  # so expect the observed speed from now on
             watch.expect(watch.observed)
             self.reporter.say(f"plan: {before} is still the fastest ({rate:,.0f} images/s)")
             return None
         watch.expect(rate)
         self.options = found.chosen
         self._forget_kept_plan()
-        self.reporter.say(f"plan: {found.chosen} from now on ({rate:,.0f} images/s), not {before}")
+        self.reporter.say(
+            f"plan: {found.chosen} from now on ({rate:,.0f} images/s) instead of {before}"
+        )
         return found.chosen
 
     def _forget_kept_plan(self) -> None:
-        """A later run shall not begin with what was too slow for this one."""
+        """Delete the cached plan: a later run must not start with what was too slow here."""
         path = plan_path(self.asked, self.data, training_seconds(self.asked, self.data))
         if path:
             with suppress(OSError):
@@ -101,7 +103,7 @@ class Adaptation:
 def adaptation(
     asked: Config, plan: ComputePlan, data: TrainingData, reporter: Reporter
 ) -> Adaptation | None:
-    """What watches over a measured plan; None where nothing was measured or is left open."""
+    """The watch over a measured plan; None if nothing was measured or nothing is left open."""
     rate = plan.images_per_second
     if rate is None or not _repeatable(asked, data):
         return None
@@ -110,5 +112,5 @@ def adaptation(
 
 
 def _repeatable(asked: Config, data: TrainingData) -> list[Stage]:
-    """What can change while training: not to fp16, whose loss scale has to find its level."""
+    """What may change during training: not to fp16, whose loss scale needs steps to settle."""
     return precision_and_threads(asked, data.device, leave_out="fp16")

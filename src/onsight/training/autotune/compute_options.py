@@ -1,4 +1,4 @@
-"""How a run could compute its step here, in stages: the options worth measuring."""
+"""The ways to compute a training step here that are worth measuring, in stages."""
 
 import shutil
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.words import plural
 
-_COMPILE_WORTH_SECONDS = 3600  # to try it takes up to a minute, and often wins nothing
+_COMPILE_WORTH_SECONDS = 3600  # trying it takes up to a minute and often gains nothing
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class ComputeOptions:
         return ", ".join([*words, *(["compiled"] if self.compile == "on" else [])])
 
 
-# From the best options of the stage before, those to compare; the first are the simplest.
+# From the best options of the previous stage, those to compare, simplest first.
 Stage = Callable[[ComputeOptions], list[ComputeOptions]]
 
 
 def default_options(config: Config, device: torch.device, threads: int) -> ComputeOptions:
-    """What is taken without measuring."""
+    """The options to use without measuring."""
     return ComputeOptions(
         precision=choose_precision(config.precision, device).value,
         memory_format=config.memory_format,
@@ -59,7 +59,7 @@ def default_options(config: Config, device: torch.device, threads: int) -> Compu
 
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
-    """What the config leaves open on this device; the default comes first. Empty: nothing."""
+    """What the config leaves open on this device, if anything; the default comes first."""
     stages = precision_and_threads(config, data.device)
     if config.memory_format == "auto" and _convolves(data.new_network(config)):
         stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
@@ -71,7 +71,7 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
 def precision_and_threads(
     config: Config, device: torch.device, leave_out: str | None = None
 ) -> list[Stage]:
-    """The one stage of both, if any is open; leave_out: a precision."""
+    """One stage for both, if either is open; leave_out: a precision not to try."""
     threads = _thread_counts(config, device)
     precisions = [one for one in _precisions(config, device) if one != leave_out]
     if len(precisions) * len(threads) <= 1:
@@ -81,7 +81,7 @@ def precision_and_threads(
 
 
 def may_compile(config: Config, device: torch.device, expected_seconds: float) -> bool:
-    """Whether torch.compile is to be tried: in long runs, where what it needs is there."""
+    """Whether to try torch.compile: in long runs, if what it needs is installed."""
     if config.compile != "auto" or expected_seconds <= _COMPILE_WORTH_SECONDS:
         return False
     # It needs a C++ compiler, or CUDA's Triton.
@@ -89,12 +89,12 @@ def may_compile(config: Config, device: torch.device, expected_seconds: float) -
 
 
 def _convolves(net: nn.Module) -> bool:
-    """Whether the memory format may matter: a weight has four axes."""
+    """Whether the memory format may matter: some weight has four dimensions."""
     return any(parameter.ndim == 4 for parameter in net.parameters())
 
 
 def _thread_counts(config: Config, device: torch.device) -> list[int]:
-    """All cores, then 1, 2, 4 ... below."""
+    """All cores, then 1, 2, 4 ... as long as that is fewer."""
     if config.threads or device.type != "cpu":
         return [choose_threads(config.threads).value]
     cores = usable_cores()

@@ -17,7 +17,7 @@ from onsight.training.step.timing import mean_seconds
 
 
 def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Reporter) -> Config:
-    """Start the clock of training; the config with the epochs that it will come to, and says so."""
+    """Start the clock of training; report how many epochs fit and return the config with them."""
     dataset = data.dataset
     trial = Trial(config, data)
     size = min(config.batch_size, len(dataset.ids(TRAIN)))
@@ -30,15 +30,15 @@ def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Rep
     epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
     epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
     reporter.say(
-        f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are over and "
-        f"{budget.left_seconds:.0f} are for training: about {epochs:.1f} epochs at "
+        f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are spent and "
+        f"{budget.left_seconds:.0f} are left for training: about {epochs:.1f} epochs at "
         f"{1 / per_picture:,.0f} images/s; with twice the time about {epochs + more:.1f}"
     )
     return config.model_copy(update={"epochs": max(1, round(epochs))})
 
 
 def _judging_seconds(trial: Trial) -> float:
-    """Seconds that a picture takes to be judged; the first batch is not timed."""
+    """Seconds to evaluate a picture; the first batch is not timed."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
     ids = trial.ids[: 2 * BATCH_SIZE]

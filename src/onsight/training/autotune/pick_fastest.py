@@ -1,4 +1,4 @@
-"""Timing candidates in interleaved rounds; the simplest of those as fast as the fastest wins."""
+"""Times candidates in interleaved rounds; of those as fast as the fastest, the simplest wins."""
 
 import statistics
 import time
@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 Options = TypeVar("Options")
 
 _ROUNDS = 9
-_FEWEST_ROUNDS = 3  # before anybody is called as fast as another
+_FEWEST_ROUNDS = 3  # before a difference may count as noise
 _HOPELESS = (2.0, 1.5, 1.3)  # times the fastest after 1, 2, more rounds: not timed again
-NEGLIGIBLE = 1.03  # times the fastest: as good
+NEGLIGIBLE = 1.03  # times the fastest: counts as equal
 
 
 @dataclass
 class Candidate(Generic[Options]):
-    """visit measures the seconds of a step with these options, now."""
+    """Options to time; `visit` measures the seconds of a step with them, now."""
 
     options: Options
     visit: Callable[[], float]
@@ -24,17 +24,17 @@ class Candidate(Generic[Options]):
 
     @property
     def median(self) -> float:
-        """Seconds a step, the median over the rounds."""
+        """Seconds per step, the median over the rounds."""
         return statistics.median(self.seconds)
 
 
 def pick_fastest(
     candidates: Sequence[Candidate[Options]], most_seconds: float
 ) -> Candidate[Options]:
-    """The first of the candidates, simpler ones first, that is as fast as the fastest within noise.
+    """The first candidate, simplest first, that is as fast as the fastest within noise.
 
-    Every candidate still hopeful is visited once a round, so that noise hits all alike. Those
-    without a time when the time is over take no part.
+    Every candidate that still has a chance is visited once per round, so that noise affects all
+    alike. Those not yet timed when the time is up do not take part.
     """
     begun = time.perf_counter()
     hopeful = list(candidates)
@@ -62,12 +62,12 @@ def choose(candidates: Sequence[Candidate[Options]]) -> Candidate[Options]:
 
 
 def _keeps_up(candidate: Candidate[Options], fastest: Candidate[Options]) -> bool:
-    """Whether the rounds that both took part in cannot tell them apart."""
+    """Whether the rounds that both took part in show no difference beyond noise."""
     ratios = sorted(
         mine / best for mine, best in zip(candidate.seconds, fastest.seconds, strict=False)
     )
     if candidate is fastest or statistics.median(ratios) <= NEGLIGIBLE:
         return True
-    # A sign test by hand: of three rounds or more, it must have lost all but one in four.
+    # A simple sign test: a slower one loses at least three in four of three or more rounds.
     lost = sum(ratio > 1 for ratio in ratios)
     return len(ratios) >= _FEWEST_ROUNDS and lost < 0.75 * len(ratios)

@@ -1,4 +1,4 @@
-"""Plans kept between runs: measured once for a machine, its versions, a network and its shapes."""
+"""Plans kept between runs: measured once per machine, torch version, network and shapes."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from onsight.training.autotune.compute_options import ComputeOptions, may_compil
 from onsight.training.autotune.probe import Measured
 from onsight.training.pictures.training_data import TrainingData
 
-_VERSION = 2  # raise it when options are measured or chosen otherwise
+_VERSION = 2  # raise it when options are measured or chosen differently
 
 
 def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
-    """Where the plan of such a run is kept; expected_seconds: of training."""
+    """Where the plan for such a run is kept; expected_seconds: of training."""
     dataset = data.dataset
     facts = {
         "version": _VERSION,
@@ -34,7 +34,7 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
 
 
 def read_plan(path: Path) -> Measured | None:
-    """A kept plan, or None when there is none that can be read."""
+    """A kept plan, or None if there is none or it cannot be read."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         seconds = [(ComputeOptions(**one), float(s)) for one, s in kept["seconds"]]

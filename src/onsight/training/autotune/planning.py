@@ -19,8 +19,8 @@ from onsight.training.autotune.workload import expected_seconds
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
 
-_WORTH_SECONDS = 10.0  # shorter runs are over before a better plan has paid for its measuring
-_MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # of the run, for measuring
+_WORTH_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
+_MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # for measuring: of the run, in seconds
 
 
 def choose_compute(
@@ -31,7 +31,7 @@ def choose_compute(
 ) -> ComputePlan:
     """Precision, memory format, threads, compiling and parts of a batch, each with its reason.
 
-    left_seconds: for training, where a budget says it. Takes a few seconds at most.
+    left_seconds: for training, if there is a budget. Takes a few seconds at most.
     """
     seconds = training_seconds(config, data) if left_seconds is None else left_seconds
     plain = default_options(config, data.device, choose_threads(config.threads).value)
@@ -40,7 +40,7 @@ def choose_compute(
         reason = "nothing is left open" if config.plan != "default" else "as asked"
         return unmeasured_plan(config, plain, f"not measured: {reason}")
     if seconds < _WORTH_SECONDS:
-        return unmeasured_plan(config, plain, "not measured: so short a run would not gain by it")
+        return unmeasured_plan(config, plain, "not measured: the run is too short to gain from it")
     path = plan_path(config, data, seconds)
     kept = read_plan(path) if path and config.plan == "auto" else None
     if kept:
@@ -57,7 +57,7 @@ def choose_compute(
 
 
 def training_seconds(config: Config, data: TrainingData) -> float:
-    """How long training takes, roughly."""
+    """Roughly how many seconds training takes."""
     count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
         data.new_network(config),
@@ -69,9 +69,9 @@ def training_seconds(config: Config, data: TrainingData) -> float:
 
 
 def plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
-    """Where the plan of such a run is kept; None if it is not.
+    """Where the plan for such a run is kept; None if it is not kept.
 
-    A budget is spent best by what is fastest now, whatever else the machine has to do today.
+    A budget is best spent on what is fastest right now, with whatever else the machine is doing.
     """
     folder = find_cache_folder(config.cache_folder)
     may_keep = folder and data.module is None and not config.budget
@@ -83,11 +83,11 @@ def _keep(path: Path, measured: Measured, reporter: Reporter) -> None:
     try:
         keep_plan(path, measured)
     except OSError as error:
-        reporter.warn(f"the plan is not kept for the next run: {error}")
+        reporter.warn(f"the plan could not be kept for the next run: {error}")
 
 
 def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> ComputePlan:
-    """The plan with options that are taken without measuring."""
+    """The plan with options that are used without measuring."""
     choices = {
         name: Choice(value, _asked(config, name) or why) for name, value in options.facts().items()
     }
@@ -95,7 +95,7 @@ def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> Comput
 
 
 def _measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
-    """The plan with what was chosen by measuring, each choice with its figure."""
+    """The plan with the options chosen by measuring, each choice with its figure."""
     rows: list[dict[str, Any]] = [
         {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
         for options, seconds in found.seconds.items()
@@ -147,6 +147,4 @@ def _why_alone(name: str, value: Any, found: Measured) -> str:
     for options, reason in found.refused.items():
         if getattr(options, name) != value:
             return f"{options} was refused: {reason}"
-    return (
-        "compiling would not pay in so short a run" if name == "compile" else "no other was tried"
-    )
+    return "the run is too short for compiling" if name == "compile" else "nothing else was tried"

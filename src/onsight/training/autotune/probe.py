@@ -14,13 +14,13 @@ from onsight.training.pictures.training_data import TrainingData
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
-_FIRST_SHARE = 0.7  # of the time that is left goes to a stage that others follow
-_WINDOW_SECONDS = 0.03  # of a visit, at least one step
+_FIRST_SHARE = 0.7  # of the time left, for a stage that others follow
+_WINDOW_SECONDS = 0.03  # per visit, but at least one step
 
 
 @dataclass
 class Measured:
-    """What was chosen; seconds a step of all that was timed; why the others were refused."""
+    """The chosen options, the seconds per step of all that were timed, why others were refused."""
 
     chosen: ComputeOptions
     seconds: dict[ComputeOptions, float] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Probe:
     def measure(
         self, stages: list[Stage], default: ComputeOptions, most_seconds: float
     ) -> Measured:
-        """Time the options of each stage, which are made from the winner of the one before."""
+        """Time the options of each stage, which build on the winner of the previous one."""
         found = Measured(default, refused=self.refused)
         visits: dict[ComputeOptions, Callable[[], float]] = {}
         begun = time.perf_counter()
@@ -57,7 +57,7 @@ class Probe:
         return found
 
     def _visits(self, options: ComputeOptions) -> Callable[[], float]:
-        """A function that times steps with these options; its first call builds and checks it."""
+        """A function that times steps with these options; its first call builds and checks them."""
         timed: list[Callable[[int], float]] = []
         steps = 1
 
@@ -77,7 +77,7 @@ class Probe:
         return visit
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float]:
-        """What times steps with these options, and the seconds of each after the first."""
+        """A timer of steps with these options, and the seconds per step after the first."""
         trial = Trial(options.apply(self.config), self.data)
         try:
             timed = trial.at(self.batch_size)

@@ -1,4 +1,4 @@
-"""A run's training step on trial: made of the same parts as a run's, and timed."""
+"""A trial of a run's training step: built from the same parts as in the run, and timed."""
 
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -18,10 +18,10 @@ from onsight.training.step.timing import measure_seconds
 
 
 class Trial:
-    """The training of a run with this config and data, from the seed's first weights.
+    """Training with this config and data, from the seed's initial weights.
 
-    The config says how it computes: threads, precision, memory format; losses: those of its
-    steps so far.
+    The config says how to compute: threads, precision, memory format. losses: those of the steps
+    so far.
     """
 
     def __init__(self, config: Config, data: TrainingData) -> None:
@@ -36,7 +36,7 @@ class Trial:
         self.losses: list[float] = []
 
     def at(self, batch_size: int) -> Callable[[int], float]:
-        """A function that makes so many steps of this batch size and returns their seconds."""
+        """A function that makes a number of steps at this batch size and returns their seconds."""
         batches = self._batches(batch_size)
 
         def work(steps: int) -> None:
@@ -49,7 +49,7 @@ class Trial:
         return timed
 
     def _batches(self, batch_size: int) -> Iterator[tuple[int, int, Batch]]:
-        """Epoch after epoch of full batches, each with its epoch's number and its own."""
+        """Full batches, epoch after epoch, each with its epoch and its step."""
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
         loader = Loader(self.data.pictures, ids, batch_size, self.data.device, with_next=mixes)
@@ -68,10 +68,10 @@ class Trial:
             self.losses += self.update(batch, epoch, step)
         except NonFiniteStepError as error:
             raise NonFiniteLoss(
-                f"{error} while timing batch {len(batch.labels)} with {self.config.precision}; "
+                f"{error} while timing batch size {len(batch.labels)} in {self.config.precision}; "
                 "try a lower --learning-rate"
             ) from error
 
 
 def _refuse(parts: int) -> None:
-    raise torch.OutOfMemoryError("out of memory: the batch would be computed in parts")
+    raise torch.OutOfMemoryError("out of memory: the batch would have to be computed in parts")

@@ -1,4 +1,4 @@
-"""How much work a run is, reckoned from its network: the same answer on every call."""
+"""How much work a run is, estimated from its network: the same answer on every call."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ _STEP_SECONDS = 1e-3
 def expected_seconds(
     net: nn.Module, shape: tuple[int, int, int], pictures: int, steps: int, device: torch.device
 ) -> float:
-    """Seconds of so many training steps over so many pictures (C, H, W), roughly.
+    """Roughly the seconds of the given number of training steps and pictures (C, H, W).
 
     A step costs three forward passes (Kaplan et al., arXiv:2001.08361) and some overhead.
     """

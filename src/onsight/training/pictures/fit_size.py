@@ -1,4 +1,4 @@
-"""Which picture size fits into a time budget: measured before anything is decoded."""
+"""Which picture size fits a time budget: measured before anything is decoded."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
 from onsight.training.step.timing import mean_seconds
 
-# Larger pictures pay only when there is time to learn them: (side in pixels, epochs it takes).
+# Larger pictures pay off only with enough epochs: (side in pixels, epochs needed).
 _SIZES = ((128, 20), (96, 15), (64, 4), (48, 3), (32, 0))
 _TIMED_SIDE = 64
 _SAMPLED = 32  # pictures decoded to time decoding
@@ -28,25 +28,25 @@ _SAMPLED = 32  # pictures decoded to time decoding
 
 @dataclass(frozen=True)
 class Pace:
-    """Measured on this machine: seconds to decode a picture, and to train one of 64 x 64 pixels."""
+    """Measured here: seconds to decode a picture, and to train on one of 64 x 64 pixels."""
 
     decode_seconds: float
     train_seconds: float
 
     def epochs(self, side: int, pictures: int, seconds: float) -> float:
-        """Epochs of so many pictures (side x side pixels) that fit into so many seconds."""
+        """How many epochs over the pictures (side x side pixels) fit into the given seconds."""
         step = self.train_seconds * (side / _TIMED_SIDE) ** 2
         return max(0.0, seconds - pictures * self.decode_seconds) / (pictures * step)
 
     def side(self, pictures: int, seconds: float) -> int:
-        """The largest side in pixels for which there is time enough."""
+        """The largest side in pixels for which there is enough time."""
         return next(s for s, least in _SIZES if self.epochs(s, pictures, seconds) >= least)
 
 
 def fit_image_size(
     budget: Budget, source: Source, config: Config, device: torch.device, threads: int
 ) -> Choice[tuple[int, int]]:
-    """The (height, width) in pixels for what a budget leaves for decoding and training."""
+    """The (height, width) in pixels that fits what a budget leaves for decoding and training."""
     step = _random_step(config, len(source.index.classes), device)
     step()
     train_seconds = mean_seconds(step) / config.batch_size
@@ -54,7 +54,7 @@ def fit_image_size(
     pictures, seconds = len(source.index), budget.left_seconds
     side, later = (pace.side(pictures, time) for time in (seconds, seconds + budget.seconds))
     epochs = pace.epochs(side, pictures, seconds)
-    reason = f"the largest that there is time to learn, about {epochs:.1f} epochs"
+    reason = f"the largest that there is time to train on, about {epochs:.1f} epochs"
     more = f"; with twice the time {later}x{later}" if later > side else ""
     return Choice((side, side), reason + more, epochs)
 

@@ -1,4 +1,4 @@
-"""DATA made ready for a run: found, sized, decoded or reopened, and reported."""
+"""Gets DATA ready for a run: finds it, chooses the size, decodes or reopens it, and reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ _Size = Choice[tuple[int, int]]
 
 @dataclass(frozen=True)
 class OpenedData:
-    """found: what DATA was taken for; config: with what was settled about it.
+    """The opened dataset, and what was decided about it.
 
-    image_size: (height, width) of the model's input in pixels.
+    found: what DATA was recognised as; config: with what was decided; image_size: (height, width)
+    of the model's input in pixels.
     """
 
     found: str
@@ -52,7 +53,7 @@ def open_data(
 ) -> OpenedData:
     """Find out what DATA is, choose the picture size, and decode or reopen it.
 
-    before_decoding is called with what was settled by then. Raises DataError.
+    before_decoding is called with the config as decided by then. Raises DataError.
     """
     cache = find_cache_folder(config.cache_folder)
     source = find_source(data, config.data_format, cache)
@@ -80,7 +81,7 @@ def _choose_image_size(
 def _settle_streaming(
     source: Source, config: Config, size: tuple[int, int], cache: Path | None, reporter: Reporter
 ) -> Config:
-    """The config, which says so if pictures are streamed."""
+    """The config, with its residency set to stream if the pictures are streamed."""
     streaming = choose_streaming(config, source, size, cache)
     if streaming.value and config.residency == "auto":
         reporter.say(f"pictures are streamed: {streaming.reason}")

@@ -18,14 +18,14 @@ from onsight.errors import ConfigError
 from onsight.hardware.devices import free_memory_bytes
 from onsight.words import data_size
 
-_RESIDENT_SHARE = 0.4  # of the free memory of a device or the machine, at most, for pictures
-_DISK_SHARE = 0.9  # of the room on the cache's disk, at most, for a pack
+_RESIDENT_SHARE = 0.4  # of a device's or the machine's free memory: the most for pictures
+_DISK_SHARE = 0.9  # of the free space on the cache's disk: the most for a pack
 
 
 def choose_streaming(
     config: Config, source: Source, size: tuple[int, int], cache: Path | None
 ) -> Choice[bool]:
-    """Whether pictures are decoded for every batch, because a pack of them has no room.
+    """Whether to decode pictures anew for every batch, because a pack of them would not fit.
 
     size: (height, width) of the model's input.
     """
@@ -34,12 +34,12 @@ def choose_streaming(
     packed = choose_packed_size(source, size, config).value
     job = Job(source, make_format(config, size, packed))
     if is_packed(job, cache):
-        return Choice(False, "the pictures lie decoded in the cache")
+        return Choice(False, "the decoded pictures are already in the cache")
     needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
     disk = cache or Path(tempfile.gettempdir())
     free = shutil.disk_usage(_nearest_folder(disk)).free
     fits = needed <= _DISK_SHARE * free
-    why = f"decoded they take {data_size(needed)}, and {disk} has {data_size(free)} left"
+    why = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
     return Choice(not fits, why, needed)
 
 
@@ -48,7 +48,7 @@ def choose_residency(
 ) -> Choice[str]:
     """Where batches come from: the device, a copy in memory, the memory map or the source.
 
-    ranks: of the run, which share one map. Raises ConfigError.
+    ranks: their number; ranks on one machine share one map. Raises ConfigError.
     """
     if not isinstance(pictures, Pictures):
         return Choice("stream", "each batch is decoded from DATA")
@@ -60,7 +60,7 @@ def choose_residency(
     if asked != "auto":
         value, why = asked, "as asked"
     elif device.type != "cpu" and _fits(size, device):
-        value, why = "device", f"all pictures fit {device} with room to spare"
+        value, why = "device", f"all pictures fit on {device} with room to spare"
     elif ranks > 1:
         value, why = "map", f"{ranks} ranks share it"
     elif _fits(size, torch.device("cpu")):
@@ -71,7 +71,7 @@ def choose_residency(
 
 
 def place_pictures(pictures: BatchSource, residency: str, device: torch.device) -> BatchSource:
-    """The pictures where they shall wait."""
+    """The pictures, moved to where they are to be kept."""
     if not isinstance(pictures, Pictures):
         return pictures
     if residency == "device":
@@ -84,5 +84,5 @@ def _fits(size: int, device: torch.device) -> bool:
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder itself, or the nearest above it that is there already."""
+    """The folder itself, or its nearest parent that already exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

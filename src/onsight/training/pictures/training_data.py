@@ -1,4 +1,4 @@
-"""What a run trains on, once it is placed: pictures, scaling, device, and the network's source."""
+"""What a run trains on: pictures, normalization, device, and where the network comes from."""
 
 import copy
 import hashlib
@@ -20,7 +20,10 @@ from onsight.training.pictures.residency import place_pictures
 
 @dataclass(frozen=True)
 class TrainingData:
-    """pictures: those of the data set, where batches come from; module: the user's own, if any."""
+    """What a run trains on.
+
+    pictures: where batches come from; module: the user's own network, if any.
+    """
 
     dataset: Dataset
     pictures: BatchSource
@@ -29,7 +32,7 @@ class TrainingData:
     module: nn.Module | None = None
 
     def new_network(self, config: Config) -> nn.Module:
-        """A network with the run's first weights, to try things with."""
+        """A network with the run's initial weights, to try things out."""
         return make_net(config, self.dataset, self.device, copy.deepcopy(self.module))
 
 
@@ -40,14 +43,14 @@ def place(
     residency: str,
     module: nn.Module | None = None,
 ) -> TrainingData:
-    """Put the pictures where they wait for the device, and measure their normalization."""
+    """Put the pictures where batches are taken from, and measure their normalization."""
     pictures = place_pictures(dataset.pictures, residency, device)
     normalization = make_normalization(config, pictures, dataset)
     return TrainingData(dataset, pictures, normalization, device, module)
 
 
 def make_normalization(config: Config, pictures: BatchSource, dataset: Dataset) -> Normalization:
-    """The input scaling asked for; measured on training pictures where the data decides."""
+    """The normalization asked for; measured on the training pictures if the data decides."""
     return replace(_make_scaling(config, pictures, dataset), size=dataset.input_shape[1:])
 
 

@@ -1,8 +1,8 @@
-"""A network trained by several ranks at once, wrapped from outside: it does not know.
+"""Wraps a network so that several ranks train it at once; the network itself is unaware of it.
 
-Each rank computes its share of a batch; torch's DistributedDataParallel makes the mean of the
-gradients while they come. Batch norm's statistics are those of the whole batch, so the
-update is that of one process, whatever the number of ranks.
+Each rank computes its share of a batch, and torch's DistributedDataParallel averages the gradients
+as they become ready. Batch norm's statistics are those of the whole batch, so the update is that
+of one process, whatever the number of ranks.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +21,7 @@ from onsight.training.ranks.world import World
 
 
 class Replica:
-    """This rank's copy of a network; the first rank's weights are everybody's."""
+    """This rank's copy of a network; all copies start from the first rank's weights."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Replica:
             if len(inputs):
                 logits: Tensor = self.parallel(inputs)
                 return logits
-            # All ranks must take part in every step: an empty one with a picture that weighs 0.
+            # All ranks must take part in every step: without a picture, with a blank of weight 0.
             if self.statistics:
                 self.statistics.weight = 0.0
             blank = inputs.new_zeros(1, *inputs.shape[1:])
@@ -60,13 +60,13 @@ class Replica:
             return idle
 
     def unsynced(self) -> AbstractContextManager[None]:
-        """Backward passes here only add up gradients; a later one sends them."""
+        """In this context, backward passes only accumulate gradients; a later one sends them."""
         waiting: AbstractContextManager[None] = self.parallel.no_sync()
         return waiting
 
 
 def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """What torch does with gradients that are ready, seen by the watch: a backward can hang too."""
+    """All-reduce ready gradients as torch does; the watchdog counts it, since backward can hang."""
     world.count_sync()
     return allreduce_hook(cast(dist.ProcessGroup, dist.group.WORLD), bucket)
 
@@ -87,7 +87,7 @@ def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerIma
 
 
 def _has_idle_parameters(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:
-    """Whether a trial leaves trainable parameters without a gradient, which must be said to DDP."""
+    """Whether a trial pass leaves trainable parameters without gradients, which DDP must know."""
     modes = [(module, module.training) for module in net.modules()]
     trial = torch.zeros(2, *shape, device=device, dtype=next(net.parameters()).dtype)
     with torch.random.fork_rng(devices=[]):

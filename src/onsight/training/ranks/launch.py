@@ -1,7 +1,7 @@
-"""Starting the ranks of a run on this machine, by torch's own elastic launcher.
+"""Starts the ranks of a run on this machine with torch's own elastic launcher.
 
-Nothing listens beyond loopback: the store that brings the ranks together is bound to it, and
-gloo and NCCL are told to use its interface.
+Nothing listens beyond loopback: the store where the ranks meet is bound to it, and gloo and NCCL
+are told to use its interface.
 """
 
 import json
@@ -33,7 +33,7 @@ _TALKERS = "torch.distributed.elastic"
 
 
 class RankFailed(OnsightError):
-    """A rank ended with a message of its own, which is this one's too."""
+    """A rank ended with an error message, which this error repeats."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -41,9 +41,9 @@ class RankFailed(OnsightError):
 
 
 def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
-    """Run training/worker.py as so many ranks and wait for their end.
+    """Run training/worker.py as the given number of ranks and wait until they end.
 
-    request: what train takes, as JSON can say it. Raises RankFailed, RankLost, Interrupted.
+    request: arguments of train, as JSON values. Raises RankFailed, RankLost, Interrupted.
     """
     with (
         tempfile.TemporaryDirectory(prefix="onsight-") as folder,
@@ -58,7 +58,7 @@ def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
             rdzv_backend="c10d",
             rdzv_endpoint=str(Path(folder) / "rendezvous"),
             rdzv_configs={"store_type": "file"},
-            logs_specs=DefaultLogsSpecs(folder),  # else it leaves a folder of its own
+            logs_specs=DefaultLogsSpecs(folder),  # otherwise it leaves a folder behind
             max_restarts=0,
         )
         worker = ("-m", "onsight.training.worker", json.dumps(request))
@@ -71,11 +71,11 @@ def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
 
 
 def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
-    """The first failure in words; where two come together, a killed rank is the cause."""
+    """Describe the first failure; if two happen together, a killed rank is the cause."""
     rank, first = min(failures.items(), key=_by_cause)
     if first.exitcode < 0:
         return RankLost(
-            f"rank {rank} (process {first.pid}) was lost, ended by {first.signal_name()}; "
+            f"rank {rank} (process {first.pid}) was lost, killed by {first.signal_name()}; "
             f"the job was ended; {_resume_hint(run)}"
         )
     message = first.error_file_data["message"]
@@ -86,24 +86,24 @@ def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
         return RankFailed(
             f"rank {rank} failed:\n{text}" if facts["bug"] else text, facts["exit_code"]
         )
-    return RankFailed(f"rank {rank} failed; what it said stands above", 1)
+    return RankFailed(f"rank {rank} failed; its own messages are above", 1)
 
 
 def _by_cause(failed: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]:
     _, failure = failed
-    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # when another has failed
+    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # because another failed
     return ended_by_launcher, failure.timestamp, failure.exitcode > 0
 
 
 def _resume_hint(run: Path) -> str:
     if not (run / "checkpoints" / "last.safetensors").exists():
         return "there was no checkpoint yet"
-    return f"go on from its last checkpoint with --out {run} --resume"
+    return f"continue from its last checkpoint with --out {run} --resume"
 
 
 @contextmanager
 def _watched_store(ranks: int) -> Iterator[None]:
-    """A store for the ranks, kept by this process and bound to loopback, and their watchdog."""
+    """A store for the ranks, hosted by this process and bound to loopback, and their watchdog."""
     listening = socket.create_server((_LOOPBACK, 0))
     address = f"{_LOOPBACK}:{listening.getsockname()[1]}"
     variables = {
@@ -135,11 +135,11 @@ def _watched_store(ranks: int) -> Iterator[None]:
 
 @contextmanager
 def _former_handlers() -> Iterator[None]:
-    """The launcher takes over signals and talks in its own words: put the former back, hush it."""
+    """Silence the launcher's log, and restore the signal handlers that it replaces."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     handlers = {number: signal.getsignal(number) for number in numbers}
     names = [n for n in logging.root.manager.loggerDict if n.startswith(_TALKERS)]
-    talkers = [logging.getLogger(name) for name in names]  # each has a level of its own
+    talkers = [logging.getLogger(name) for name in names]  # each has its own level
     for talker in talkers:
         talker.disabled = True
     try:
@@ -147,6 +147,6 @@ def _former_handlers() -> Iterator[None]:
     finally:
         for talker in talkers:
             talker.disabled = False
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -1,15 +1,15 @@
-"""Which of the processes that train together this one is, by the variables of its launcher."""
+"""Which rank this process is, from the environment variables of its launcher."""
 
 import os
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-_FIRST_PORT, _PORTS = 20_000, 20_000  # Slurm names no port: one is made from the job's number
+_FIRST_PORT, _PORTS = 20_000, 20_000  # Slurm sets no port: one is derived from the job's number
 
 
 class RankInfo(NamedTuple):
-    """rank of size processes; local_rank of local_size on the machine numbered node."""
+    """`rank` of `size` processes; `local_rank` of `local_size` on machine number `node`."""
 
     rank: int
     size: int
@@ -20,18 +20,18 @@ class RankInfo(NamedTuple):
 
 
 def rank_from_env(variables: Mapping[str, str] = os.environ) -> RankInfo | None:
-    """The seat that torchrun or Slurm's srun gave this process; None when it is alone."""
+    """The rank that torchrun or Slurm's srun gave this process; None if it runs alone."""
     if "RANK" in variables and "WORLD_SIZE" in variables:
-        seat = _rank_from_torchrun(variables)
-    elif "SLURM_STEP_NUM_TASKS" in variables:  # srun's own: a batch script or salloc lacks it
-        seat = _rank_from_slurm(variables)
+        info = _rank_from_torchrun(variables)
+    elif "SLURM_STEP_NUM_TASKS" in variables:  # set by srun, not in a batch script or by salloc
+        info = _rank_from_slurm(variables)
     else:
         return None
-    return seat if seat.size > 1 else None
+    return info if info.size > 1 else None
 
 
 def slurm_address(variables: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port where the ranks of a Slurm step meet: the first node, a port by the job."""
+    """Host and port where the ranks of a Slurm step meet: its first node, a port from its job."""
     host = variables.get("MASTER_ADDR") or _first_host(variables["SLURM_STEP_NODELIST"])
     job = int(variables.get("SLURM_JOB_ID", 0)) + int(variables.get("SLURM_STEP_ID", 0))
     return host, int(variables.get("MASTER_PORT") or _FIRST_PORT + job % _PORTS)
@@ -58,12 +58,12 @@ def _rank_from_slurm(variables: Mapping[str, str]) -> RankInfo:
 
 
 def _tasks_per_node(text: str) -> list[int]:
-    """Slurm's run lengths, such as 4(x2),3 for 4, 4 and 3."""
+    """Slurm's run-length notation: 4(x2),3 means 4, 4 and 3."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     return [int(tasks) for tasks, times in found for _ in range(int(times or 1))]
 
 
 def _first_host(nodes: str) -> str:
-    """The first of Slurm's node list, such as gpu03 of gpu[03-07,12],cpu1."""
+    """The first host of Slurm's node list, such as gpu03 of gpu[03-07,12],cpu1."""
     found = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)
     return "".join(part or "" for part in found.groups()) if found else nodes

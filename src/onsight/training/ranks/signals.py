@@ -19,7 +19,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Note SIGINT and SIGTERM in a request for a while; the former handlers return afterwards."""
+    """Note SIGINT and SIGTERM in a request while the block runs; then restore the handlers."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:

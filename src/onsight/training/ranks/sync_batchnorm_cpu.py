@@ -1,4 +1,4 @@
-"""Batch norm over the pictures of all ranks on the CPU, where torch's SyncBatchNorm does not go.
+"""Batch norm over the pictures of all ranks on the CPU, where torch has no SyncBatchNorm.
 
 Ioffe and Szegedy, arXiv:1502.03167; sums and gradients as in that paper, summed over ranks.
 """
@@ -16,7 +16,7 @@ from onsight.training.ranks.world import World
 
 
 class WholeBatchNorm(TorchFunctionMode):
-    """While it is on, batch norm in training takes the statistics of all ranks' pictures."""
+    """While active, batch norm in training uses the statistics of all ranks' pictures."""
 
     weight = 1.0  # of this rank's pictures in the statistics
 
@@ -31,7 +31,7 @@ class WholeBatchNorm(TorchFunctionMode):
         arguments: tuple[Any, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Put the shared batch norm in the place of torch's."""
+        """Call the shared batch norm instead of torch's."""
         options = options or {}
         if function is F.batch_norm:
             return self._batch_norm(*arguments, **options)

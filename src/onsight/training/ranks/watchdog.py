@@ -1,8 +1,8 @@
-"""The watch that every rank keeps over the others: a lost or stuck one ends the job, named.
+"""Every rank watches the others: a rank that is lost or stuck is named, and the job ends.
 
-Each rank writes its beat to the store once a second: a count, the steps it has syncs at, and
-whether it is at work that others may have to wait for. Two things are told apart: a process
-that is gone or stopped beats no more; one that hangs beats on, but lets the others wait.
+Each rank writes a heartbeat to the store once a second: a counter, how many synchronization points
+it has reached, and whether it is doing work that others may have to wait for. A process that is
+gone or stopped no longer beats; one that hangs keeps beating, but keeps the others waiting.
 """
 
 import json
@@ -19,10 +19,10 @@ from pathlib import Path
 from torch.distributed import Store
 
 BEAT_SECONDS = 1.0
-LOST_SECONDS = 15.0  # without a beat
+LOST_SECONDS = 15.0  # without a heartbeat
 STUCK_SECONDS = 45.0  # that others have waited for a rank in a step
 
-_NAP_SECONDS = 5.0  # between two looks: then the one who looks was stopped itself
+_NAP_SECONDS = 5.0  # between two reads: then this process was itself suspended
 
 _LEFT = "left"
 
@@ -40,14 +40,14 @@ class LastSeen:
 
 
 class Heartbeats:
-    """Judges the ranks by their beats; knows no clock of its own."""
+    """Finds silent and stuck ranks by their heartbeats; has no clock of its own."""
 
     def __init__(self, size: int, now: float) -> None:
         self.last_seen = [LastSeen("", now, synced_at=now) for _ in range(size)]
         self.looked_at = now
 
     def read(self, store: Store, now: float) -> None:
-        """Take in the latest beats of all ranks."""
+        """Read the latest heartbeats of all ranks."""
         if now - self.looked_at > _NAP_SECONDS:
             self._forgive(now - self.looked_at)
         self.looked_at = now
@@ -57,7 +57,7 @@ class Heartbeats:
                 self.see(rank, store.get(key).decode(), now)
 
     def see(self, rank: int, beat: str, now: float) -> None:
-        """Take in a rank's latest beat."""
+        """Take note of a rank's latest heartbeat."""
         seen = self.last_seen[rank]
         if beat == seen.beat:
             return
@@ -70,13 +70,13 @@ class Heartbeats:
             seen.paused = paused == "1"
 
     def _forgive(self, seconds: float) -> None:
-        """Who slept itself, as when a whole job is suspended, cannot tell who else did."""
+        """Wait anew for all: after being suspended itself, a process cannot tell who else was."""
         for seen in self.last_seen:
             seen.changed_at += seconds
             seen.synced_at += seconds
 
     def silent(self, now: float, seconds: float = LOST_SECONDS) -> list[int]:
-        """Ranks that have beaten, and not for so long."""
+        """Ranks that have sent a heartbeat, but none for this long."""
         return [
             rank
             for rank, seen in enumerate(self.last_seen)
@@ -84,7 +84,7 @@ class Heartbeats:
         ]
 
     def stuck(self, now: float) -> list[int]:
-        """Ranks that others have waited for too long at a step."""
+        """Ranks that have kept the others waiting for too long in a step."""
         if any(seen.paused or seen.left for seen in self.last_seen):
             return []
         furthest = max(seen.syncs for seen in self.last_seen)
@@ -95,10 +95,10 @@ class Heartbeats:
 
 
 class Watchdog:
-    """Beats for this rank and looks out for the others, in a thread of its own."""
+    """Sends this rank's heartbeat and watches the others, in a thread of its own."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
-        self.store = store.clone()  # a connection of its own: the main one may wait for long
+        self.store = store.clone()  # a connection of its own: the main one may block for long
         self.rank = rank
         self.size = size
         self.syncs = 0
@@ -108,19 +108,19 @@ class Watchdog:
         self.lock = threading.Lock()
         self.store.set(f"process/{rank}", str(os.getpid()))
         self.store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
-        self._beat(0)  # at once: who never beat is not missed
+        self._beat(0)  # at once: a rank that never sent one is not missed
         self.thread = threading.Thread(target=self._keep, name="watch", daemon=True)
         self.thread.start()
 
     def leave(self) -> None:
-        """End the watch; the others see that this rank left in good order."""
+        """Stop watching; the others see that this rank left in good order."""
         self.over.set()
         self.thread.join()
-        with suppress(RuntimeError):  # the keeper of the store may have left before
+        with suppress(RuntimeError):  # the process that hosts the store may have left already
             self.store.set(f"beat/{self.rank}", _LEFT)
 
     def find_lost(self, seconds: float = LOST_SECONDS) -> list[int]:
-        """Wait, no longer than so, until it shows which ranks are gone; may be none."""
+        """Wait, at most this long, until it is clear which ranks are gone; there may be none."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with self.lock:
@@ -147,7 +147,7 @@ class Watchdog:
                     self.heartbeats.read(self.store, time.monotonic())
             except RuntimeError:
                 if not self.over.is_set():
-                    end_job("the process that keeps the ranks together is gone")
+                    end_job("the process that coordinates the ranks is gone")
             self._judge()
 
     def _beat(self, number: int) -> None:
@@ -158,7 +158,7 @@ class Watchdog:
             now = time.monotonic()
             silent, stuck = self.heartbeats.silent(now), self.heartbeats.stuck(now)
         for ranks, what in (
-            (silent, f"has not been heard of for {LOST_SECONDS:.0f} s"),
+            (silent, f"has not been heard from for {LOST_SECONDS:.0f} s"),
             (stuck, f"has kept the others waiting for {STUCK_SECONDS:.0f} s"),
         ):
             if ranks and self.rank not in ranks and not self.over.is_set():
@@ -167,9 +167,9 @@ class Watchdog:
 
 
 class LauncherWatchdog:
-    """Looks out for the ranks from their launcher, and ends those that are stopped or stuck.
+    """Watches the ranks from their launcher, and kills those that are stopped or stuck.
 
-    Such a process heeds no signal but the last; without it the launcher would wait long.
+    Such a process heeds no signal but SIGKILL, and the launcher would wait for it for long.
     """
 
     def __init__(self, store: Store, size: int) -> None:
@@ -180,14 +180,14 @@ class LauncherWatchdog:
         self.thread.start()
 
     def leave(self) -> None:
-        """End the watch."""
+        """Stop watching."""
         self.over.set()
         self.thread.join()
 
     def _keep(self) -> None:
         while not self.over.wait(BEAT_SECONDS):
             self.heartbeats.read(self.store, time.monotonic())
-            earlier = time.monotonic() - 2 * BEAT_SECONDS  # the ranks may find it and say so first
+            earlier = time.monotonic() - 2 * BEAT_SECONDS  # so that the ranks can report it first
             for rank in self.heartbeats.silent(earlier, LOST_SECONDS) + self.heartbeats.stuck(
                 earlier
             ):
@@ -197,7 +197,7 @@ class LauncherWatchdog:
 
 
 def end_job(reason: str) -> None:
-    """Say why and end this process at once: its main thread may be waiting for ever."""
+    """Say why and end this process at once: its main thread may be waiting forever."""
     message = f"{reason}; the job was ended"
     if not leave_message(message, 1, lost=True):
         print(f"error: {message}", file=sys.stderr, flush=True)
@@ -205,7 +205,7 @@ def end_job(reason: str) -> None:
 
 
 def leave_message(message: str, exit_code: int, *, lost: bool = False, bug: bool = False) -> bool:
-    """Tell torch's elastic launcher why this rank ends; False when there is no launcher.
+    """Tell torch's elastic launcher why this rank ends; False if there is no launcher.
 
     lost: whether it is another rank that failed; bug: whether the message is a traceback.
     """

@@ -1,4 +1,4 @@
-"""The processes that train together, as one of them sees the others; a world of one is free."""
+"""The processes that train together, as seen by one of them; a world of one costs nothing."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,17 +14,15 @@ from onsight.training.ranks.rank_info import RankInfo, slurm_address
 from onsight.training.ranks.signals import StopRequest
 from onsight.training.ranks.watchdog import Watchdog
 
-STORE = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher keeps
+STORE = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher hosts
 
-_JOIN = timedelta(minutes=5)  # machines of a cluster do not start at once
-_COLLECTIVE = timedelta(
-    minutes=30
-)  # of a process that hangs in evaluation; else the watchdog ends it
+_JOIN = timedelta(minutes=5)  # the machines of a cluster do not start all at once
+_COLLECTIVE = timedelta(minutes=30)  # for a hang in evaluation; elsewhere the watchdog acts
 _LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
 
 
 class World:
-    """A process alone: every sum is its own, nobody waits."""
+    """A single process: every sum is its own, and nobody waits."""
 
     rank = 0
     size = 1
@@ -34,7 +32,7 @@ class World:
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal has asked to stop; every rank sees it after the same step."""
+        """Whether a signal has asked to stop; every rank learns of it after the same step."""
         return bool(self.stop)
 
     @property
@@ -43,40 +41,40 @@ class World:
         return self.rank == 0
 
     def all_reduce_async(self, number: float) -> Callable[[], float]:
-        """Begin to sum each rank's number; call what comes back to wait for the sum."""
+        """Start summing a number over all ranks; call the returned function to wait for the sum."""
         return lambda: number
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum of each rank's tensor, on the CPU."""
+        """The sum over all ranks of a tensor on the CPU."""
         return tensor
 
     def count_sync(self) -> None:
-        """Count a place in a step where all ranks wait for each other."""
+        """Count a point in a step where all ranks wait for each other."""
 
     def check_equal(self, what: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
 
     def broadcast(self, what: str, make: Callable[[], str]) -> str:
-        """What the first rank makes; the others wait for it."""
+        """The value that the first rank makes; the others wait for it."""
         return make()
 
     def gather(self, what: str, line: str) -> list[str]:
-        """A line of every rank, in order, for the first to tell."""
+        """One line from every rank, in the order of the ranks."""
         return [line]
 
     @contextmanager
     def local_first(self, what: str) -> Iterator[None]:
-        """Let the first rank of a machine do its block before the others do theirs."""
+        """Let the first rank of each machine run the block before the others there do."""
         yield
 
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
-        """Do what the others may have to wait for, without being taken for stuck."""
+        """Do work that the others may have to wait for, without being taken for stuck."""
         yield
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Be part of it for a while."""
+        """Take part while the block runs."""
         yield
 
 
@@ -110,9 +108,9 @@ class Ranks(World):
         return self.any_stop
 
     def all_reduce_async(self, number: float) -> Callable[[], float]:
-        """Begin to sum each rank's number in float64; a wish to stop travels with it.
+        """Start summing a number over all ranks in float64; a request to stop travels with it.
 
-        The sum is on its way during what is done before it is waited for.
+        The sum is under way while the caller does other work before waiting for it.
         """
         self.count_sync()
         mine = torch.tensor([number, float(bool(self.stop))], dtype=torch.float64)
@@ -127,12 +125,12 @@ class Ranks(World):
         return wait
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum of each rank's tensor, on the CPU."""
+        """The sum over all ranks of a tensor on the CPU."""
         dist.all_reduce(tensor)
         return tensor
 
     def count_sync(self) -> None:
-        """Count a place in a step where all ranks wait for each other."""
+        """Count a point in a step where all ranks wait for each other."""
         self.watchdog.syncs += 1
 
     def check_equal(self, what: str, value: str) -> None:
@@ -141,12 +139,12 @@ class Ranks(World):
         odd = [rank for rank, other in enumerate(values) if other != values[0]]
         if odd:
             raise DataError(
-                f"{self.watchdog.describe(odd[0])} has other {what} than rank 0; "
-                "all ranks must see the same"
+                f"{self.watchdog.describe(odd[0])} does not see the same {what} as rank 0; "
+                "all ranks must"
             )
 
     def broadcast(self, what: str, make: Callable[[], str]) -> str:
-        """What the first rank makes; the others wait for it."""
+        """The value that the first rank makes; the others wait for it."""
         key = f"first/{what}"
         if self.is_main:
             with self.watchdog_paused():
@@ -159,7 +157,7 @@ class Ranks(World):
         return str(value)
 
     def gather(self, what: str, line: str) -> list[str]:
-        """A line of every rank, in order, for the first to tell."""
+        """One line from every rank, in the order of the ranks."""
         self.store.set(f"{what}/{self.rank}", line)
         keys = [f"{what}/{rank}" for rank in range(self.size)]
         with self.watchdog_paused():
@@ -168,7 +166,7 @@ class Ranks(World):
 
     @contextmanager
     def local_first(self, what: str) -> Iterator[None]:
-        """Let the first rank of a machine do its block before the others do theirs."""
+        """Let the first rank of each machine run the block before the others there do."""
         key = f"{what}/machine-{self.node}"
         with self.watchdog_paused():
             if self.local_rank > 0:
@@ -179,14 +177,14 @@ class Ranks(World):
 
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
-        """Do what the others may have to wait for, without being taken for stuck."""
+        """Do work that the others may have to wait for, without being taken for stuck."""
         self.watchdog.paused = True
         yield
         self.watchdog.paused = False
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Be part of it for a while; name the lost when a collective breaks."""
+        """Take part while the block runs; name the lost ranks if a collective fails."""
         try:
             yield
             self.gather("finished", "1")  # nobody leaves while another still writes or reads
@@ -206,18 +204,18 @@ class Ranks(World):
         except RuntimeError as error:
             missing = [str(rank) for rank, key in keys.items() if not self.store.check([key])]
             raise RankLost(
-                f"{len(missing)} of {self.size} ranks did not come within "
+                f"{len(missing)} of {self.size} ranks did not join within "
                 f"{_JOIN.total_seconds():.0f} s: rank {', '.join(missing)}"
             ) from error
 
 
 def join(rank_info: RankInfo | None, device: torch.device) -> World:
-    """The world of this process: meets the other ranks, waiting up to five minutes for them."""
+    """The world of this process; waits up to five minutes for the other ranks."""
     return World() if rank_info is None else Ranks(rank_info, device)
 
 
 def _meet(rank_info: RankInfo) -> dist.Store:
-    """The store of a launcher: Onsight's, torchrun's, or one that the first rank keeps."""
+    """The store where the ranks meet: Onsight's, torchrun's, or one that the first rank hosts."""
     if STORE in os.environ:
         host, _, port = os.environ[STORE].rpartition(":")
         return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
@@ -227,12 +225,12 @@ def _meet(rank_info: RankInfo) -> dist.Store:
     try:
         store, _, _ = next(dist.rendezvous("env://", rank_info.rank, rank_info.size, timeout=_JOIN))
     except (RuntimeError, ValueError) as error:
-        raise OnsightError(f"the ranks cannot meet: {error}") from error
+        raise OnsightError(f"the ranks cannot connect: {error}") from error
     met: dist.Store = store
     return met
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:
     """Whether a collective failed because of another process, by torch's types and words."""
-    words = ("gloo", "nccl")  # and no everyday word: a user's network raises RuntimeError too
+    words = ("gloo", "nccl")  # no everyday words: a user's network may raise RuntimeError too
     return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)

@@ -1,7 +1,7 @@
 """Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
 
-Tensors lie under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
-learning rate and all that is drawn are functions of the step, so they need no state.
+Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
+learning rate and all random numbers are functions of the step, so they need no state.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
-    """Put everything back and return the progress. Raises OnsightError on a damaged file."""
+    """Restore everything and return the progress. Raises OnsightError on a damaged file."""
     tensors, facts = read_tensors(path)
     if facts.get("version") != VERSION:
         raise OnsightError(f"{path} was written by another version of Onsight")
@@ -59,7 +59,7 @@ def save_weights(path: Path, model: nn.Module) -> None:
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Put weights written by save_weights into a model."""
+    """Load weights written by save_weights into a model."""
     tensors, _ = read_tensors(path)
     model.load_state_dict(tensors)
 
@@ -90,9 +90,9 @@ def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
                 values[f"{number}.{name}"] = value
     for number, group in enumerate(state["param_groups"]):
         for name, value in group.items():
-            if isinstance(value, Tensor):  # some count their steps there
+            if isinstance(value, Tensor):  # some optimizers count their steps there
                 tensors[f"group.{number}.{name}"] = value.detach().clone()
-    # What JSON has no word for, such as a dtype, the config makes anew: it is no state.
+    # What JSON cannot express, such as a dtype, follows from the config: it is not state.
     groups = [
         {name: value for name, value in group.items() if isinstance(value, _PLAIN)}
         for group in state["param_groups"]
@@ -113,7 +113,7 @@ def _restore_optimizer(
         number, _, name = key.partition(".")
         groups[int(number)][name] = value
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    # A file keeps no memory layout, and sums over another layout differ in their last bits.
+    # The file has no memory layout, and sums over another layout differ in their last bits.
     for parameter, entries in optimizer.state.items():
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -1,4 +1,4 @@
-"""The run folder: where everything of a run lies, and that only one run writes there."""
+"""The run folder: the paths in it, and a lock so that only one run writes there."""
 
 import os
 from contextlib import suppress
@@ -11,7 +11,7 @@ from onsight.files import disk_errors
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 CONFIG = "config.toml"
-_CLAIM = {_LOCK, _CHECKPOINTS}  # what a claim makes
+_CLAIM = {_LOCK, _CHECKPOINTS}  # what claiming a folder creates
 
 
 @dataclass(frozen=True)
@@ -24,29 +24,29 @@ class RunFolder:
 
     @property
     def last_checkpoint(self) -> Path:
-        """Where the newest checkpoint lies."""
+        """The path of the latest checkpoint."""
         return self.path / _CHECKPOINTS / "last.safetensors"
 
     @property
     def best_weights(self) -> Path:
-        """Where the best weights so far lie."""
+        """The path of the best weights so far."""
         return self.path / _CHECKPOINTS / "best.safetensors"
 
     def epoch_file(self, epoch: int) -> Path:
-        """Where the model file of an epoch lies, counted from 1."""
+        """The path of an epoch's model file; epochs are counted from 1."""
         return self.path / _CHECKPOINTS / f"epoch-{epoch:02d}.safetensors"
 
     @property
     def model_file(self) -> Path:
-        """Where the finished model lies."""
+        """The path of the finished model."""
         return self.path / "model.safetensors"
 
     def release(self) -> None:
-        """End the claim; a folder without any result goes with it."""
+        """End the claim, and remove the folder if it holds no result."""
         if self.lock is None:
             return
         os.close(self.lock)
-        if self.resumed:  # its config is all that a run killed while decoding has left
+        if self.resumed:  # its config is all that a run killed while decoding has left behind
             return
         with suppress(OSError):
             if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
@@ -59,8 +59,8 @@ class RunFolder:
 def claim_folder(path: Path, resume: bool) -> RunFolder:
     """Make or reopen a run folder and lock it against other runs.
 
-    Raises OutputError when it holds something already and is not to be resumed, when there
-    is nothing to resume, or when another run is writing to it.
+    Raises OutputError if it already holds files and is not to be resumed, if there is nothing
+    to resume, or if another run is writing to it.
     """
     if path.exists() and not path.is_dir():
         raise OutputError(f"{path} is a file; --out needs a folder")
@@ -69,7 +69,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
     if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _CLAIM:
         raise OutputError(
             f"{path} is in use: it already holds files. "
-            "Choose another --out, or go on with that run by --resume"
+            "Choose another --out, or continue that run with --resume"
         )
     with disk_errors(path):
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
@@ -77,11 +77,11 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
 
 
 def share_folder(path: Path) -> RunFolder:
-    """A run folder that another rank has claimed. Raises OutputError where it cannot be seen."""
+    """A run folder that another rank has claimed. Raises OutputError if it is not visible here."""
     if not path.is_dir():
         raise OutputError(
             f"this machine does not see the run folder {path.absolute()}; "
-            "ranks on several machines need an --out on a disk that they share"
+            "ranks on several machines need an --out on a shared disk"
         )
     return RunFolder(path, None, resumed=True)
 
@@ -91,13 +91,13 @@ def refuse_inside_data(path: Path, data: str) -> None:
     folder = Path(data).expanduser()
     if folder.is_dir() and path.resolve().is_relative_to(folder.resolve()):
         raise OutputError(
-            f"the run folder {path} would lie inside the data; name another by --out, "
+            f"the run folder {path} would be inside the data; choose another with --out, "
             "such as --out ../runs/first"
         )
 
 
 def next_run_folder(data: str) -> Path:
-    """runs/<name of the data>, with a number behind it when that is taken."""
+    """runs/<name of the data>, with a number appended if that is taken."""
     name = Path(data).resolve().name.partition(".")[0] or "run"
     number = 1
     while True:
@@ -110,7 +110,7 @@ def next_run_folder(data: str) -> Path:
 def _lock(path: Path) -> int:
     descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        import fcntl  # not on Windows, where the claim stays advisory
+        import fcntl  # not on Windows, where nothing enforces the claim
     except ImportError:
         return descriptor
     try:

@@ -1,4 +1,4 @@
-"""Where everything of a run really was: proven after its first step, kept in placement.json."""
+"""Checks after a run's first step where every tensor really was, and keeps placement.json."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from onsight.training.step.update import Update
 
 PLACEMENT = "placement.json"
 
-# A step that went well has shown that it can do with these: they are told, and stop nothing.
+# A step that succeeded has shown that these do no harm: they are reported, but stop nothing.
 _ONLY_REPORTED = {ATTRIBUTE, BUILD}
-_OF_DEVICES = ("device", "weight type")  # in every message of torch about tensors of two devices
+_OF_DEVICES = ("device", "weight type")  # torch's errors about two devices have one of them
 
 
 class PlacementCheck:
-    """Looks where all ranks have what a step needs, once: at the first update of this process."""
+    """Checks where every rank has what a step needs, once: at the first update of this process."""
 
     def __init__(self, update: Update, folder: RunFolder, reporter: Reporter) -> None:
         self.update = update
@@ -35,9 +35,9 @@ class PlacementCheck:
         self.is_done = False
 
     def first_update(self, batch: Batch, epoch: int, step: int) -> list[float]:
-        """Make the update, then report and keep where everything was, and compare the ranks.
+        """Make the update, then report and save where everything was on every rank.
 
-        Raises PlacementError, at every rank alike, also where the update failed for it.
+        Raises PlacementError, on every rank alike, also if the update failed because of it.
         """
         inputs, targets = self.update.augmented(batch, epoch, step)
         try:
@@ -74,18 +74,18 @@ class PlacementCheck:
             if stops:
                 where = f"rank {entry['rank']}: " if len(entries) > 1 else ""
                 raise PlacementError(where + "\n".join(str(Problem(**one)) for one in stops))
-        tell = (
+        report = (
             self.reporter.warn if any(entry["problems"] for entry in entries) else self.reporter.say
         )
         odd = next((entry for entry in entries if entry["problems"]), entries[0])
         others = [entry["device"] for entry in entries if entry is not odd]
         alike = f"; the other ranks on {', '.join(others)}" if others else ""
-        tell(f"placement: {odd['verdict']}{alike}")
+        report(f"placement: {odd['verdict']}{alike}")
 
 
 @contextmanager
 def naming_misplaced(new_network: Callable[[], nn.Module]) -> Iterator[None]:
-    """Name what lies on the wrong device where a trial of the network fails for it."""
+    """If the block fails for a tensor on the wrong device, name that tensor in the error."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Where a run stands: all that a checkpoint keeps beside tensors."""
+"""How far a run has come: everything that a checkpoint keeps besides tensors."""
 
 from dataclasses import dataclass, field
 
@@ -7,10 +7,10 @@ from onsight.evaluation.results import EpochRow, LossLine
 
 @dataclass
 class Progress:
-    """epoch and step count from 0 and name the next step; the second group is about the
-    epoch under way, the third about the whole run.
+    """epoch and step, from 0, are those of the next step; the second group of fields is about the
+    current epoch, the third about the whole run.
 
-    Lines are the mean losses told every so many steps: step, loss, seconds of training so far.
+    Lines are mean losses, reported at intervals: step, loss, seconds of training so far.
     """
 
     epoch: int = 0
@@ -34,7 +34,7 @@ class Progress:
     rows: list[EpochRow] = field(default_factory=list)
 
     def count(self, images: int) -> None:
-        """Add a step."""
+        """Count a step."""
         self.step += 1
         self.epoch_images += images
 
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss of the epoch's pictures so far, as far as it is known."""
+        """The mean loss over the epoch's pictures so far, as far as it is known."""
         return self.epoch_loss / max(1, self.read_images)
 
     def close_line(self, steps: int) -> LossLine:
@@ -58,7 +58,7 @@ class Progress:
         return line
 
     def close_epoch(self) -> None:
-        """Add the epoch to the run and begin the next."""
+        """Add the epoch's sums to the run's and begin the next epoch."""
         self.images += self.epoch_images
         self.training_seconds += self.epoch_seconds
         self.wait_seconds += self.epoch_wait_seconds

@@ -1,4 +1,4 @@
-"""The course of a run: a row an epoch in metrics.jsonl and in TensorBoard."""
+"""The history of a run: one row per epoch in metrics.jsonl and in TensorBoard."""
 
 import json
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _TAGS = {
 
 
 class Record:
-    """Writes each epoch's row, and lines as they come; a resumed run goes on behind its rows.
+    """Writes each epoch's row, and loss lines as they come; a resumed run appends to its rows.
 
-    rows: those of the epochs before; steps: how many steps were made before.
+    rows: those of the earlier epochs; steps: how many steps were made before.
     """
 
     def __init__(self, folder: Path, rows: list[EpochRow], steps: int) -> None:
@@ -50,13 +50,13 @@ class Record:
     def add_line(self, line: LossLine, step: int) -> None:
         """Show a line's mean loss and elapsed seconds at a step of the whole run."""
         if self.steps_writer is None:
-            # Steps and epochs are counted apart: a resumed run purges by one count a folder.
+            # A folder of their own: on resuming, TensorBoard purges by one count per folder.
             self.steps_writer = self._writer(self.tensorboard / "steps", self.steps)
         self.steps_writer.add_scalar("loss/train", line["loss"], step)
         self.steps_writer.add_scalar("seconds", line["seconds"], step)
 
     def close(self) -> None:
-        """Write what TensorBoard still holds back."""
+        """Write what TensorBoard has still buffered."""
         self.epochs_writer.close()
         if self.steps_writer:
             self.steps_writer.close()

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 
 class Compiled:
-    """Compiles at its first batch; batches of another shape take the network as it is.
+    """Compiles on its first batch; batches of another shape use the network as it is.
 
-    On CUDA the passes are replayed as graphs too, which spares the host most of its work.
+    On CUDA the passes are also replayed as graphs, which spares the host most of its work.
     """
 
     def __init__(self, net: nn.Module, device: torch.device) -> None:

@@ -10,11 +10,11 @@ from torch import Tensor
 from onsight.errors import OnsightError
 from onsight.training.ranks.world import World
 
-_LAG = 8  # steps that an accelerator may be ahead of the host
+_LAG = 8  # steps that the host may be ahead of an accelerator
 
 
 class NonFiniteStepError(OnsightError):
-    """The loss of a step is NaN or infinite; steps_ago 0: the weights are as they were before."""
+    """The loss of a step is NaN or infinite; if steps_ago is 0, the weights were not updated."""
 
     def __init__(self, value: float, steps_ago: int = 0) -> None:
         super().__init__(f"the loss is {value}")
@@ -22,11 +22,11 @@ class NonFiniteStepError(OnsightError):
 
 
 class DeferredLosses:
-    """Takes the loss of each step and gives it back when it is known.
+    """Takes the loss of each step and returns it when it is known.
 
     On the CPU that is before the weights are updated. An accelerator works while the host goes
-    on, so there a loss is ready some steps later, always the same number, because several
-    ranks must add up the same step at the same time.
+    on, so there a loss is returned some steps later: always the same number, because several
+    ranks must sum the losses of the same step at the same time.
     """
 
     def __init__(self, device: torch.device, world: World) -> None:
@@ -35,12 +35,10 @@ class DeferredLosses:
         self.world = world
         self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
         self.total: Callable[[], float] | None = None
-        self.is_open = (
-            False  # whether a step has pushed its loss and not yet asked for what is ready
-        )
+        self.is_open = False  # whether a step has pushed its loss but not yet called ready
 
     def push(self, loss: Tensor) -> None:
-        """Begin with a step's loss, or this rank's part of it."""
+        """Take in a step's loss, or this rank's part of it."""
         self.is_open = True
         if self.lag == 0:
             self.pending.append((loss, None))
@@ -60,7 +58,7 @@ class DeferredLosses:
         return [self._finish(self._begin())] if len(self.pending) > self.lag else []
 
     def drop_unfinished(self) -> None:
-        """Drop the loss of a step that was begun and could not be finished."""
+        """Drop the loss of a step that was begun but could not be finished."""
         if self.is_open:
             self.is_open = False
             self.total = None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class MovingAverage:
     """An averaged copy of a model: average <- decay * average + (1 - decay) * weights.
 
-    The decay grows from 0 as (1 + n) / (10 + n), so that the first weights are soon forgotten.
+    The decay grows from 0 as (1 + n) / (10 + n), so that the initial weights are soon forgotten.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -18,7 +18,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        """Take in the weights after the given number of updates."""
+        """Average in the weights of a model; updates: how many were averaged before."""
         decay = min(self.decay, (1 + updates) / (10 + updates))
         average, current = self._floats(self.model), self._floats(model)
         torch._foreach_lerp_(average, current, 1 - decay)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Loss(nn.Module):
-    """The mean loss of logits (B, K) against labels (B,) or shares of classes (B, K)."""
+    """The mean loss of logits (B, K) against labels (B,) or class probabilities (B, K)."""
 
     weights: Tensor | None
 
@@ -16,7 +16,7 @@ class Loss(nn.Module):
         self.label_smoothing = label_smoothing
 
     def total_weight(self, targets: Tensor) -> Tensor | int:
-        """What the mean divides by, so that means of parts can be put together."""
+        """What the mean divides by, so that the means of parts can be combined."""
         if self.weights is None or targets.ndim == 2:
             return len(targets)
         return self.weights[targets].sum()
@@ -43,7 +43,7 @@ class MeanSquaredError(Loss):
         errors = (logits.softmax(dim=1) - shares).square()
         if self.weights is None:
             return errors.mean()
-        if targets.ndim == 2:  # as torch's cross-entropy does for shares of classes
+        if targets.ndim == 2:  # as torch's cross-entropy does for probabilities
             return (errors.mean(dim=1) * (targets @ self.weights)).mean()
         weights = self.weights[targets]
         return (errors.mean(dim=1) * weights).sum() / weights.sum()
@@ -57,6 +57,6 @@ def balanced_weights(counts: Tensor) -> Tensor:
 
 
 def make_loss(name: str, label_smoothing: float, weights: Tensor | None) -> Loss:
-    """The loss of a config's name."""
+    """The loss that a config names."""
     kinds = {"cross-entropy": CrossEntropy, "mse": MeanSquaredError}
     return kinds[name](weights, label_smoothing)

@@ -13,7 +13,7 @@ from onsight.errors import ConfigError, did_you_mean
 
 SGD_NAMES = ("sgd", "nesterov")
 
-_START, _PEAK, _END = 0.04, 0.25, 1e-4  # one-cycle: first factor, place of the peak, last factor
+_START, _PEAK, _END = 0.04, 0.25, 1e-4  # one-cycle: first factor, position of the peak, last factor
 
 
 def make_optimizer(
@@ -25,7 +25,7 @@ def make_optimizer(
 ) -> Optimizer:
     """An optimizer over the trainable parameters; biases and norms are not decayed.
 
-    sgd, nesterov (sgd with it), adam and adamw are torch's own; every other name is timm's.
+    sgd, nesterov (sgd with it), adam and adamw are torch's own; any other name is timm's.
     Raises ConfigError.
     """
     if name not in (*SGD_NAMES, "adam", "adamw"):
@@ -33,8 +33,10 @@ def make_optimizer(
     groups = _decay_groups(model, weight_decay)
     if name in SGD_NAMES:
         nesterov = name == "nesterov" and momentum > 0
-        on_cpu = groups[0]["params"][0].device.type == "cpu"  # where only the plain one has the
-        fused = None if on_cpu else True  # bits of a hand-written loop, and 26 tensors take 0.3 ms
+        on_cpu = (
+            groups[0]["params"][0].device.type == "cpu"
+        )  # there only unfused SGD gives the bits
+        fused = None if on_cpu else True  # of a hand-written loop, and 26 tensors take 0.3 ms
         return torch.optim.SGD(
             groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=fused
         )
@@ -43,7 +45,7 @@ def make_optimizer(
 
 
 def choose_learning_rate(config: Config) -> Choice[float]:
-    """The highest learning rate: what usually works for this optimizer and model."""
+    """The peak learning rate: what usually works for this optimizer and model."""
     if config.learning_rate:
         return Choice(config.learning_rate, "as asked")
     if config.optimizer in SGD_NAMES:
@@ -57,10 +59,10 @@ def choose_learning_rate(config: Config) -> Choice[float]:
 
 
 def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:
-    """The share of the highest learning rate at a step, 0 <= step < steps.
+    """The learning rate at a step as a share of its peak, 0 <= step < steps.
 
-    one-cycle: Smith and Topin, arXiv:1708.07120, up in a quarter of the run and down along
-    a cosine; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts; linear: straight
+    one-cycle: Smith and Topin, arXiv:1708.07120, up for a quarter of the run and down again, along
+    cosines; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts; linear: straight
     to zero, which the step after the last would reach (Li et al., arXiv:1905.04753).
     """
     if schedule == "one-cycle":
@@ -105,13 +107,13 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]
 def _timm_optimizer(
     model: nn.Module, name: str, learning_rate: float, weight_decay: float, momentum: float
 ) -> Optimizer:
-    from timm.optim import create_optimizer_v2, list_optimizers  # timm brings torchvision: slow
+    from timm.optim import create_optimizer_v2, list_optimizers  # slow: imports torchvision
 
     names = [str(known) for known in list_optimizers()]
     if name not in names:
         raise ConfigError(
             f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
-            f"There are sgd, nesterov, adam, adamw and {len(names)} of timm's, such as lamb, lion "
+            f"There are sgd, nesterov, adam, adamw and {len(names)} from timm, such as lamb, lion "
             "and muon"
         )
     try:

@@ -1,4 +1,4 @@
-"""Batch norm's statistics measured anew at the end of a run, on training pictures as they are."""
+"""Measures batch norm's statistics anew at the end of a run, on unaugmented training pictures."""
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ def recalibrate_norms(classifier: Classifier, pictures: BatchSource, ids: Tensor
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's word for the plain mean over batches
+        norm.momentum = None  # in torch's terms the plain mean over batches
         norm.train()
-    # Batches weigh the same, so a smaller last one is left out.
+    # All batches weigh the same, so a smaller last one is left out.
     sample = ids[: min(_SAMPLE, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
     for batch in Loader(pictures, sample, BATCH_SIZE, classifier.device).in_order():
         with autocast(classifier.precision, classifier.device):

@@ -19,10 +19,10 @@ from onsight.training.step.losses import Loss
 class Step:
     """Makes one update from a batch of inputs (B, C, H, W) and targets.
 
-    accumulate: parts the batch is computed in; the update is that of the global_labels batch.
+    accumulate: parts that the batch is computed in; the update is that of the whole batch.
     replica: this rank's copy of the model when several ranks share each batch; compiled: the
-    model's faster forward pass, if any; on_halved hears the new number of parts when memory
-    ran out.
+    model's faster forward pass, if any; on_halved: called with the new number of parts when memory
+    runs out.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Step:
     def __call__(
         self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
     ) -> list[float]:
-        """Update the model; returns the mean losses of those batches that are known by now.
+        """Update the model; returns the mean losses of the batches whose loss is known by now.
 
-        On the CPU that is this batch's, else an earlier one's; `flush` gives the rest.
-        global_labels: of the whole batch when inputs and targets are this rank's share of it.
+        On the CPU that is this batch's, elsewhere an earlier one's; `flush` returns the rest.
+        global_labels: those of the whole batch, if inputs and targets are this rank's share of it.
         Raises NonFiniteStepError.
 
-        When memory runs out, the batch is computed in twice as many parts, from then on.
+        When memory runs out, batches are computed in twice as many parts from then on.
         """
         while True:
             try:
@@ -72,7 +72,7 @@ class Step:
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not self._may_halve(len(inputs)):
                     raise
-            self._halve()  # when the error, which holds what the step had taken, is gone
+            self._halve()  # out here, where the error no longer holds the step's memory
 
     def _try(self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None) -> list[float]:
         self.optimizer.zero_grad(set_to_none=True)
@@ -98,7 +98,7 @@ class Step:
         return self.losses.flush()
 
     def _may_halve(self, images: int) -> bool:
-        # One rank alone cannot: all of them make the same parts.
+        # One of several ranks cannot do so alone: all must have the same number of parts.
         return self.world.size == 1 and 2 * self.accumulate <= images
 
     def _halve(self) -> None:
@@ -110,14 +110,14 @@ class Step:
         self.on_halved(self.accumulate)
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """As many parts at every rank, because all must meet in each; alone, none is empty."""
+        """The same number of parts on every rank, as all meet in each; alone, none is empty."""
         if self.accumulate == 1:
             return [(inputs, targets)]
         count = self.accumulate if self.replica else max(1, min(self.accumulate, len(inputs)))
         return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 
     def _weight(self, targets: Tensor, global_labels: Tensor | None) -> Tensor | int:
-        """What the whole batch weighs in its mean loss, left on the device."""
+        """The total weight of the whole batch in its mean loss, left on the device."""
         if global_labels is None:
             return self.loss.total_weight(targets)
         return len(global_labels) if targets.ndim == 2 else self.loss.total_weight(global_labels)
@@ -125,7 +125,7 @@ class Step:
     def _forward(
         self, inputs: Tensor, targets: Tensor, weight: Tensor | int
     ) -> tuple[Tensor, Tensor | float]:
-        """The mean loss of a part, and its share in the whole batch's."""
+        """The mean loss of a part, and its share of the whole batch's loss."""
         with autocast(self.precision, self.device):
             logits = self.forward(inputs)
             if len(targets) == 0:
@@ -134,7 +134,7 @@ class Step:
         return loss, self.loss.total_weight(targets) / weight
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
-        # torch makes the mean over ranks, so that each counts as if it were all of them.
+        # torch averages the gradients over the ranks; multiplying by their number makes it a sum.
         self.scaler.scale(_weighed(loss, share * self.world.size)).backward()
 
     def _update(self) -> None:

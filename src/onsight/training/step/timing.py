@@ -1,4 +1,4 @@
-"""Seconds of work, its device waited for at both ends."""
+"""Times work, waiting for its device before and after."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ _WINDOW_SECONDS = 0.2
 
 
 def measure_seconds(work: Callable[[], None], threads: int, device: torch.device) -> float:
-    """Seconds of some work with so many threads, its device waited for at both ends."""
+    """Seconds of work in the given number of threads, waiting for its device at both ends."""
     former = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -23,7 +23,7 @@ def measure_seconds(work: Callable[[], None], threads: int, device: torch.device
 
 
 def mean_seconds(call: Callable[[], object]) -> float:
-    """Seconds of a call, over as many as fit the window; at least two."""
+    """Mean seconds of a call, over as many as fit into 0.2 s, but at least two."""
     begun, calls = time.perf_counter(), 0
     while calls < 2 or time.perf_counter() - begun < _WINDOW_SECONDS:
         call()

@@ -1,4 +1,4 @@
-"""One training update from a batch as it comes: what is timed is what trains."""
+"""One training update from a batch as loaded; timing and training share it."""
 
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class Update:
         self.done = 0
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
-        """Update the weights; the mean losses known by now, as `Step` returns them.
+        """Update the weights; returns the mean losses known by now, as `Step` does.
 
         Raises NonFiniteStepError, ConfigError.
         """
@@ -52,7 +52,7 @@ class Update:
         return self.augmentation.apply(batch, numbers, self.normalization, self.classes)
 
     def make(self, inputs: Tensor, targets: Tensor, global_labels: Tensor) -> list[float]:
-        """Update the weights from what is augmented already."""
+        """Update the weights from inputs that are already augmented."""
         try:
             losses = self.step(inputs, targets, global_labels)
         except ValueError as error:
