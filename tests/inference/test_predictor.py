@@ -59,7 +59,7 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
     little["recalibrate_norm"] = True  # without it, so short a run gives one answer to all
     run = onsight.train(bars, out=tmp_path / "run", **little)
     other = onsight.train(bars, out=tmp_path / "other", tta="flip", **little)
-    names = ("views", "views_images", "views_accuracy", "views_accuracy_low", "views_accuracy_high")
+    names = ("tta", "tta_images", "tta_accuracy", "tta_accuracy_low", "tta_accuracy_high")
     assert not set(names) & run.results.keys()
     assert other.results["accuracy"] == run.results["accuracy"]
     assert other.results["loss"] == run.results["loss"]
@@ -70,8 +70,8 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
         shares = predictor.predict_proba([pixels, pixels[:, ::-1].copy()]).mean(axis=0)
         right += predictor.classes[int(shares.argmax())] == row["label"]
     count = len(rows_of(other))
-    assert other.results["views_accuracy"] == right / count != run.results["accuracy"]
-    assert (other.results["views"], other.results["views_images"]) == ("flip", count)
+    assert other.results["tta_accuracy"] == right / count != run.results["accuracy"]
+    assert (other.results["tta"], other.results["tta_images"]) == ("flip", count)
     evaluated = onsight.evaluate(run.path, bars, tta="flip")
     assert {name: evaluated[name] for name in names} == {
         name: other.results[name] for name in names

@@ -298,8 +298,8 @@ def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
 
 
 def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Path) -> None:
-    asked = {"views": "flip", "views_images": 4321, "views_accuracy": 0.9513}
-    asked |= {"views_accuracy_low": 0.9447, "views_accuracy_high": 0.9571}
+    asked = {"tta": "flip", "tta_images": 4321, "tta_accuracy": 0.9513}
+    asked |= {"tta_accuracy_low": 0.9447, "tta_accuracy_high": 0.9571}
     text = said(read(make_run(tmp_path / "asked", **asked))[1])
     beside = "95.1% (94.5% to 95.7%, n = 4,321)averaged over several views of each picture (flip)"
     assert beside in text

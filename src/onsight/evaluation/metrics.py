@@ -44,11 +44,11 @@ def share(name: str, successes: int, count: int) -> dict[str, float | None]:
     return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
 
 
-def tta_results(per_image: PerImageResults, views: str) -> TtaResult:
+def tta_results(per_image: PerImageResults, tta: str) -> TtaResult:
     """The accuracy where probabilities are means over the views of each image."""
     right = int((per_image.labels == per_image.predicted).sum())
-    accuracy = share("views_accuracy", right, len(per_image))
-    return cast(TtaResult, {"views": views, "views_images": len(per_image), **accuracy})
+    accuracy = share("tta_accuracy", right, len(per_image))
+    return cast(TtaResult, {"tta": tta, "tta_images": len(per_image), **accuracy})
 
 
 def confusion_matrix(per_image: PerImageResults, classes: int) -> NDArray[np.int64]:

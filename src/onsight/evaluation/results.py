@@ -74,11 +74,11 @@ class Metrics(Accuracy):
 class TtaResult(TypedDict, total=False):
     """The accuracy where probabilities are means over several views of each picture."""
 
-    views: str
-    views_images: int
-    views_accuracy: float | None
-    views_accuracy_low: float | None
-    views_accuracy_high: float | None
+    tta: str
+    tta_images: int
+    tta_accuracy: float | None
+    tta_accuracy_low: float | None
+    tta_accuracy_high: float | None
 
 
 class Results(Metrics, TtaResult, total=False):

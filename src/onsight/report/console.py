@@ -107,8 +107,8 @@ class SilentReporter(Reporter):
 def print_results(results: Results, console: Console) -> None:
     """The result of an evaluation: the accuracy, then a row per class."""
     console.print(headline(results))
-    if results.get("views_accuracy") is not None:
-        console.print(_views_line(results))
+    if results.get("tta_accuracy") is not None:
+        console.print(_tta_line(results))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
     for name in ("n", "recall", "95% interval", "precision", "95% interval"):
@@ -133,16 +133,16 @@ def headline(results: Results) -> str:
     return f"{_accuracy(*shares, results['images'])}{where}"
 
 
-def _views_line(results: Results) -> str:
+def _tta_line(results: Results) -> str:
     """The accuracy of the mean over several views of each picture."""
     shares = (
-        results["views_accuracy"],
-        results["views_accuracy_low"],
-        results["views_accuracy_high"],
+        results["tta_accuracy"],
+        results["tta_accuracy_low"],
+        results["tta_accuracy_high"],
     )
     return (
-        f"averaged over several views of each picture ({results['views']}): "
-        f"{_accuracy(*shares, results['views_images'])}"
+        f"averaged over several views of each picture ({results['tta']}): "
+        f"{_accuracy(*shares, results['tta_images'])}"
     )
 
 
