@@ -7,7 +7,7 @@ BIN := .venv/bin
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
 
-test: setup lint types imports unit  ## everything that must hold before a change lands
+test: lint types imports unit  ## everything that must hold before a change lands
 
 setup: .venv/installed
 
@@ -19,17 +19,17 @@ setup: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-lint:
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types:
+types: setup
 	$(BIN)/mypy
 
-imports:
+imports: setup
 	$(BIN)/lint-imports
 
-unit:
+unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
 format: setup  ## put every file into the usual form

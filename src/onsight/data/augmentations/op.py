@@ -12,7 +12,7 @@ class Op(Protocol):
     """A random change of pictures: a frozen dataclass whose fields are fields of the config.
 
     A number is a function of (seed, epoch, picture, column), so no two ops may share a column
-    and no column may ever change: 48 to 63 are free.
+    and no column may ever change. There are 64; a test pins those that are taken.
     """
 
     @property
