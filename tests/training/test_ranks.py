@@ -72,16 +72,8 @@ def test_the_weights_are_those_of_one_process(alone, shared):
             assert np.allclose(values, theirs[name], rtol=1e-10, atol=1e-10), (case, name)
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("count", ranked.EVALUATED)
-def test_every_picture_is_evaluated_once_with_the_same_bits(alone, shared, count):
-    mine, theirs = alone["evaluated"][str(count)], shared["evaluated"][str(count)]
-    assert mine == theirs
-    assert theirs["ids"] == list(range(count))
-=======
-def test_every_picture_is_evaluated_once_and_to_the_same_bits(alone, shared):
+def test_every_picture_is_evaluated_once_with_the_same_bits(alone, shared):
     for count in ranked.EVALUATED:
         mine, theirs = alone["evaluated"][str(count)], shared["evaluated"][str(count)]
         assert mine == theirs, count
         assert theirs["ids"] == list(range(count))
->>>>>>> refs/heads/tests
