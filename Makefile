@@ -32,7 +32,7 @@ imports: setup
 unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
-format: setup  ## put every file into the usual form
+format: setup  ## format every file
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -40,7 +40,7 @@ lock:  ## choose the newest versions that pyproject.toml allows
 	uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
 
-# Benchmarks write benchmarks/RESULTS.md. Nothing else should run meanwhile.
+# Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist
 BENCH := .venv-bench/bin/python benchmarks
 
@@ -51,7 +51,7 @@ BENCH := .venv-bench/bin/python benchmarks
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-bench: .venv-bench/installed  ## every question with few rounds and peers: about half an hour
+bench: .venv-bench/installed  ## every benchmark with few rounds and peers: about half an hour
 	$(BENCH)/lenet_step.py $(FASHION) --kinds packed --peers tensors tutorial --rounds 3 --seconds 3
 	$(BENCH)/decode_photos.py --rounds 3
 	$(BENCH)/photo_crops.py --rounds 3
@@ -62,7 +62,7 @@ bench: .venv-bench/installed  ## every question with few rounds and peers: about
 	$(BENCH)/budget_end.py --budgets 30 --runs 3
 	$(BENCH)/explain_cost.py
 
-bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: some hours
+bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several hours
 	$(BENCH)/lenet_step.py $(FASHION)
 	$(BENCH)/time_to_accuracy.py $(FASHION)
 	$(BENCH)/decode_photos.py --full

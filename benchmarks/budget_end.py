@@ -1,9 +1,9 @@
-"""Does --budget end in time, with another process keeping one core busy?
+"""Does a run with --budget end in time while another process keeps one core busy?
 
     python benchmarks/budget_end.py --budgets 30,60,300 --runs 10
 
-Each run is `onsight train fashion-mnist --budget N` as a user types it, timed from outside, from
-process start to process end.
+Each run is `onsight train fashion-mnist --budget N` as a user would type it, timed from outside,
+from process start to process end.
 """
 
 import argparse

@@ -1,13 +1,14 @@
-"""How fast is a folder of photographs decoded to small grey pictures, and how near to the limit?
+"""How fast is a folder of photographs decoded to small grey pictures, and how close to the limit?
 
     python benchmarks/decode_photos.py [--full] [--rounds 7] [--data PetImages]
 
-5,000 JPEGs of about 500x375 (25,000 with --full) to 50x50 grey, the usual cats-and-dogs lesson.
-Ours is what a run does: find the files, decode them in threads, digest, write the pack, fsync.
-The limit is libjpeg-turbo alone: decoded at the scale and in the colours that our path uses, in
-as many threads, nothing resized, digested or kept. Needs OpenCV (benchmarks/requirements.txt).
-Without --data the pictures are made of the photographs in --wallpapers, which Debian's package
-plasma-workspace-wallpapers brings, and kept in the system's temporary folder.
+5,000 JPEGs of about 500x375 (25,000 with --full) become 50x50 grey, as in the usual cats-and-dogs
+tutorial. Onsight does what a run does: find the files, decode them in threads, digest, write the
+pack, fsync. The limit is libjpeg-turbo alone: decoding at the scale and in the colours that Onsight
+uses, in as many threads, with nothing resized, digested or kept. Needs OpenCV
+(benchmarks/requirements.txt). Without --data, the pictures are made from the photographs in
+--wallpapers, from Debian's package plasma-workspace-wallpapers, and kept in the system's temporary
+folder.
 """
 
 import argparse
@@ -47,7 +48,7 @@ Work = Callable[[], object]
 
 
 def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPAPERS) -> Path:
-    """A folder of two class folders with so many sound JPEGs in all, kept from run to run."""
+    """A folder of two class folders with this many valid JPEGs in all, kept between runs."""
     mark = f"-{crc32(os.fsencode(data.resolve())):08x}" if data else ""
     place = Path(tempfile.gettempdir()) / f"onsight-photos-{count}{mark}"
     if place.exists():
@@ -65,7 +66,7 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
 
 
 def copy_sound(folder: Path, target: Path, count: int) -> None:
-    """Copy the first files that are whole JPEGs: the peers stop at a broken one."""
+    """Copy the first files that are valid JPEGs: the peers fail on a broken one."""
     target.mkdir()
     sound = (path for path in sorted(folder.glob("*.jpg")) if is_sound(path))
     for _, path in zip(range(count), sound, strict=False):
@@ -100,17 +101,17 @@ def read_cv2(path: str, flag: int) -> np.ndarray:
 
 
 def tutorial(paths: list[str], threads: int) -> None:
-    """The lesson's loop: a list of small pictures, then one array."""
+    """The tutorial's loop: a list of small pictures, then one array."""
     import cv2
 
-    with_threads = cv2.getNumThreads()
-    cv2.setNumThreads(threads or with_threads)
+    former = cv2.getNumThreads()
+    cv2.setNumThreads(threads or former)
     np.array([read_cv2(path, cv2.IMREAD_GRAYSCALE) for path in paths])
-    cv2.setNumThreads(with_threads)
+    cv2.setNumThreads(former)
 
 
 def in_threads(one: Callable[..., object], items: list) -> None:
-    """Every item by one function, in as many threads as Onsight uses, results kept in order."""
+    """Apply a function to every item in as many threads as Onsight uses, keeping the order."""
 
     def some(start: int) -> list:
         return [one(item) for item in items[start : start + CHUNK]]
@@ -123,10 +124,10 @@ def in_threads(one: Callable[..., object], items: list) -> None:
 def opencv_in_threads(paths: list[str], flag_name: str) -> None:
     import cv2
 
-    with_threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)  # the pool has the cores
+    former = cv2.getNumThreads()
+    cv2.setNumThreads(1)  # the pool uses the cores
     in_threads(partial(read_cv2, flag=getattr(cv2, flag_name)), paths)
-    cv2.setNumThreads(with_threads)
+    cv2.setNumThreads(former)
 
 
 def read_pillow(path: str, draft: bool) -> np.ndarray:
@@ -137,7 +138,7 @@ def read_pillow(path: str, draft: bool) -> np.ndarray:
 
 
 def decode_only(data: bytes, colours: str) -> None:
-    """The limit: what any path that decodes at this scale and to these colours has to do."""
+    """The limit: what every path that decodes at this scale and to these colours must do."""
     height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     least = 2 * SIDE
     simplejpeg.decode_jpeg(
@@ -151,7 +152,7 @@ def read_and_decode(path: str, colours: str) -> None:
 
 
 def our_colours(sample: bytes) -> str:
-    """The colours that our path decodes a colour JPEG to when grey is wanted."""
+    """The colours that Onsight decodes a colour JPEG to when grey is wanted."""
     decoded, _ = prepare_picture(sample, TARGET)
     return "GRAY" if decoded.shape[2] == 1 else "RGB"
 
@@ -209,13 +210,13 @@ def show(rates: dict[str, list[float]], count: int) -> None:
         "",
         f"{count:,} JPEGs of about 500x375 to {SIDE}x{SIDE} grey; "
         f"{circumstances('simplejpeg', 'pillow', 'opencv-python-headless', 'numpy')}. "
-        f"Pools have {usable_cores()} threads. The limit keeps nothing; `from memory` is handed "
-        "the files' bytes, the others read them, from a warm page cache.",
+        f"Pools have {usable_cores()} threads. The limit keeps nothing; `from memory` is given the "
+        "bytes of the files, the others read them from a warm page cache.",
         "",
-        *table(["contender", "images/s", "Onsight the first time is so many times"], rows(rates)),
+        *table(["contender", "images/s", "Onsight's first rate / its rate"], rows(rates)),
     ]
     again = paired(rates[AGAIN], rates[OURS])
-    lines += ["", f"The second run opens the pack instead: {again} times the first."]
+    lines += ["", f"A second run opens the pack instead, {again} times as fast as the first."]
     write_section("decode_photos", lines)
 
 

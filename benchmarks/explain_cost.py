@@ -2,8 +2,8 @@
 
     python benchmarks/explain_cost.py [--rounds 15]
 
-The training step of a LeNet in plain torch, at several batch sizes, watched and unwatched in
-turns in one process. A ratio below 1 is the cost of watching.
+The training step of a LeNet in plain torch, at several batch sizes, alternately watched and
+unwatched in one process. A ratio below 1 is the cost of watching.
 """
 
 import argparse

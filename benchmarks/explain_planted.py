@@ -3,8 +3,8 @@
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 1] [--fashion FOLDER]
 
 Ten small training scripts in benchmarks/planted, each with one common fault, and for each the same
-script fixed by hand. `explain` runs both unchanged, in turns: the first with its what-ifs, the
-second only for its speed. "Right" means that in every round the cause it gives is the planted one;
+script fixed by hand. `explain` runs both unchanged, in turn: the first with its what-ifs, the
+second only for its speed. "Right" means that in every round the cause it names is the planted one;
 "reached" means that the best what-if it tried has at least 0.8 of the fixed script's speed. With
 --only, the table is printed and RESULTS.md does not change.
 """

@@ -1,16 +1,16 @@
-"""On a CUDA GPU: how near does training come to what the GPU itself can do?
+"""On a CUDA GPU: how close does training come to what the GPU itself can do?
 
     python benchmarks/gpu.py [--fashion FOLDER] [--data PetImages] [--cifar cifar-10-batches-py]
                              [--only lenet photos accuracy] [--rounds 3] [--full]
 
-lenet: the LeNet of the tutorials on Fashion-MNIST at batch sizes 4 to 512, float32, no
-augmentation, against a loop by hand over pictures on the GPU, and against the limit: a CUDA graph
-of the whole step, replayed on one batch. photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
-bfloat16, against torch's DataLoader with torchvision's transforms and the number of workers that
-was fastest here, and against the same step on one random batch. accuracy: seconds from process
-start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, against
-the package airbench where it is installed. --full uses more pictures, epochs and rounds. Without a
-CUDA GPU it ends with code 2.
+lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation,
+compared with a hand-written loop over pictures on the GPU, and with the limit: a CUDA graph of the
+whole step, replayed on one batch. photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
+bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
+that was fastest here, and with the same step on one random batch. accuracy: seconds from process
+start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared
+with the package airbench if it is installed. --full uses more pictures, epochs and rounds. Without
+a CUDA GPU it exits with code 2.
 """
 
 import argparse
@@ -40,7 +40,7 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
-LINE_IMAGES = 6400  # between the lines of a run that rates are read from
+LINE_IMAGES = 6400  # between the loss lines that a run's rate is read from
 PHOTO_SIDE, PHOTO_BATCH_SIZE, LEAST_AREA = 224, 128, 0.35
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM_UP_STEPS = 10
@@ -52,7 +52,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def require_gpu(device: str) -> None:
-    """End with code 2 where there is no GPU; --device cpu lets the pieces be tried out."""
+    """Exit with code 2 if there is no GPU; --device cpu is for trying out the pieces."""
     if device == "cuda" and not torch.cuda.is_available():
         print("benchmarks/gpu.py needs a CUDA GPU, and torch sees none here", file=sys.stderr)
         raise SystemExit(2)
@@ -64,7 +64,7 @@ def synchronize(device: str) -> None:
 
 
 def train(data: Path, out: Path, device: str, **flags: object) -> float:
-    """Run `onsight train` in a process of its own; its seconds from start to end."""
+    """Run `onsight train` in a process of its own; returns its seconds from start to end."""
     command = [sys.executable, "-m", "onsight", "train", data, "--out", out, "--device", device]
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
@@ -81,7 +81,7 @@ def epochs_of(run: Path) -> list[dict]:
 
 
 def steady_rate(run: Path, batch_size: int) -> float:
-    """Pictures a second between the first and the last line of a run's last epoch.
+    """Pictures per second between the first and the last line of a run's last epoch.
 
     The first epoch warms the GPU up, and an epoch's first steps fill the queues.
     """
@@ -107,10 +107,10 @@ def make_optimizer(net: nn.Module) -> torch.optim.Optimizer:
 
 
 class Step:
-    """A step as one writes it by hand: forward, loss, backward, update."""
+    """A hand-written step: forward, loss, backward, update."""
 
     def __init__(self, net: nn.Module, device: str, bfloat16: bool) -> None:
-        torch.backends.cudnn.benchmark = True  # equal shapes at every step: the usual tuning
+        torch.backends.cudnn.benchmark = True  # the usual tuning for constant shapes
         self.net = net.to(device, memory_format=torch.channels_last).train()
         self.optimizer = make_optimizer(self.net)
         self.context = partial(torch.autocast, device, torch.bfloat16, enabled=bfloat16)
@@ -124,12 +124,12 @@ class Step:
 
 
 def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
-    """The step on this very batch as a CUDA graph: nothing is left but the GPU's own work."""
+    """The step on this batch as a CUDA graph: nothing is left but the GPU's own work."""
     if inputs.device.type != "cuda":
         return partial(step, inputs, labels)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # warm up off the main stream, as capturing wants it
+    with torch.cuda.stream(side):  # warm up off the main stream, as capturing requires
         for _ in range(WARM_UP_STEPS):
             step(inputs, labels)
     torch.cuda.current_stream().wait_stream(side)
@@ -141,7 +141,7 @@ def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
 
 
 def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: float) -> float:
-    """Pictures a second of a step that is repeated for a while."""
+    """Pictures per second of a step that is repeated for a while."""
     for _ in range(WARM_UP_STEPS):
         work()
     synchronize(device)
@@ -150,7 +150,7 @@ def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: 
         for _ in range(WARM_UP_STEPS):
             work()
         steps += WARM_UP_STEPS
-        synchronize(device)  # else the clock would run ahead of the GPU's queue
+        synchronize(device)  # otherwise the GPU's queue would not be timed
     return steps * batch_size / (time.perf_counter() - begun)
 
 
@@ -172,7 +172,7 @@ def normalized(pixels: Tensor) -> Tensor:
 
 
 def batches_by_hand(images: Tensor, labels: Tensor, batch_size: int) -> Batches:
-    """Epoch after epoch of shuffled batches out of pictures that lie on the device."""
+    """Shuffled batches, epoch after epoch, from pictures on the device."""
     while True:
         order = torch.randperm(len(images), device=images.device)
         for ids in order[: len(order) // batch_size * batch_size].split(batch_size):
@@ -223,8 +223,8 @@ def compare_lenet(options: argparse.Namespace) -> list[str]:
         }
         rates = interleave(works, options.rounds, warm_up=False)
         rows.append([str(size), *figures(rates)])
-    header = ["batch", "Onsight images/s", "loop by hand", "replayed graph"]
-    header += ["Onsight to the loop", "Onsight to the graph"]
+    header = ["batch", "Onsight images/s", "hand-written loop", "replayed graph"]
+    header += ["Onsight / the loop", "Onsight / the graph"]
     return ["### LeNet, Fashion-MNIST, float32", "", *table(header, rows), ""]
 
 
@@ -286,7 +286,7 @@ def take_and_step(batches: Batches, step: Step) -> None:
 
 
 def photos_limit(model: str, options: argparse.Namespace) -> float:
-    """The same step on one random batch that lies on the GPU."""
+    """The same step on one random batch on the GPU."""
     step, size = photo_step(model, options.device, 2), options.photo_batch_size
     inputs = torch.randn(size, 3, PHOTO_SIDE, PHOTO_SIDE, device=options.device)
     labels = torch.randint(2, (size,), device=options.device)
@@ -313,14 +313,14 @@ def photos_onsight(model: str, folder: Path, options: argparse.Namespace, **flag
 
 
 def fastest_workers(model: str, folder: Path, options: argparse.Namespace) -> tuple[int, str]:
-    """The number of workers that feeds this step fastest, and what each number did."""
+    """The number of workers that feeds this step fastest, and a note with the rates of all."""
     cores = usable_cores()
     rates = {
         workers: photos_by_hand(model, folder, workers, options, options.seconds / 2)
         for workers in sorted({max(1, cores // 2), max(1, cores - 1), cores})
     }
-    told = ", ".join(f"{workers} workers {rate:,.0f}" for workers, rate in rates.items())
-    return max(rates, key=rates.__getitem__), told
+    note = ", ".join(f"{workers} workers {rate:,.0f}" for workers, rate in rates.items())
+    return max(rates, key=rates.__getitem__), note
 
 
 def compare_photos(options: argparse.Namespace) -> list[str]:
@@ -329,7 +329,7 @@ def compare_photos(options: argparse.Namespace) -> list[str]:
     folder = photo_folder(options.photos, options.data)
     rows, notes = [], []
     for model in options.photo_models:
-        workers, told = fastest_workers(model, folder, options)
+        workers, note = fastest_workers(model, folder, options)
         works = {
             OURS: partial(photos_onsight, model, folder, options),
             "streamed": partial(photos_onsight, model, folder, options, residency="stream"),
@@ -338,15 +338,15 @@ def compare_photos(options: argparse.Namespace) -> list[str]:
         }
         rates = interleave(works, options.rounds, warm_up=False)
         rows.append([model, *figures(rates)])
-        notes.append(f"{model}, DataLoader in the tuning round: {told} images/s.")
+        notes.append(f"{model}, DataLoader in the tuning round: {note} images/s.")
     header = ["model", "Onsight images/s", "Onsight streamed", "DataLoader", "constant batch"]
-    header += ["Onsight to streamed", "Onsight to the DataLoader", "Onsight to the constant batch"]
+    header += ["Onsight / streamed", "Onsight / the DataLoader", "Onsight / the constant batch"]
     title = f"### {options.photos:,} JPEGs at {PHOTO_SIDE}x{PHOTO_SIDE}, bfloat16"
     return [title, "", *table(header, rows), "", *notes, ""]
 
 
 def first_at(rows: list[dict], goal: float) -> float | None:
-    """Seconds of training up to the end of the first epoch whose test reached the goal."""
+    """Seconds of training up to the end of the first epoch whose test accuracy reached the goal."""
     spent = 0.0
     for row in rows:
         spent += row["seconds"]
@@ -365,16 +365,16 @@ def timed_run(data: Path, options: argparse.Namespace, **flags: object) -> dict:
 
 
 def describe_runs(runs: list[dict]) -> list[str]:
-    """A row: seconds of the processes, accuracy, both as medians."""
+    """Cells of a row: median seconds, median accuracy, number of runs."""
     seconds = statistics.median(run["seconds"] for run in runs)
     accuracy = statistics.median(run["accuracy"] for run in runs)
     return [f"{seconds:,.1f}", f"{100 * accuracy:.2f}%", str(len(runs))]
 
 
 def write_tensors(cifar: Path, place: Path) -> None:
-    """CIFAR-10 as airbench keeps it, so that it downloads nothing."""
+    """Write CIFAR-10 as airbench keeps it, so that it downloads nothing."""
     place.mkdir()
-    source = find_source(str(cifar), "cifar", None)  # which runs nothing from the pickles
+    source = find_source(str(cifar), "cifar", None)  # runs no code from the pickles
     for name, split in (("train", TRAIN), ("test", TEST)):
         rows = np.flatnonzero(source.index.splits == split)
         images = np.stack([source.read(int(row)) for row in rows])
@@ -400,7 +400,7 @@ print(json.dumps({"training": done - ready, "accuracy": airbench.evaluate(net, t
 
 
 def run_airbench(cifar: Path) -> dict:
-    """airbench's own 94% training, in a process of its own beside its data."""
+    """airbench's own 94% training, in a process of its own in the folder of its data."""
     with tempfile.TemporaryDirectory() as folder:
         write_tensors(cifar, Path(folder) / "cifar10")
         done = subprocess.run(
@@ -410,7 +410,7 @@ def run_airbench(cifar: Path) -> dict:
 
 
 def compare_cifar(options: argparse.Namespace) -> list[list[str]]:
-    """A row each for our run, our time to the goal, and airbench."""
+    """Rows for Onsight's run, its time to the goal, and airbench."""
     flags = {"config": options.cifar_config} if options.cifar_config else {"epochs": 30}
     runs = [
         timed_run(options.cifar, options, test_each_epoch=True, **flags)
@@ -418,10 +418,10 @@ def compare_cifar(options: argparse.Namespace) -> list[list[str]]:
     ]
     reached = [first_at(run["rows"], GOAL) for run in runs]
     times = [seconds for seconds in reached if seconds is not None]
-    told = f"{statistics.median(times):,.1f}" if times else "not reached"
+    median = f"{statistics.median(times):,.1f}" if times else "not reached"
     rows = [
         ["CIFAR-10, Onsight, process", *describe_runs(runs)],
-        [f"CIFAR-10, Onsight, training until {GOAL:.0%}", told, "", f"{len(times)}/{len(runs)}"],
+        [f"CIFAR-10, Onsight, training until {GOAL:.0%}", median, "", f"{len(times)}/{len(runs)}"],
     ]
     if find_spec("airbench") and options.device == "cuda":
         peers = [run_airbench(options.cifar) for _ in range(options.rounds)]
@@ -441,11 +441,11 @@ def compare_accuracy(options: argparse.Namespace) -> list[str]:
     if options.cifar:
         rows += compare_cifar(options)
     note = (
-        "airbench's accuracy is that of several views of each test picture, its training time "
+        "airbench's accuracy is over several views of each test picture, and its training time "
         "leaves out imports, loading and a warm-up."
     )
     return [
-        "### To the end",
+        "### Whole runs",
         "",
         *table(["run", "seconds", "accuracy", "runs"], rows),
         "",
@@ -462,14 +462,14 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fashion", type=Path, default=FASHION)
-    parser.add_argument("--data", type=Path, help="a folder like PetImages; else it is made")
+    parser.add_argument("--data", type=Path, help="a folder like PetImages; otherwise one is made")
     parser.add_argument("--cifar", type=Path, help="CIFAR-10's python files")
     parser.add_argument("--cifar-config", type=Path, help="a TOML file for the run on CIFAR-10")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=0, help="3, with --full 7")
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each loop by hand")
-    parser.add_argument("--epochs", type=int, default=2, help="of each run of Onsight")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each hand-written loop")
+    parser.add_argument("--epochs", type=int, default=2, help="of each Onsight run")
     parser.add_argument("--photos", type=int, default=0, help="another number of photographs")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=list(BATCH_SIZES))
     parser.add_argument("--photo-batch-size", type=int, default=PHOTO_BATCH_SIZE)

@@ -1,12 +1,12 @@
-"""What do opening, splitting and shuffling cost as the pictures grow from a thousand to a million?
+"""How do opening, splitting and shuffling scale from a thousand pictures to a million?
 
     python benchmarks/growth.py [--full] [--rounds 5] [--most 1000000]
 
 Packs of one-pixel pictures, so that the table is what counts, each opened in fresh processes:
-open the pack, split it, draw an epoch's order; --full goes to four million. The memory is what
-the process held at its peak beyond what it held with torch and Onsight imported; the total is
-given too. Pictures per class and the length of their paths are those of ImageNet.
-The targets: a million open within a second in less than 300 MB, and costs grow in proportion.
+open the pack, split it, draw an epoch's order; --full goes up to four million. Memory is the peak
+of the process beyond what it held with torch and Onsight imported; the total is given too. Pictures
+per class and the length of their paths are those of ImageNet.
+The targets: a million pictures open within a second in less than 300 MB, and costs grow linearly.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MOST_SECONDS, MOST_BYTES = 1.0, 300e6
 
 
 def make_source(count: int) -> Source:
-    """A source of so many one-pixel pictures, named as in a data set on disk."""
+    """A source of this many one-pixel pictures, named as in a data set on disk."""
 
     def read(row: int) -> np.ndarray:
         return np.full((1, 1, 1), row % 251, np.uint8)
@@ -59,7 +59,7 @@ def make_index(count: int) -> Index:
 
 
 def build(count: int, cache: Path) -> None:
-    """Make a pack in a process of its own: a child inherits the peak of its parent's memory."""
+    """Make a pack, in a process of its own: a child inherits its parent's peak memory."""
     source = make_source(count)
     begun = time.perf_counter()
     open_pack(Job(source, ONE_PIXEL, threads=usable_cores()), cache)
@@ -69,9 +69,9 @@ def build(count: int, cache: Path) -> None:
 
 
 def held_bytes() -> int:
-    """The most memory that this process held since it was started.
+    """The most memory that this process has held since it was started.
 
-    ru_maxrss will not do where the system says more: it begins at what the parent held.
+    ru_maxrss is only the fallback: it starts from what the parent held.
     """
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -130,7 +130,7 @@ def measure(count: int, rounds: int) -> dict[str, float]:
 
 
 def baseline(rounds: int) -> float:
-    """What a process holds that has only imported torch, in bytes."""
+    """The bytes that a process holds after importing torch alone."""
     program = (
         "import torch; print(next(line.split()[1] for line in open('/proc/self/status') "
         "if line.startswith('VmHWM')))"
@@ -155,7 +155,7 @@ def cost_rows(found: list[dict[str, float]]) -> list[list[str]]:
 
 
 def ratio_rows(found: list[dict[str, float]]) -> list[list[str]]:
-    """How many times each entry costs what it cost among ten times fewer."""
+    """How many times as much each entry costs as in a set of a tenth of the size."""
     rows = []
     for less, more in pairwise(found):
         share = less["count"] / more["count"]
@@ -165,15 +165,15 @@ def ratio_rows(found: list[dict[str, float]]) -> list[list[str]]:
 
 
 def verdict(found: list[dict[str, float]]) -> list[str]:
-    """Whether a million keeps to the targets."""
+    """Whether a million pictures meet the targets."""
     lines = []
     for row in found:
         if row["count"] == MILLION:
-            kept = row["open"] < MOST_SECONDS and row["bytes"] < MOST_BYTES
+            met = row["open"] < MOST_SECONDS and row["bytes"] < MOST_BYTES
             lines.append(
                 f"A million opens in {row['open']:.3f} s and takes {row['bytes'] / 1e6:.0f} MB "
-                f"with its split and its order; wanted: under {MOST_SECONDS:g} s and "
-                f"{MOST_BYTES / 1e6:.0f} MB. {'Kept' if kept else 'NOT KEPT'}."
+                f"with its split and its order; targets: under {MOST_SECONDS:g} s and "
+                f"{MOST_BYTES / 1e6:.0f} MB. {'Met' if met else 'NOT MET'}."
             )
     return lines
 
@@ -188,8 +188,8 @@ def show(found: list[dict[str, float]], bare: float) -> None:
         "",
         *table(header, cost_rows(found)),
         "",
-        "The cost of an entry, in multiples of what it is in the smaller set; below 1 where a "
-        "fixed part is spread over more:",
+        "The cost per entry, as a multiple of that in the smaller set; below 1 if a fixed cost is "
+        "spread over more entries:",
         "",
         *table(["from, to", *STAGES, "first build"], ratio_rows(found)),
         "",

@@ -1,7 +1,7 @@
 """What the benchmarks share: interleaved rounds, paired ratios, and the page of results.
 
-Every benchmark runs its contenders A B C A B C ... on one machine in one sitting, because
-shared machines drift; it claims ratios of neighbouring runs, never times alone.
+Every benchmark runs its contenders A B C A B C ... on one machine in one session, because shared
+machines drift; it claims ratios of neighbouring runs, never times alone.
 """
 
 import json
@@ -22,7 +22,9 @@ from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import processor_name
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-HEAD = "# Results\n\nWritten by the files of this folder; each says its question and its command.\n"
+HEAD = (
+    "# Results\n\nWritten by the files in this folder; each states its question and its command.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Ratio:
 
 
 def paired(ours: list[float], theirs: list[float]) -> Ratio:
-    """How many times our rates are theirs, round by round."""
+    """Our rates divided by theirs, round by round."""
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
@@ -47,7 +49,7 @@ def paired(ours: list[float], theirs: list[float]) -> Ratio:
 def interleave(
     contenders: dict[str, Callable[[], float]], rounds: int, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Each contender's rate in every round; the order turns, so that none is always first."""
+    """Each contender's rate in every round; the order rotates, so that none is always first."""
     names = list(contenders)
     if warm_up:
         for name in names:
@@ -62,7 +64,7 @@ def interleave(
 
 
 def run_json(*command: str | Path, env: dict[str, str] | None = None) -> dict:
-    """Run a command to its end: the JSON of its last line, with its own process_seconds."""
+    """Run a command to its end; returns the JSON of its last line and its process_seconds."""
     begun = time.perf_counter()
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, text=True, env=env, check=False
@@ -74,7 +76,7 @@ def run_json(*command: str | Path, env: dict[str, str] | None = None) -> dict:
 
 
 def circumstances(*packages: str) -> str:
-    """The machine and the versions that a table was made with."""
+    """The machine and the versions that a table was measured with."""
     names = ("torch", "torchvision", *packages)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     machine = f"{processor_name()}, {usable_cores()} cores"
@@ -90,7 +92,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def write_section(name: str, lines: list[str]) -> None:
-    """Put a benchmark's section into RESULTS.md, in place of its former one."""
+    """Put a benchmark's section into RESULTS.md, replacing its previous one."""
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else HEAD
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     section = "\n".join([begin, *lines, end])

@@ -1,11 +1,11 @@
-"""How near does Onsight's training of a LeNet come to its own step's limit, and to its peers?
+"""How close is Onsight's LeNet training to the limit set by its own step, and to its peers?
 
     python benchmarks/lenet_step.py /usr/share/datasets/fashion-mnist
 
-At each batch size, on CIFAR-10's files and on PNG files: Onsight through `onsight.train`; its
-own step on one constant batch, the limit; and each peer at the best setting that a short search
-found. Every contender is a fresh process in every round. Settings found are kept in WORK/
-settings.json and used again; delete it to search anew.
+At each batch size, on files like CIFAR-10's and on PNG files: Onsight through `onsight.train`; its
+own step on one constant batch, which is the limit; and each peer with the best settings that a
+short search found. Every contender is a fresh process in every round. The settings are kept in
+WORK/settings.json for the next time; delete it to search again.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TITLES = {
     "keras": "Keras",
 }
 PACKAGES = ("accelerate", "lightning", "fastai", "keras")
-TRAINING_PICTURES = 59_000  # no contender begins a second epoch: fewer than any of them sees
+TRAINING_PICTURES = 59_000  # fewer than any contender has, so that none begins a second epoch
 LEAST_STEPS = 60
 FOLDER = Path(__file__).parent / "peers"
 
@@ -47,7 +47,7 @@ class Case:
         self.most_steps = TRAINING_PICTURES // batch_size
 
     def run(self, name, setting, *words):
-        """A contender's facts; words: more arguments."""
+        """A contender's results; words: further arguments."""
         own = name in ("onsight", "limit")
         cache = ["--cache", self.options.work / "onsight-cache"] if own else []
         script = FOLDER / f"lenet_{name}.py"
@@ -56,17 +56,17 @@ class Case:
         return run_json(*map(str, command), env=setting.environment())
 
     def first_rate(self, name, setting, *words):
-        # A whole epoch bounds the trial too, for nobody shall begin a second one.
+        # The trial ends with the epoch at the latest, as no contender may begin a second one.
         seconds = self.options.tune_seconds
         facts = self.run(name, setting, "--seconds", seconds, *words)
         print(f"  {name}, {setting}: {facts['images_per_second']:,.0f}", file=sys.stderr)
         return facts["images_per_second"]
 
     def best(self, name):
-        """A peer's best setting and first rate, searched or remembered."""
+        """A peer's best setting and first rate, searched for or remembered."""
         key = f"{name} {self.kind} {self.batch_size}"
         if key not in self.settings:
-            # Neither arrays nor whole tensors come through a loader that workers could help.
+            # Arrays and whole tensors do not go through a loader that workers could help.
             whole = name == "tensors" or (name == "keras" and self.kind == "packed")
             workers = (0,) if whole else (0, 1, 2)
             threads = tuple(sorted({1, usable_cores()}))
@@ -80,7 +80,7 @@ class Case:
         return max(LEAST_STEPS, min(wanted, self.most_steps))
 
     def contenders(self):
-        """How each is started: setting, further words and first rate."""
+        """How each is started: its setting, further arguments and first rate."""
         onsight = Setting(usable_cores())
         first = self.run("onsight", onsight, "--seconds", self.options.tune_seconds)
         plan = first["plan"]
@@ -153,8 +153,8 @@ def parse():
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 32, 64, 512])
     parser.add_argument("--kinds", nargs="+", choices=tuple(MAKERS), default=list(MAKERS))
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--seconds", type=float, default=4.0, help="of training, a contender")
-    parser.add_argument("--tune-seconds", type=float, default=1.5, help="of training, a trial")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of training per contender")
+    parser.add_argument("--tune-seconds", type=float, default=1.5, help="of training per trial")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "onsight-benchmarks"
     )
@@ -164,11 +164,11 @@ def parse():
 def notes(options):
     return [
         "",
-        f"Each trained for about {options.seconds:g} s in each of {options.rounds} rounds, in "
-        "turn, in a process of its own; the first tenth of the steps is not counted. The limit is "
-        "Onsight's own step on one constant batch. Tensors in memory decodes PNG files once, as "
-        "Onsight does; the other peers decode them as they train. Losses are means of the quarter "
-        "of the steps before that step.",
+        f"Each contender trained for about {options.seconds:g} s in each of {options.rounds} "
+        "rounds, in turn, in its own process; the first tenth of the steps is not counted. The "
+        "limit is Onsight's own step on one constant batch. The loop over tensors in memory "
+        "decodes PNG files once, as Onsight does; the other peers decode them as they train. Each "
+        "loss is the mean over the quarter of the steps before the given step.",
     ]
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/loader_share.py /usr/share/datasets/fashion-mnist
 
-LeNet at batch 64: the ordinary path of a run (gather from the pack, draw, augment, normalise,
-step) against the same step repeated on one constant batch, interleaved A B A B in one process.
-Prints the median of the paired ratios with their range; the last line is JSON.
+LeNet at batch size 64: the ordinary path of a run (gather from the pack, draw, augment, normalise,
+step) against the same step repeated on one constant batch, interleaved A B A B in one process. It
+prints the median of the paired ratios with their range; the last line is JSON.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""How fast do 224x224 random-resized crops come from a folder of JPEGs, and how near to the limit?
+"""How fast does a folder of JPEGs give 224x224 random-resized crops, and how close to the limit?
 
     python benchmarks/photo_crops.py [--full] [--rounds 5] [--least-area 0.35] [--data PetImages]
 
 Batches of 64 crops, mirrored half of the time, as normalised float tensors; JPEGs of about
-500x375. Peers: torch's DataLoader over torchvision's ImageFolder, with PIL and its classic
+500x375. Peers: torch's DataLoader over torchvision's ImageFolder, with PIL and the classic
 transforms, and with decode_image and transforms.v2, each with the number of workers that was
-fastest in this run. The limit decodes as small as each crop allows, cuts and resizes, in as many
-threads as there are cores, and keeps nothing. --least-area 0.08 is ImageNet's usual crop.
+fastest in this run. The limit decodes at the smallest scale that the crop allows, cuts and resizes,
+in as many threads as there are cores, and keeps nothing. --least-area 0.08 is usual for ImageNet.
 Every contender runs for --seconds after its first batches; --full uses 25,000 pictures.
 """
 
@@ -44,7 +44,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ASPECTS = (3 / 4, 4 / 3)
 OURS = "Onsight, streamed"
 
-# An endless supply; how many crops each item of it stands for.
+# An endless supply; each item is a number of crops.
 Supply = Iterator[int]
 
 
@@ -99,7 +99,7 @@ def read_tensor(path: str) -> Tensor:
 
 
 def modern(folder: Path, least_area: float) -> datasets.ImageFolder:
-    """Tensors all the way: the crop is resized as bytes, and only 224x224 becomes float."""
+    """Tensors throughout: the crop is resized as bytes, and only 224x224 pixels become float."""
     steps = [
         v2.RandomResizedCrop(SIDE, (least_area, 1.0), antialias=True),
         v2.RandomHorizontalFlip(),
@@ -193,7 +193,7 @@ def limit_batches(
 
 
 def rate(make: Callable[[], Supply], seconds: float) -> float:
-    """Crops a second once the first batches have come; starting workers is not counted."""
+    """Crops per second after the first batches; starting workers is not counted."""
     supply = make()
     for _ in range(WARM_UP_BATCHES):
         next(supply)
@@ -206,14 +206,14 @@ def rate(make: Callable[[], Supply], seconds: float) -> float:
 
 
 def fastest(makers: dict[str, Callable[[], Supply]], seconds: float) -> tuple[str, str]:
-    """The name of the fastest, and what each did, in words."""
+    """The name of the fastest, and a note with the rates of all."""
     rates = {name: rate(make, seconds) for name, make in makers.items()}
-    told = ", ".join(f"{name}: {found:,.0f}" for name, found in rates.items())
-    return max(rates, key=rates.__getitem__), told
+    note = ", ".join(f"{name}: {found:,.0f}" for name, found in rates.items())
+    return max(rates, key=rates.__getitem__), note
 
 
 def families(folder: Path, least_area: float) -> dict[str, dict[str, Callable[[], Supply]]]:
-    """The peers and the limit, each in every setting that is worth a try."""
+    """The peers and the limit, each with every setting worth trying."""
     workers = sorted({0, 1, 2, usable_cores()})
     made: dict[str, dict[str, Callable[[], Supply]]] = {}
     for name, make in {"ImageFolder, PIL": classic, "ImageFolder, v2": modern}.items():
@@ -229,12 +229,12 @@ def families(folder: Path, least_area: float) -> dict[str, dict[str, Callable[[]
 
 
 def tuned(folder: Path, least_area: float, seconds: float) -> tuple[dict, list[str]]:
-    """Each family's fastest setting, and a line for each on how the settings did."""
+    """Each family's fastest setting, and a line for each with the rates of its settings."""
     chosen, notes = {}, []
     for name, makers in families(folder, least_area).items():
-        best, told = fastest(makers, seconds)
+        best, note = fastest(makers, seconds)
         chosen[f"{name}, {best}"] = makers[best]
-        notes.append(f"{name}: {told} crops/s in the tuning round.")
+        notes.append(f"{name}: {note} crops/s in the tuning round.")
     return chosen, notes
 
 
@@ -253,7 +253,7 @@ def show(rates: dict[str, list[float]], notes: list[str], least_area: float) -> 
         f"Area {least_area:g} to 1 of JPEGs of about 500x375, batches of {BATCH_SIZE}; "
         f"{circumstances('simplejpeg', 'pillow', 'numpy')}.",
         "",
-        *table(["contender", "crops/s", "Onsight is so many times"], rows),
+        *table(["contender", "crops/s", "Onsight's rate / its rate"], rows),
         "",
         *notes,
     ]
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--wallpapers", type=Path, default=WALLPAPERS)
     options = parser.parse_args()
-    # Both cores decode: a second thread that computes would only be in their way, for everybody.
+    # All cores decode: a second thread that computes would only be in the way, for every contender.
     torch.set_num_threads(1)
     count = options.files or (25_000 if options.full else 5_000)
     folder = photo_folder(count, options.data, options.wallpapers)

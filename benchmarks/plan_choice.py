@@ -1,12 +1,12 @@
-"""Is the plan's choice the best way that an exhaustive search finds? And under a competing load?
+"""Is the plan's choice as good as the best that an exhaustive search finds? And under load?
 
-    python benchmarks/plan_choice.py
+    python benchmarks/plan_choice.py [--load]
 
-Twelve cases of network, picture size and batch. For each the plan is measured as a run does it;
-then every combination of options (precision, threads, memory format) is timed in long interleaved
-rounds. Shown is the best combination's time over that of the plan's choice; 1 is perfect.
-With --load another process keeps one core busy all along, and the choice is set against one
-thread in fp32 instead.
+Thirteen cases of network, picture size and batch size. For each, the plan is measured as in a run;
+then all options for computing the step (precision, threads, memory format) are timed in long
+interleaved rounds. The table shows the time of the best options over that of the plan's choice; 1
+is perfect. With --load another process keeps one core busy throughout, and the choice is compared
+with one thread in fp32 instead.
 """
 
 import argparse
@@ -43,7 +43,7 @@ CASES = [
 
 
 def combinations():
-    """Every way that this machine could compute a step."""
+    """Every combination of options that a step can be computed with here."""
     counts = sorted({1, usable_cores()})
     grid = itertools.product(("fp32", "bf16"), counts, ("auto", "contiguous"))
     return [
@@ -64,7 +64,7 @@ class Case:
         self.data = place(opened.dataset, self.config, CPU, "memory")
 
     def chosen(self):
-        """The options that the plan takes, measured as before a run of some minutes."""
+        """The options that the plan chooses, measured as before a run of a few minutes."""
         config = choose_compute(self.config, self.data, SilentReporter(), 100.0).apply(self.config)
         return {name: getattr(config, name) for name in ("precision", "threads", "memory_format")}
 
@@ -91,7 +91,7 @@ def way_words(way):
 
 
 def search(case, chosen, against, rounds):
-    """The best of `against`, and its time over the choice's, round by round."""
+    """The best of `against`, its time over the choice's in each round, and the choice's rate."""
     timers = {way_words(way): case.timer(way) for way in [chosen, *against]}
     times = {name: [] for name in timers}
     for number in range(rounds):
@@ -121,7 +121,7 @@ def main():
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cases", type=int, default=len(CASES))
-    parser.add_argument("--load", action="store_true", help="beside another busy process")
+    parser.add_argument("--load", action="store_true", help="with another busy process")
     options = parser.parse_args()
     with reproducible(usable_cores()):
         if options.load:

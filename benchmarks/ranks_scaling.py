@@ -2,9 +2,9 @@
 
     python benchmarks/ranks_scaling.py DATA [--pairs 5] [--batch-size 256]
 
-The LeNet at the same batch size a rank, so that two ranks share a batch twice as large. In turn:
-one rank; two ranks; and, as the limit that the machine sets, two runs of one rank each at the
-same time, which share nothing. images/s over the epochs after the first, from metrics.jsonl.
+The LeNet at the same batch size per rank, so that two ranks share a batch twice as large. In turn:
+one rank; two ranks; and, as the limit that the machine sets, two runs of one rank at the same
+time, which share nothing. images/s are over the epochs after the first, from metrics.jsonl.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main():
             one, two, apart = measure(options.data, Path(folder), options.batch_size)
         ratios.append(two / one)
         limits.append(apart / one)
-        print(f"one rank {one:,.0f}, two ranks {two:,.0f}, two runs apart {apart:,.0f} images/s")
+        print(f"one rank {one:,.0f}, two ranks {two:,.0f}, two separate runs {apart:,.0f} images/s")
     facts = {
         "processor": processor_name(),
         "torch": torch.__version__,

@@ -1,10 +1,10 @@
-"""Which pictures are the benchmarks run on? Fashion-MNIST, in the two layouts of the peers.
+"""Which pictures do the benchmarks run on? Fashion-MNIST, in the two layouts of the peers.
 
     python benchmarks/stand_ins.py /usr/share/datasets/fashion-mnist TARGET
 
 TARGET/cifar-10-batches-bin: padded to 32x32 in three equal channels, as CIFAR-10's binary files
-("packed"). TARGET/png: PNG files of 28x28 in RGB, in train/CLASS and test/CLASS ("png"). What is
-there already is kept.
+("packed"). TARGET/png: PNG files of 28x28 in RGB, in train/CLASS and test/CLASS ("png"). Folders
+that exist already are kept.
 """
 
 import gzip
@@ -36,7 +36,7 @@ def make_packed(source: Path, target: Path) -> Path:
             part = slice(number * 12_000, (number + 1) * 12_000)
             _write_binary(folder / f"data_batch_{number + 1}.bin", pixels[part], labels[part])
         _write_binary(folder / "test_batch.bin", *read_idx(source, "t10k"))
-        # Written last: with it, the folder is whole.
+        # Written last: it marks the folder as complete.
         names = "".join(f"class {number}\n" for number in range(10))
         (folder / "batches.meta.txt").write_text(names)
     return folder

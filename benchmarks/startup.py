@@ -1,12 +1,12 @@
-"""How long from typing a command to its answer, and to the first step of training?
+"""How long is it from typing a command to its answer, and to the first step of training?
 
     python benchmarks/startup.py /usr/share/datasets/fashion-mnist [--rounds 9] [--full]
 
-Seconds of whole processes. `onsight --help`, `--version` and `import onsight` beside the bare
-interpreter; the first step of training on the demo and on Fashion-MNIST, both decoded before,
-beside bare imports of torch and torchvision, a loop by hand up to its first step, and torch's
-DataLoader up to its first batch with workers by spawn (as on macOS and Windows) and by fork.
---full measures 21 rounds.
+Seconds of whole processes: `onsight --help`, `--version` and `import onsight`, compared with the
+bare interpreter; and the first training step on the demo and on Fashion-MNIST, both already
+decoded, compared with bare imports of torch and torchvision, a hand-written loop up to its first
+step, and torch's DataLoader up to its first batch, with workers started by spawn (as on macOS and
+Windows) and by fork. --full measures 21 rounds.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-# Whatever else is needed is imported where it is used: the peers are this very file started with
-# --until, and they must not pay for what only the comparison needs.
+# Everything else is imported where it is used: the peers are this same file started with --until,
+# and they must not pay for what only the comparison needs.
 BATCH_SIZE = 128
 EMPTY = "python -c pass"
 COMMANDS = {
@@ -37,21 +37,21 @@ IMPORTS = {
 }
 STAGES = {
     "DataLoader over tensors, no workers, first batch": "batch-0",
-    "DataLoader over tensors, 2 workers by fork, first batch": "batch-fork",
-    "DataLoader over tensors, 2 workers by spawn, first batch": "batch-spawn",
-    "loop by hand on Fashion-MNIST, first step": "step",
+    "DataLoader over tensors, 2 forked workers, first batch": "batch-fork",
+    "DataLoader over tensors, 2 spawned workers, first batch": "batch-spawn",
+    "hand-written loop on Fashion-MNIST, first step": "step",
 }
 OURS = "onsight train on Fashion-MNIST, first step"
 
 
 def end_now() -> None:
-    """End without any tidying up, which is not what is timed."""
+    """Exit without any cleanup, which is not what is timed."""
     sys.stdout.flush()
     os._exit(0)
 
 
 def first_step_of_ours(data: str) -> None:
-    """`onsight train DATA`, ended as soon as its first step is made."""
+    """`onsight train DATA`, ended as soon as it has made its first step."""
     from onsight.cli import main as onsight
     from onsight.training.step.step import Step
 
@@ -87,7 +87,7 @@ def first_batch(data: str, context: str) -> None:
 
 
 def first_step_by_hand(data: str) -> None:
-    """A tutorial's loop up to its first step, with torchvision imported as they all do."""
+    """A tutorial's loop up to its first step, importing torchvision as they all do."""
     import torch
     import torchvision  # noqa: F401
     from torch import nn
@@ -103,7 +103,7 @@ def first_step_by_hand(data: str) -> None:
 
 
 def run_until(stage: str, data: str) -> None:
-    """What a process does that is timed from its start to here."""
+    """What a process that is timed from its start does until it ends."""
     if stage == "ours":
         first_step_of_ours(data)
     elif stage == "step":
@@ -162,7 +162,7 @@ def main() -> None:
     rounds = 21 if options.full else options.rounds
     with tempfile.TemporaryDirectory() as cache:
         os.environ["ONSIGHT_CACHE"] = cache  # the warm-up decodes into it
-        os.environ["TMPDIR"] = cache  # for the run folders of processes that end untidily
+        os.environ["TMPDIR"] = cache  # for the run folders of processes that exit without cleanup
         commands = interleave(timed(COMMANDS), rounds)
         training = interleave(timed(training_commands(options.data)), rounds)
     head = ["## From the command to its answer", "", circumstances() + ".", ""]

@@ -1,13 +1,13 @@
-"""How fast does a trained model judge and predict, against loops written by hand for the purpose?
+"""How fast are evaluation and prediction with a trained model, compared with hand-written loops?
 
     python benchmarks/throughput.py /usr/share/datasets/fashion-mnist [--full] [--rounds 5]
 
 Evaluation: Fashion-MNIST's 10,000 test pictures. Prediction: the same pictures as PNG files, and
-JPEGs of about 500x375 (2,000; 10,000 with --full). Each model is trained here for an epoch. The
-loops by hand use the same weights with inference_mode, channels last, and the batch size and
-number of DataLoader workers that were fastest in this run. Two figures each: pictures a second
-in a process that stands ready, and seconds from the start of a process to its end, where
-`onsight eval` and `onsight predict` meet scripts that do the same and nothing more.
+JPEGs of about 500x375 (2,000; 10,000 with --full). Each model is trained here for one epoch. The
+hand-written loops use the same weights with inference_mode, channels last, and the batch size and
+number of DataLoader workers that were fastest in this run. There are two figures each: pictures
+per second in a warm process, and seconds from process start to end, where `onsight eval` and
+`onsight predict` are compared with scripts that do the same and nothing more.
 """
 
 import argparse
@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-# Whatever else is needed is imported where it is used: the scripts written by hand are this very
-# file started with --script, and they must not pay for what only the comparison needs.
+# Everything else is imported where it is used: the hand-written scripts are this same file started
+# with --script, and they must not pay for what only the comparison needs.
 BATCH_SIZES = (64, 256, 1000)
 QUICK_BATCH_SIZE = 256
 
 
 class Files(Dataset):
-    """Picture files one at a time, as a script by hand reads them: PIL, resize, float tensor."""
+    """Picture files one by one, as a hand-written script reads them: PIL, resize, float tensor."""
 
     def __init__(self, paths: list[str], size: tuple[int, int], grey: bool) -> None:
         from torchvision import transforms
@@ -80,7 +80,7 @@ def by_hand(net: nn.Module, facts: dict, batches: Iterable[Tensor]) -> Iterator[
 def evaluate_by_hand(
     net: nn.Module, facts: dict, pixels: Tensor, labels: Tensor, workers: int, batch_size: int
 ) -> int:
-    """How many of the pictures, float (n, C, H, W), are classified right, by a DataLoader."""
+    """How many of the pictures, float (n, C, H, W), are classified correctly, by a DataLoader."""
     loader = DataLoader(TensorDataset(pixels, labels), batch_size, num_workers=workers)
     truth = labels.split(batch_size)
     outputs = by_hand(net, facts, (inputs for inputs, _ in loader))
@@ -117,7 +117,7 @@ def read_test_set(folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def load_net(model: Path) -> tuple[nn.Module, dict, list[str]]:
-    """A script by hand's model: the default net with its weights, as quickly as it can be had."""
+    """A hand-written script's model: the default net with its weights, loaded the fastest way."""
     from safetensors import safe_open
 
     from onsight.models.compact import Compact
@@ -132,7 +132,7 @@ def load_net(model: Path) -> tuple[nn.Module, dict, list[str]]:
 
 
 def run_script(kind: str, model: Path, data: Path, workers: int, batch_size: int) -> None:
-    """What somebody would write to judge or predict with this one model, and no more."""
+    """What somebody would write to evaluate or predict with this one model, and no more."""
     net, facts, classes = load_net(model)
     if kind == "evaluate":
         pixels, labels = read_test_set(data)
@@ -159,7 +159,7 @@ def make_pngs(source: Path, folder: Path) -> Path:
 
 
 def train_model(data: Path, out: Path, cache: Path) -> Path:
-    """A model that an epoch of training made, for its speed and not for its accuracy."""
+    """A model trained for one epoch; only its speed matters, not its accuracy."""
     from onsight.report.console import SilentReporter
     from onsight.training.run import train
 
@@ -182,14 +182,14 @@ def process_seconds(*command: str | Path) -> float:
 
 
 def fastest(candidates: dict[str, Callable[[], object]], count: int) -> tuple[str, str]:
-    """The name of the fastest of several settings, and what each did, in words."""
+    """The name of the fastest of several settings, and a note with the rates of all."""
     rates = {name: pictures_a_second(work, count) for name, work in candidates.items()}
-    told = ", ".join(f"{name}: {rate:,.0f}" for name, rate in rates.items())
-    return max(rates, key=rates.__getitem__), told
+    note = ", ".join(f"{name}: {rate:,.0f}" for name, rate in rates.items())
+    return max(rates, key=rates.__getitem__), note
 
 
 def settings(function: Callable[..., object], *inputs: object) -> dict[str, Callable[[], object]]:
-    """The function at every number of workers and batch size that is worth a try."""
+    """The function with every number of workers and batch size worth trying."""
     from onsight.hardware.cores import usable_cores
 
     return {
@@ -217,20 +217,20 @@ class Comparison:
         self.lines: list[str] = []
 
     def warm(self, works: dict[str, Callable[[], object]], note: str) -> None:
-        """Pictures a second, the first of them ours."""
+        """Pictures per second; the first contender is Onsight."""
         from harness import interleave
 
         timed = {name: partial(pictures_a_second, work, self.count) for name, work in works.items()}
-        self._add(interleave(timed, self.rounds), "images/s", "Onsight is so many times", False)
-        self.lines += [f"By hand, in the tuning round: {note} images/s.", ""]
+        self._add(interleave(timed, self.rounds), "images/s", "Onsight's rate / its rate", False)
+        self.lines += [f"Hand-written, in the tuning round: {note} images/s.", ""]
 
     def cold(self, commands: dict[str, list[str | Path]]) -> None:
-        """Seconds of whole processes, the first of them ours."""
+        """Seconds of whole processes; the first contender is Onsight."""
         from harness import interleave
 
         timed = {name: partial(process_seconds, *command) for name, command in commands.items()}
         rates = interleave(timed, self.rounds)
-        self._add(rates, "seconds, start to end", "it takes so many times Onsight's", True)
+        self._add(rates, "seconds, start to end", "its seconds / Onsight's", True)
 
     def _add(self, found: dict[str, list[float]], unit: str, ratio: str, seconds: bool) -> None:
         from harness import paired, table
@@ -277,7 +277,7 @@ def compare_evaluation(model: Path, data: Path, rounds: int) -> list[str]:
     table.cold(
         {
             "onsight eval": ["-m", "onsight", "eval", model, data, "--device", "cpu", "--json"],
-            f"script by hand, {best}": script("evaluate", model, data, best),
+            f"hand-written script, {best}": script("evaluate", model, data, best),
         }
     )
     return table.lines
@@ -322,14 +322,14 @@ def compare_prediction(title: str, model: Path, folder: Path, rounds: int) -> li
         table.cold(
             {
                 "onsight predict": [*ours, "--csv", rows],
-                f"script by hand, {best}": script("predict", model, folder, best),
+                f"hand-written script, {best}": script("predict", model, folder, best),
             }
         )
     return table.lines
 
 
 def script(kind: str, model: Path, data: Path, setting: str) -> list[str | Path]:
-    """The command after the interpreter that starts this file as a script by hand."""
+    """The arguments after the interpreter that start this file as a hand-written script."""
     return [__file__, data, "--script", kind, "--model", model, *read_options(setting)]
 
 
@@ -361,7 +361,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--photos", type=int, default=0, help="another number of photographs")
-    parser.add_argument("--pets", type=Path, help="a folder like PetImages; else it is made")
+    parser.add_argument("--pets", type=Path, help="a folder like PetImages; otherwise one is made")
     parser.add_argument("--script", choices=("evaluate", "predict"), help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
@@ -373,7 +373,12 @@ def main() -> None:
     from harness import circumstances, write_section
 
     lines = compare(options)
-    head = ["## Judging and predicting with a trained model", "", circumstances("pillow") + ".", ""]
+    head = [
+        "## Evaluation and prediction with a trained model",
+        "",
+        circumstances("pillow") + ".",
+        "",
+    ]
     write_section("throughput", [*head, *lines])
 
 

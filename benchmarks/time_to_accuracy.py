@@ -1,10 +1,10 @@
-"""How long from the start of the process until Fashion-MNIST's test accuracy reaches a target?
+"""How long is it from process start until Fashion-MNIST's test accuracy reaches a target?
 
     python benchmarks/time_to_accuracy.py /usr/share/datasets/fashion-mnist
 
-Onsight by its recipe `fast` (else its defaults), and the peers by a recipe of their own, each
-with a schedule made for the target. Imports, reading and decoding, and the evaluation after each
-epoch are counted. Fresh processes in turn.
+Onsight uses its recipe `fast`, and each peer a recipe of its own, all with a schedule made for the
+target. Imports, reading and decoding, and the evaluation after each epoch are counted. The
+contenders run in turn, in fresh processes.
 """
 
 import argparse
@@ -21,7 +21,7 @@ TITLES = {
     "accelerate": "Accelerate, the same net",
     "lightning": "Lightning, the same net",
     "fastai": "fastai, its SimpleCNN",
-    "keras": "Keras, its MNIST example grown",
+    "keras": "Keras, its MNIST example extended",
 }
 FOLDER = Path(__file__).parent / "peers"
 HEADER = ["target", "contender", "seconds", "its seconds / Onsight's", "accuracy", "epochs"]
@@ -35,7 +35,7 @@ class Race:
         self.facts: dict[str, list[dict]] = {}
 
     def reach(self, name):
-        """1 / seconds, so that more is better, as everywhere; time not reached counts whole."""
+        """1 / seconds, so that more is better, as elsewhere; a missed target counts all of them."""
         script = FOLDER / f"accuracy_{name}.py"
         words = ["--target", self.target, "--limit", self.options.limit]
         if self.options.epochs:
@@ -68,10 +68,10 @@ class Race:
 
 NOTE = (
     "The target is on the 10,000 test pictures for every contender: this compares times, and "
-    "claims no accuracy. Each one's number of epochs stands in its script; it is an estimate of "
-    "ours and was not searched for, so fewer might do for some. All train on the "
-    "60,000 training pictures and hold none out. Who does not reach the target counts with the "
-    "time of the whole schedule."
+    "claims no accuracy. Each contender's number of epochs is in its script; it is our estimate, "
+    "not the result of a search, so fewer may be enough for some. All train on the 60,000 training "
+    "pictures and hold none out. A contender that misses the target counts with the time of its "
+    "whole schedule."
 )
 
 
@@ -83,8 +83,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--targets", type=float, nargs="+", default=[91.0, 93.0])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds, at most, a run")
-    parser.add_argument("--epochs", type=int, default=0, help="for a trial; 0: each one's own")
+    parser.add_argument("--limit", type=float, default=900.0, help="most seconds per run")
+    parser.add_argument("--epochs", type=int, default=0, help="for a trial; 0: each script's own")
     options = parser.parse_args()
     rows = [row for target in options.targets for row in Race(options, target).run().rows()]
     packages = ("accelerate", "lightning", "fastai", "keras")

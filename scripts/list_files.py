@@ -11,7 +11,7 @@ PACKAGE = ROOT / "src" / "onsight"
 PAGE = ROOT / "docs" / "files.md"
 HEAD = """# Every file
 
-Written by `scripts/list_files.py` from the files' own first lines; a test keeps it current.
+Written by `scripts/list_files.py` from the first line of each file; a test keeps it current.
 How they fit together: [architecture.md](architecture.md).
 """
 

@@ -2,7 +2,7 @@
 
     python scripts/make_demo.py /usr/share/datasets/fashion-mnist
 
-The first 600 training and 100 test pictures of each class, in the order of the original files.
+It takes the first 600 training and 100 test pictures of each class, in the original order.
 """
 
 import gzip

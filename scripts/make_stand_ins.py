@@ -1,4 +1,4 @@
-"""Make stand-ins for the data sets of the recipes, in their very layout, from pictures at hand.
+"""Make stand-ins for the data sets of the recipes, in the same layout, from other pictures.
 
     python scripts/make_stand_ins.py cifar FASHION_MNIST_FOLDER TARGET
     python scripts/make_stand_ins.py pets PHOTOGRAPHS_FOLDER TARGET [JPEGS_A_CLASS]
@@ -57,7 +57,7 @@ def dump(path: Path, content: dict[bytes, object]) -> None:
 
 def make_pets(source: Path, target: Path, jpegs: int) -> None:
     photographs = sorted(path for path in source.rglob("*.jpg") if path.stat().st_size > 200_000)
-    # One photograph in several sizes has a folder of its own: it must not be in both classes.
+    # Each photograph has a folder with its sizes, which must not be split between the classes.
     motifs = sorted({path.relative_to(source).parts[0] for path in photographs})
     groups = [
         [

@@ -1,8 +1,8 @@
-"""How long does Accelerate need to a test accuracy of Fashion-MNIST?
+"""How long does Accelerate need to reach a test accuracy on Fashion-MNIST?
 
     python benchmarks/peers/accuracy_accelerate.py DATA --target 91
 
-The net and the schedule of the loop written by hand, its tensors through a DataLoader.
+The net and the schedule of the hand-written loop, with its tensors in a DataLoader.
 """
 
 from accelerate import Accelerator

@@ -1,4 +1,4 @@
-"""How long does fastai need to a test accuracy of Fashion-MNIST?
+"""How long does fastai need to reach a test accuracy on Fashion-MNIST?
 
     python benchmarks/peers/accuracy_fastai.py DATA --target 91
 
@@ -29,7 +29,7 @@ RATE = 0.01
 
 
 class Batches(TfmdDL):
-    """Whole batches from tensors: fastai's way of a tabular loader, for nothing a picture."""
+    """Whole batches from tensors, as in fastai's tabular loader: no work per picture."""
 
     def create_batches(self, samples):
         rows = torch.tensor(list(samples) if samples is not None else range(self.n))
@@ -47,7 +47,7 @@ class Mirror(Callback):
 
 
 class Evaluate(Callback):
-    """fastai's own validation runs; this counts what it gave."""
+    """Counts correct predictions during fastai's own validation."""
 
     def __init__(self, judge) -> None:
         self.judge = judge

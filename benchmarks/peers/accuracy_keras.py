@@ -1,9 +1,9 @@
-"""How long does Keras 3 on torch need to a test accuracy of Fashion-MNIST?
+"""How long does Keras 3 on torch need to reach a test accuracy on Fashion-MNIST?
 
     python benchmarks/peers/accuracy_keras.py DATA --target 91
 
-Keras's own example for MNIST (two convolutions, dropout, Adam), grown by batch norm, a third
-convolution and a falling learning rate until it reaches the target.
+Keras's own example for MNIST (two convolutions, dropout, Adam), extended with batch norm, a third
+convolution and a decaying learning rate so that it reaches the target.
 """
 
 import os
@@ -47,7 +47,7 @@ def make_model():
 
 
 class Evaluate(keras.callbacks.Callback):
-    """After fit's own validation."""
+    """Runs after fit's own validation."""
 
     def __init__(self, judge, images) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""How long does Onsight need to a test accuracy of Fashion-MNIST?
+"""How long does Onsight need to reach a test accuracy on Fashion-MNIST?
 
     python benchmarks/peers/accuracy_onsight.py DATA --target 91
 
-The recipe `fast` where there is one, else the defaults. Nothing is kept from an earlier run:
-the pictures are decoded within the time.
+With the recipe `fast`, and nothing kept from an earlier run: decoding the pictures is part of the
+time.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import onsight
 from onsight.config import recipe_names
 from onsight.report.console import SilentReporter
 
-TOLD = re.compile(r"epoch \d+/\d+: .*test (\d+\.\d+)%.*n = ([\d,]+)")
+REPORTED = re.compile(r"epoch \d+/\d+: .*test (\d+\.\d+)%.*n = ([\d,]+)")
 EPOCHS = {91.0: 3, 93.0: 10}
 
 
@@ -26,14 +26,14 @@ class Enough(Exception):
 
 
 class Watchdog(SilentReporter):
-    """Reads the test accuracy that Onsight tells after each epoch."""
+    """Reads the test accuracy that Onsight reports after each epoch."""
 
     def __init__(self, judge) -> None:
         super().__init__()
         self.judge = judge
 
     def say(self, text):
-        if found := TOLD.match(text):
+        if found := REPORTED.match(text):
             images = int(found[2].replace(",", ""))
             if self.judge.enough(round(float(found[1]) / 100 * images), images):
                 raise Enough

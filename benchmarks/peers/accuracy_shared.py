@@ -1,9 +1,9 @@
-"""What the accuracy peers share: how long until a test accuracy of Fashion-MNIST is reached?
+"""What the accuracy peers share: how long until a test accuracy on Fashion-MNIST is reached?
 
     python benchmarks/peers/accuracy_tensors.py DATA --target 91
 
-DATA is the folder of the IDX files. Time runs from the start of the process, evaluation after
-each epoch included. The last line printed is JSON.
+DATA is the folder of the IDX files. The time starts with the process and includes the evaluation
+after each epoch. The last line printed is JSON.
 """
 
 import argparse
@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from stand_ins import read_idx
 
 MEAN, DEVIATION = 0.2860, 0.3530
-# A schedule made for its target: chosen on the test pictures, for every contender alike.
+# Epochs for each target: chosen on the test pictures, for every contender alike.
 EPOCHS = {91.0: 3, 93.0: 10}
 
 
@@ -33,7 +33,7 @@ def parse(description: str, epochs: dict[float, int] = EPOCHS) -> argparse.Names
     parser.add_argument("data", type=Path)
     parser.add_argument("--target", type=float, default=91.0, help="in percent")
     parser.add_argument("--limit", type=float, default=600.0, help="in seconds")
-    parser.add_argument("--epochs", type=int, default=0, help="0: made for the target")
+    parser.add_argument("--epochs", type=int, default=0, help="0: those for the target")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
@@ -45,7 +45,7 @@ def parse(description: str, epochs: dict[float, int] = EPOCHS) -> argparse.Names
 
 
 class Judge:
-    """Keeps the accuracy and the time of each epoch; says when to stop."""
+    """Keeps each epoch's accuracy and the time, and says when to stop."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -100,7 +100,7 @@ class Residual(nn.Module):
 
 
 def make_resnet(width: int = 32) -> nn.Module:
-    """A compact residual net after the ResNet-9 of the speed contests, pooled early for a CPU."""
+    """A compact residual net like the ResNet-9 of the speed contests, pooled early for a CPU."""
     net = nn.Sequential(
         nn.Conv2d(1, width // 2, 3, padding=1, bias=False),
         nn.MaxPool2d(2),
@@ -121,7 +121,7 @@ def make_resnet(width: int = 32) -> nn.Module:
 
 
 def make_optimizer(net: nn.Module, steps: int, rate: float = 0.01):
-    """AdamW and its one cycle, as (optimizer, schedule)."""
+    """AdamW with a one-cycle schedule, as (optimizer, schedule)."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
     return optimizer, schedule

@@ -1,8 +1,8 @@
-"""How long does the best loop written by hand need to a test accuracy of Fashion-MNIST?
+"""How long does the best hand-written loop need to reach a test accuracy on Fashion-MNIST?
 
     python benchmarks/peers/accuracy_tensors.py DATA --target 91
 
-All pictures are tensors in memory; a compact residual net, AdamW and one cycle.
+All pictures are tensors in memory; a compact residual net, AdamW and a one-cycle schedule.
 """
 
 import torch

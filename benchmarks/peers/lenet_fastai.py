@@ -3,7 +3,7 @@
     python benchmarks/peers/lenet_fastai.py DATA --kind packed --batch-size 64 --steps 500
 
 torch's SGD in fastai's OptimWrapper: fastai's own SGD is written in Python and slower. Pictures
-are scaled by the batch, as fastai does.
+are scaled in batches, as usual in fastai.
 """
 
 from functools import partial

@@ -2,9 +2,9 @@
 
     python benchmarks/peers/lenet_keras.py DATA --kind packed --batch-size 64 --steps 500
 
-Packed pictures go to `fit` as arrays, PNG files through torch's DataLoader, which `fit` takes
-too: Keras's own reader of folders needs TensorFlow. --channels-last is Keras's data format. The
-first weights are drawn as torch draws them, so that the losses can be compared.
+Packed pictures go to `fit` as arrays, and PNG files through torch's DataLoader, which `fit` also
+accepts: Keras's own reader of folders needs TensorFlow. --channels-last is Keras's data format. The
+initial weights are drawn as torch draws them, so that the losses can be compared.
 """
 
 import os
@@ -19,7 +19,7 @@ from shared import CLASSES, MOMENTUM, RATE, LeNet, Meter, make_loader, parse, re
 
 def make_model(options):
     shape = (32, 32, 3) if options.channels_last else (3, 32, 32)
-    # Loaders give floats from -1 to 1, arrays hold bytes: those are scaled by the batch.
+    # Loaders give floats from -1 to 1; arrays hold bytes, which are scaled in batches.
     scale = [layers.Rescaling(1 / 127.5, offset=-1)] if options.kind == "packed" else []
     return keras.Sequential(
         [
@@ -38,7 +38,7 @@ def make_model(options):
 
 
 def take_weights(model, options):
-    """The first weights of the torch net: kernels as HWIO, fc1 in the order of Flatten."""
+    """The initial weights of the torch net: kernels as HWIO, fc1 in the order of Flatten."""
     torch.manual_seed(0)
     state = {name: value.numpy() for name, value in LeNet().state_dict().items()}
     if options.channels_last:
@@ -50,7 +50,7 @@ def take_weights(model, options):
 
 
 class Count(keras.callbacks.Callback):
-    """Keras tells the mean loss of the epoch so far; the batch's follows from two of them."""
+    """Keras reports the mean loss of the epoch so far; the batch's follows from two of them."""
 
     def __init__(self, meter) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""How fast is Onsight's own step when nothing has to be brought to it: one constant batch?
+"""How fast is Onsight's own step on one constant batch, when no data has to be brought to it?
 
     python benchmarks/peers/lenet_limit.py DATA --batch-size 64 --steps 500
 
 The same step as in a run of the recipe cifar10-lenet, made by the same functions, on one batch
-that never changes: the limit of everything around the step.
+that never changes: the limit for everything around the step.
 """
 
 import itertools

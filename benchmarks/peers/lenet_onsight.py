@@ -1,9 +1,9 @@
-"""How fast does Onsight itself train the LeNet, from `onsight.train` with nothing left out?
+"""How fast does Onsight itself train the LeNet, through `onsight.train` with nothing left out?
 
     python benchmarks/peers/lenet_onsight.py DATA --batch-size 64 --steps 500
 
-The recipe cifar10-lenet with another batch size. Time is taken outside of Onsight, whenever it
-tells a line of its loss, so that what its own clock leaves out between two steps counts too.
+The recipe cifar10-lenet with another batch size. The time is taken outside of Onsight, whenever it
+reports a loss line, so that what its own clock leaves out between two steps counts too.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Enough(Exception):
 
 
 class Lines(SilentReporter):
-    """Stamps the lines of the loss; ends the run when the meter has enough of them."""
+    """Notes the time of each loss line; ends the run when the meter has enough of them."""
 
     def __init__(self, options, meter, steps) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""How fast is the best loop written by hand: all pictures as one tensor in memory?
+"""How fast is the best hand-written loop, with all pictures as one tensor in memory?
 
     python benchmarks/peers/lenet_tensors.py DATA --kind packed --batch-size 64 --steps 500
 
-torch.randperm, index, scale, step: nothing a picture. This is the loop beside which the cost
-of any trainer shows. PNG files are decoded once and kept beside the folder, as an engineer
-would who trains more than once.
+torch.randperm, index, scale, step: no work per picture. Compared with this loop, the cost of any
+trainer shows. PNG files are decoded once and kept beside the folder, as an engineer who trains
+more than once would do.
 """
 
 import itertools
@@ -31,7 +31,7 @@ def read_pictures(options):
 
 
 def scaled(pixels, options):
-    """Float (B, 3, 32, 32) from -1 to 1; the pictures lie channels last as they come."""
+    """Float (B, 3, 32, 32) from -1 to 1; the pictures are stored channels last."""
     inputs = pixels.permute(0, 3, 1, 2)
     if not options.channels_last:
         inputs = inputs.contiguous()

@@ -3,8 +3,8 @@
     python benchmarks/peers/lenet_tutorial.py DATA --kind packed --batch-size 64 --steps 500
 
 DATA is what `benchmarks/stand_ins.py` makes: CIFAR-10's binary files (packed) or class folders
-of PNG files (png). The last line printed is JSON. A peer's own script holds its loop and
-nothing else; arguments, pictures, net and clock are here, so that they are the same for all.
+of PNG files (png). The last line printed is JSON. A peer's own script has its loop and nothing
+else; arguments, pictures, net and clock are here, so that they are the same for all.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def parse(description: str, **more: type) -> argparse.Namespace:
 
 
 class Meter:
-    """Counts steps and stamps the time after a warm-up and at the end."""
+    """Counts steps and notes the time after a warm-up and at the end."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -59,7 +59,7 @@ class Meter:
         self.begun = self.ended = 0.0
 
     def step(self, loss: float) -> bool:
-        """Count a step with its loss; whether it was the last."""
+        """Count a step with its loss; returns whether it was the last."""
         self.losses.append(loss)
         if len(self.losses) <= self.warm_up:
             self.begun = time.perf_counter()
@@ -126,9 +126,9 @@ def read_packed(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Packed(Dataset):
-    """Pictures in memory, one at a time, as torchvision.datasets.CIFAR10 keeps and gives them.
+    """Pictures in memory, one at a time, as torchvision.datasets.CIFAR10 keeps and returns them.
 
-    Arrays go to the transform as they are: CIFAR10's way through PIL would only cost the peer.
+    Arrays go to the transform as they are: CIFAR10's detour through PIL would only slow the peer.
     """
 
     def __init__(self, folder: Path, transform) -> None:

@@ -1,4 +1,4 @@
-"""Thumbnails kept in memory, augmented; planted fault: by random changes of one picture at a time.
+"""Augmented thumbnails in memory; planted fault: each picture is augmented on its own.
 
 python cpu_augmentation.py DATA
 """

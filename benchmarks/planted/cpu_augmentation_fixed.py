@@ -1,4 +1,4 @@
-"""Thumbnails kept in memory, augmented; fixed: by one random change a batch.
+"""Augmented thumbnails in memory; fixed: each batch is augmented as a whole.
 
 python cpu_augmentation_fixed.py DATA
 """

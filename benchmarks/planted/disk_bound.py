@@ -1,9 +1,9 @@
-"""Raw pictures larger than the memory; planted fault: each is read whole from disk in every epoch.
+"""Raw pictures larger than memory; planted fault: each is read whole from disk in every epoch.
 
     python disk_bound.py DATA
 
-The data here are small, so each file is taken out of the page cache before it is read: that stands
-for a set that does not fit into memory, whose files are never there when they are wanted.
+The data here is small, so each file is dropped from the page cache before it is read: this stands
+in for a set that does not fit in memory, whose files are never cached when they are needed.
 """
 
 import argparse

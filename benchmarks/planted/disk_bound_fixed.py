@@ -1,9 +1,9 @@
-"""Raw pictures larger than the memory; fixed: read once, kept small.
+"""Raw pictures larger than memory; fixed: read once, kept small.
 
     python disk_bound_fixed.py DATA
 
-The data here are small, so each file is taken out of the page cache before it is read: that stands
-for a set that does not fit into memory, whose files are never there when they are wanted.
+The data here is small, so each file is dropped from the page cache before it is read: this stands
+in for a set that does not fit in memory, whose files are never cached when they are needed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def read_raw(path):
 
 
 def read_once(folder):
-    """Every picture read and made small once, and kept in memory as uint8."""
+    """Every picture read and shrunk once, and kept in memory as uint8."""
     images = torch.stack([image for image, _ in folder])
     return TensorDataset(images, torch.tensor(folder.targets))
 

@@ -1,4 +1,4 @@
-"""A short epoch and a long validation; planted fault: validation as if gradients were wanted.
+"""A short epoch and a long validation; planted fault: validation records gradients.
 
 python eval_with_grad.py DATA
 """
@@ -65,7 +65,7 @@ def main():
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    train_set = load(args.data, "train", limit=512)  # few labels, many to be sure with
+    train_set = load(args.data, "train", limit=512)  # few to train on, many to validate on
     val_set = load(args.data, "val", limit=6000)
     train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
     val_loader = DataLoader(val_set, batch_size=32)

@@ -1,4 +1,4 @@
-"""Photographs in class folders and a small CNN; planted fault: each is decoded while nobody trains.
+"""Photographs in class folders and a small CNN; planted fault: training waits for each decoding.
 
 python loader_bound.py DATA
 """

@@ -1,4 +1,4 @@
-"""Float pictures for a GPU; planted fault: big copies out of pageable memory, which the GPU awaits.
+"""Float pictures for a GPU; planted fault: the GPU waits for large copies from pageable memory.
 
 python pageable_copies.py DATA
 """

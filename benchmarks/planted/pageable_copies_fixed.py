@@ -1,4 +1,4 @@
-"""Pictures for a GPU; fixed: bytes out of pinned memory, scaled on the GPU.
+"""Pictures for a GPU; fixed: bytes from pinned memory, scaled on the GPU.
 
 python pageable_copies_fixed.py DATA
 """

@@ -1,8 +1,8 @@
-"""The data of the planted faults: Fashion-MNIST drawn larger and in colour, as files and arrays.
+"""The data for the planted faults: Fashion-MNIST enlarged and in colour, as files and arrays.
 
     cd benchmarks && python -m planted.pictures /usr/share/datasets/fashion-mnist TARGET
 
-Every picture is a function of its number. A folder's name says its sizes; what is there is kept.
+Every picture is a function of its number. A folder's name gives its sizes; existing ones are kept.
 """
 
 import os
@@ -21,11 +21,11 @@ PARTS = {"train": "train", "t10k": "val"}
 
 @dataclass(frozen=True)
 class Layout:
-    """So many pictures of a size: as files in class folders, or as arrays of train and val."""
+    """Numbers and size of pictures: as files in class folders, or as arrays of train and val."""
 
     train: int
     side: int
-    suffix: str  # jpg, png or npy (raw colours, flushed to the disk); "" for arrays
+    suffix: str  # jpg, png or npy (raw colours, flushed to disk); "" for arrays
     val: int = 0
     channels: int = 3
 
@@ -44,7 +44,7 @@ LAYOUTS = {
 
 
 def make(source: Path, target: Path, names: list[str]) -> dict[str, Path]:
-    """The folders of the layouts named, made where they are missing."""
+    """The folders of the named layouts, made if they are missing."""
     folders = {}
     for name in names:
         layout = LAYOUTS[name]
@@ -68,7 +68,7 @@ def write_files(source: Path, layout: Layout, folder: Path) -> None:
         if layout.suffix == "npy":
             with open(path, "wb") as file:
                 np.save(file, picture)
-                os.fsync(file.fileno())  # only what is on the disk leaves the page cache
+                os.fsync(file.fileno())  # only what is on disk can be dropped from the page cache
         else:
             Image.fromarray(picture).save(path, quality=90)
 
@@ -91,7 +91,7 @@ def write_arrays(source: Path, layout: Layout, folder: Path) -> None:
 
 
 def coloured(grey: np.ndarray, side: int, number: int) -> np.ndarray:
-    """A garment in a colour of its own, (side, side, 3), with the grain that photographs have."""
+    """A garment in a colour of its own, (side, side, 3), with grain like a photograph's."""
     numbers = np.random.default_rng(number)
     shape = Image.fromarray(grey).resize((side, side), Image.Resampling.BICUBIC)
     colour = numbers.uniform(0.4, 1, 3).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Scans in class folders, evenly lit by numpy; planted fault: the same work again in every epoch.
+"""Scans in class folders, lighting evened out by numpy; planted fault: in every epoch again.
 
 python slow_transform.py DATA
 """
@@ -15,7 +15,7 @@ from torchvision import datasets, transforms
 
 
 class EvenLight:
-    """Take the local mean off every pixel, so that shadows of the scanner vanish; then shrink."""
+    """Subtract the local mean from every pixel to remove the scanner's shadows; then shrink."""
 
     def __init__(self, size, window=25):
         self.size = size

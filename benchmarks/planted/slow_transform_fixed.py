@@ -1,4 +1,4 @@
-"""Scans in class folders, evenly lit by numpy; fixed: once, in advance.
+"""Scans in class folders, lighting evened out by numpy; fixed: once, in advance.
 
 python slow_transform_fixed.py DATA
 """
@@ -15,7 +15,7 @@ from torchvision import datasets, transforms
 
 
 class EvenLight:
-    """Take the local mean off every pixel, so that shadows of the scanner vanish; then shrink."""
+    """Subtract the local mean from every pixel to remove the scanner's shadows; then shrink."""
 
     def __init__(self, size, window=25):
         self.size = size

@@ -1,4 +1,4 @@
-"""Small grey pictures and a perceptron; planted fault: each picture's outcome is read by .item().
+"""Small grey pictures and a perceptron; planted fault: .item() reads each picture's result.
 
 python sync_in_loop.py DATA
 """

@@ -1,4 +1,4 @@
-"""Small grey pictures and a perceptron; fixed: outcomes are added up as tensors.
+"""Small grey pictures and a perceptron; fixed: results are summed as tensors.
 
 python sync_in_loop_fixed.py DATA
 """

@@ -1,4 +1,4 @@
-"""Small grey pictures in memory and a LeNet; planted fault: four pictures a step.
+"""Small grey pictures in memory and a LeNet; planted fault: four pictures per step.
 
 python tiny_batch.py DATA
 """

@@ -1,4 +1,4 @@
-"""Small grey pictures in memory and a LeNet; fixed: a batch of 128, and a learning rate to match.
+"""Small grey pictures in memory and a LeNet; fixed: batches of 128, and a learning rate to match.
 
 python tiny_batch_fixed.py DATA
 """

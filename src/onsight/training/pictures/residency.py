@@ -25,7 +25,7 @@ _DISK_SHARE = 0.9  # of the free space on the cache's disk: the most for a pack
 def choose_streaming(
     config: Config, source: Source, size: tuple[int, int], cache: Path | None
 ) -> Choice[bool]:
-    """Whether to decode pictures anew for every batch, because a pack of them would not fit.
+    """Whether to decode pictures again for every batch, because a pack of them would not fit.
 
     size: (height, width) of the model's input.
     """

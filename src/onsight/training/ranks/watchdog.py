@@ -70,7 +70,7 @@ class Heartbeats:
             seen.paused = paused == "1"
 
     def _forgive(self, seconds: float) -> None:
-        """Wait anew for all: after being suspended itself, a process cannot tell who else was."""
+        """Restart every wait: a process that was suspended itself cannot blame the others."""
         for seen in self.last_seen:
             seen.changed_at += seconds
             seen.synced_at += seconds
@@ -98,7 +98,7 @@ class Watchdog:
     """Sends this rank's heartbeat and watches the others, in a thread of its own."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
-        self.store = store.clone()  # a connection of its own: the main one may block for long
+        self.store = store.clone()  # a connection of its own: the main one may block a long time
         self.rank = rank
         self.size = size
         self.syncs = 0
@@ -109,7 +109,7 @@ class Watchdog:
         self.store.set(f"process/{rank}", str(os.getpid()))
         self.store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._beat(0)  # at once: a rank that never sent one is not missed
-        self.thread = threading.Thread(target=self._keep, name="watch", daemon=True)
+        self.thread = threading.Thread(target=self._keep, name="watchdog", daemon=True)
         self.thread.start()
 
     def leave(self) -> None:
@@ -169,14 +169,14 @@ class Watchdog:
 class LauncherWatchdog:
     """Watches the ranks from their launcher, and kills those that are stopped or stuck.
 
-    Such a process heeds no signal but SIGKILL, and the launcher would wait for it for long.
+    Such a process heeds no signal but SIGKILL, and the launcher would wait a long time for it.
     """
 
     def __init__(self, store: Store, size: int) -> None:
         self.store = store
         self.heartbeats = Heartbeats(size, time.monotonic())
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._keep, name="warden", daemon=True)
+        self.thread = threading.Thread(target=self._keep, name="launcher-watchdog", daemon=True)
         self.thread.start()
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Measures batch norm's statistics anew at the end of a run, on unaugmented training pictures."""
+"""Measures batch norm's statistics again at the end of a run, on unaugmented training pictures."""
 
 import torch
 from torch import Tensor
