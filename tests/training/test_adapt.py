@@ -116,5 +116,7 @@ def test_a_switch_in_the_middle_of_an_epoch_is_made_at_its_step(bars, tmp_path, 
         Switch(epoch=1, step=0, precision="bf16", threads=1, accumulate=1).model_dump(),
     ]
     fields = FIELDS | {"epochs": 2, "plan": "default", "switches": switches}
-    train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
+    run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
     assert made == [(0, 3), (1, 0)]
+    planned = json.loads((run.path / "plan.json").read_text())["switches"]
+    assert [one["value"] for one in planned] == switches  # a repeated or resumed run keeps them

@@ -103,6 +103,7 @@ def prepare(
         pictures=pictures,
         ranks=ranks,
         compute=compute,
+        switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )
     return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
 
