@@ -6,10 +6,10 @@ import tomllib
 import pytest
 import torch
 
-from onsight.config import Switch
+from onsight.config import Switch, make_config
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training.autotune import planning, probe
+from onsight.training.autotune import adapt, planning, probe
 from onsight.training.autotune.adapt import SpeedWatch
 from onsight.training.autotune.compute_options import ComputeOptions
 from onsight.training.autotune.probe import Measured
@@ -47,6 +47,44 @@ def test_only_the_last_window_counts():
     assert not after(watch, 1000, 40, images=2000, begun=20.0).is_off
     watch.expect(500.0)
     assert not watch.is_off
+
+
+@pytest.fixture(autouse=True)
+def load(monkeypatch):
+    """A machine that is quiet, whatever else runs beside the tests, until it is set busy."""
+    state = {"busy": False}
+    for module in (adapt, planning):
+        monkeypatch.setattr(module, "is_busy", lambda: state["busy"])
+    return state
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "again"), [(True, False, 1), (False, True, 1), (True, True, 0)]
+)
+def test_a_load_that_has_changed_is_a_reason_to_measure_again(
+    load, monkeypatch, first, then, again
+):
+    one, other = (
+        ComputeOptions("fp32", "auto", 1, "off", 1),
+        ComputeOptions("fp32", "auto", 2, "off", 1),
+    )
+    measured = []
+
+    def measure(self):
+        measured.append(self)
+        return Measured(other, {other: 0.01, one: 0.02})
+
+    monkeypatch.setattr(adapt.Adaptation, "_measure", measure)
+    monkeypatch.setattr(adapt.Adaptation, "_forget_kept_plan", lambda self: None)
+    load["busy"] = first
+    config = make_config(FIELDS)
+    adaptation = adapt.Adaptation(config, one, 1000.0, None, SilentReporter())
+    load["busy"] = then
+    assert adaptation.after_epoch(1) is None  # too soon
+    adaptation.noted_at -= 20.0
+    assert adaptation.after_epoch(2) == (other if again else None)
+    assert len(measured) == again
+    assert adaptation.after_epoch(3) is None  # what was found fits the load of now
 
 
 @pytest.fixture

@@ -23,6 +23,12 @@ CPU = torch.device("cpu")
 FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Whatever else runs beside the tests."""
+    monkeypatch.setattr(planning, "is_busy", lambda: False)
+
+
 @pytest.fixture
 def timed(monkeypatch):
     """A function that fakes the seconds per step by options and counts how often each is timed."""
@@ -122,6 +128,14 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     for file in (tmp_path / "plans").iterdir():
         file.write_text("{}")
     assert times_measured()[1] > 0
+
+
+def test_a_plan_measured_on_a_busy_machine_is_not_kept(bars, tmp_path, timed, monkeypatch):
+    monkeypatch.setattr(planning, "is_busy", lambda: True)
+    counts = timed(lambda options: 0.01)
+    choose(bars, tmp_path)
+    assert counts
+    assert not (tmp_path / "plans").exists()
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, timed, capsys):

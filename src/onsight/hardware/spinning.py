@@ -20,8 +20,13 @@ def choose_spinning() -> None:
     """Let threads spin briefly if other work leaves too few cores, unless the user has chosen."""
     if "torch" in sys.modules or not {SPIN_VARIABLE, "OMP_WAIT_POLICY"}.isdisjoint(os.environ):
         return
-    if _others_running() + usable_cores() > (os.cpu_count() or 1):
+    if is_busy():
         os.environ[SPIN_VARIABLE] = SHORT_SPIN
+
+
+def is_busy() -> bool:
+    """Whether other processes leave fewer cores than this one may use; takes 40 ms."""
+    return _others_running() + usable_cores() > (os.cpu_count() or 1)
 
 
 def _others_running() -> int:

@@ -1,8 +1,10 @@
 """Notices by its speed that a plan no longer fits, and measures again at the end of the epoch."""
 
+import time
 from contextlib import suppress
 
 from onsight.config import Config
+from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import ComputeOptions, Stage, precision_and_threads
 from onsight.training.autotune.planning import plan_path, training_seconds
@@ -45,7 +47,7 @@ class SpeedWatch:
 
 
 class Adaptation:
-    """Measures precision and threads again if the speed is off, and says what to switch to.
+    """Measures precision and threads again if the speed is off or the load has changed.
 
     asked: the config as given, with its open choices; options: those in use.
     """
@@ -60,20 +62,16 @@ class Adaptation:
     ) -> None:
         self.asked, self.options, self.data, self.reporter = asked, options, data, reporter
         self.watch = SpeedWatch(images_per_second)
+        self._note_load()
 
     def after_epoch(self, epoch: int) -> ComputeOptions | None:
         """The options to continue with, if others are faster now. epoch: how many are done."""
-        watch = self.watch
-        if not watch.is_off:
+        reason, watch, before = self._reason(), self.watch, self.options
+        if not reason:
             return None
-        before = self.options
-        slower = watch.observed < watch.expected
-        self.reporter.say(
-            f"plan: {watch.observed:,.0f} images/s over the last {_WINDOW_SECONDS:.0f} s, "
-            f"{'less' if slower else 'more'} than the {watch.expected:,.0f} it was chosen for; "
-            f"measuring again after epoch {epoch}"
-        )
+        self.reporter.say(f"plan: {reason}; measuring again after epoch {epoch}")
         found = self._measure()
+        self._note_load()
         rate = self.asked.batch_size / found.seconds[found.chosen]
         if found.chosen == before:  # so expect the observed speed from now on
             watch.expect(watch.observed)
@@ -86,6 +84,23 @@ class Adaptation:
             f"plan: {found.chosen} from now on ({rate:,.0f} images/s) instead of {before}"
         )
         return found.chosen
+
+    def _reason(self) -> str:
+        """Why to measure again; empty: the plan still fits."""
+        watch = self.watch
+        if watch.is_off:
+            slower = watch.observed < watch.expected
+            return (
+                f"{watch.observed:,.0f} images/s over the last {_WINDOW_SECONDS:.0f} s, "
+                f"{'less' if slower else 'more'} than the {watch.expected:,.0f} it was chosen for"
+            )
+        # Threads chosen beside other work may run as planned when it has ended, and still be few.
+        if time.monotonic() - self.noted_at < _WINDOW_SECONDS or is_busy() == self.was_busy:
+            return ""
+        return "the machine is quiet now" if self.was_busy else "the machine is busy now"
+
+    def _note_load(self) -> None:
+        self.was_busy, self.noted_at = is_busy(), time.monotonic()
 
     def _forget_kept_plan(self) -> None:
         """Delete the cached plan: a later run must not start with what was too slow here."""

@@ -10,6 +10,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
 from onsight.hardware.memory import is_out_of_memory
+from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import ComputeOptions, default_options, open_stages
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
@@ -51,7 +52,7 @@ def choose_compute(
     measured = _measure(config, data, seconds, most)
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
-    if path:
+    if path and not is_busy():  # a plan for a busy machine is no plan for later runs
         _keep(path, measured, reporter)
     return _measured_plan(config, measured, f"measured in {took:.1f} s")
 
