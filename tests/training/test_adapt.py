@@ -87,6 +87,32 @@ def test_a_load_that_has_changed_is_a_reason_to_measure_again(
     assert adaptation.after_epoch(3) is None  # what was found fits the load of now
 
 
+def test_measuring_again_that_fails_does_not_end_the_run(load, monkeypatch, capsys):
+    def fail(self):
+        raise torch.OutOfMemoryError("no memory for a second network\nlong story")
+
+    monkeypatch.setattr(adapt.Adaptation, "_measure", fail)
+    one = ComputeOptions("fp32", "auto", 1, "off", 1)
+    adaptation = adapt.Adaptation(make_config(FIELDS), one, 1000.0, None, Reporter())
+    adaptation.watch.observed = 100.0
+    assert adaptation.after_epoch(1) is None
+    assert "not measured again: no memory for a second network\n" in capsys.readouterr().err
+    assert not adaptation.watch.is_off  # and it is not tried after every epoch
+
+
+def test_a_kept_plan_survives_a_busy_moment(load, monkeypatch):
+    one, other = (ComputeOptions("fp32", "auto", threads, "off", 1) for threads in (2, 1))
+    forgotten = []
+    found = Measured(other, {other: 0.01})
+    monkeypatch.setattr(adapt.Adaptation, "_measure", lambda self: found)
+    monkeypatch.setattr(adapt.Adaptation, "_forget_kept_plan", forgotten.append)
+    adaptation = adapt.Adaptation(make_config(FIELDS), one, 1000.0, None, SilentReporter())
+    adaptation.watch.observed = 100.0
+    load["busy"] = True
+    assert adaptation.after_epoch(1) == other
+    assert not forgotten
+
+
 @pytest.fixture
 def planted(monkeypatch):
     """A measured run whose speed is off in its second epoch, and the options that win then."""

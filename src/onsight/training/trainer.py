@@ -262,9 +262,9 @@ class Trainer:
             self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
+        self.reporter.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
         if not self._is_over:
             self._adapt()
-        self.reporter.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
 
     def _evaluate(self, loader: Loader) -> PerImageResults:
         return gather_per_image(

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 
 from onsight.config import Config
+from onsight.errors import NonFiniteLoss
 from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import ComputeOptions, Stage, precision_and_threads
@@ -70,7 +71,13 @@ class Adaptation:
         if not reason:
             return None
         self.reporter.say(f"plan: {reason}; measuring again after epoch {epoch}")
-        found = self._measure()
+        try:
+            found = self._measure()
+        except (RuntimeError, NonFiniteLoss) as error:  # such as no memory for a second network
+            self.reporter.warn(f"plan: not measured again: {str(error).splitlines()[0]}")
+            watch.expect(watch.observed)
+            self._note_load()
+            return None
         self._note_load()
         rate = self.asked.batch_size / found.seconds[found.chosen]
         if found.chosen == before:  # so expect the observed speed from now on
@@ -79,7 +86,8 @@ class Adaptation:
             return None
         watch.expect(rate)
         self.options = found.chosen
-        self._forget_kept_plan()
+        if not self.was_busy:  # else the kept plan is still right for a quiet machine
+            self._forget_kept_plan()
         self.reporter.say(
             f"plan: {found.chosen} from now on ({rate:,.0f} images/s) instead of {before}"
         )
