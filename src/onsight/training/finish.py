@@ -8,7 +8,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
-from onsight.evaluation.results import Results
+from onsight.evaluation.results import Results, TtaResult
 from onsight.files import write_json
 from onsight.hardware.usage import (
     peak_device_memory_bytes,
@@ -44,12 +44,12 @@ def finish(
     if not world.is_main:
         return None
 
+    views: TtaResult = tta_results(judged.views, config.tta) if judged.views else {}
     results: Results = {
         **summarise(judged.per_image, dataset.classes),
         "split": SPLIT_NAMES[split],
+        **views,
     }
-    if judged.views:
-        results |= tta_results(judged.views, config.tta)
     _add_counts(results, dataset)
     save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
     _add_circumstances(results, config, trained, provenance, world)

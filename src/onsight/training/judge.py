@@ -26,8 +26,9 @@ def judge(classifier: Classifier, dataset: Dataset, split: int, tta: str, world:
     """What the classifier predicts for the pictures of a split, the same on every rank."""
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
+    per_image = _predict(classifier, loader, world)
     views = None if tta == "one" else _predict(TtaForward(classifier, tta), loader, world)
-    return Judged(_predict(classifier, loader, world), views)
+    return Judged(per_image, views)
 
 
 def _predict(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> PerImageResults:
