@@ -12,6 +12,8 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ModelError, OutputError
 from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.report.comparison.result import Gap
+from onsight.report.comparison.words import verdict
 from onsight.report.console import SilentReporter
 
 
@@ -219,3 +221,17 @@ def test_a_folder_and_its_zip_give_the_same_pictures(trained, shared_bars, tmp_p
         for (one, rows), (two, others) in [zip(found.held_out, found.pairing.rows, strict=True)]
     )
     assert page.count('<img src="data:image/png') == min(differing, 60)
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "corrected_p", "words"),
+    [
+        (-0.01, 0.2, 0.2, "within noise (p = 0.2)"),
+        (0.001, 0.06, 0.06, "at the edge of noise (p = 0.06)"),
+        (0.01, 0.0001, 0.0001, "more than noise (p < 0.001)"),
+        (0.01, 0.03, 0.09, "within noise, considering how many runs are compared"),
+    ],
+)
+def test_the_verdict_follows_the_corrected_p_value(low, p, corrected_p, words):
+    gap = Gap("a", "b", PairedCounts(80, 9, 6, 5), low, 0.1, p, corrected_p)
+    assert words in verdict(gap, corrected=p != corrected_p)
