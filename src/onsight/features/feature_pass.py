@@ -4,6 +4,8 @@ B batch, H height, W width, C channels, D features, n pictures.
 """
 
 import hashlib
+import math
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -39,10 +41,12 @@ def compute_features(
     batches: Iterable[Batch],
     view: str = PLAIN,
     progress: Callable[[int], None] = lambda done: None,
+    deadline: float = math.inf,
 ) -> Tensor:
     """The features of every picture in order: float32 (n, D), on the CPU.
 
-    view: as it is or mirrored left to right; progress is called with the pictures done. Raises
+    view: as it is or mirrored left to right; progress is called with the pictures done; deadline:
+    on the monotonic clock, after which only the pictures done by then are returned. Raises
     ModelError for a network that does not end in a linear layer.
     """
     parts: list[Tensor] = []
@@ -50,6 +54,8 @@ def compute_features(
         images = batch.images.flip(2) if view == MIRRORED else batch.images
         parts.append(with_features(classifier, images)[1].cpu())
         progress(len(batch.ids))
+        if time.monotonic() > deadline:
+            break
     if not parts:
         return torch.zeros(0, required_head(classifier.net).in_features)
     with torch.no_grad():
@@ -80,12 +86,16 @@ class FeatureStore:
     def __init__(self, cache_folder: Path | None) -> None:
         self.folder = cache_folder / "features" if cache_folder else None
 
-    def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
-        """The features under a key, computed if they are not there."""
+    def get(self, key: str, compute: Callable[[], Tensor], count: int) -> Tensor:
+        """The features (count, D) under a key, computed if they are not there.
+
+        Fewer features, because there was no time for all, are not kept.
+        """
         features = self.find(key)
         if features is None:
             features = compute()
-            self._keep(key, features)
+            if len(features) == count:
+                self._keep(key, features)
         return features
 
     def find(self, key: str) -> Tensor | None:

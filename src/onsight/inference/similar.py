@@ -182,7 +182,7 @@ def _features(
 
     digests = torch.from_numpy(pack.digests[ids.numpy()])
     key = features_key(classifier, predictor.format, digests)
-    return FeatureStore(kept).get(key, compute)
+    return FeatureStore(kept).get(key, compute, len(ids))
 
 
 def _place(source: Source, locator: str) -> str:
