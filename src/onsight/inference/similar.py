@@ -67,7 +67,7 @@ class SearchSet:
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
         """The most similar pictures for each query, which must have features and be a file."""
-        wanted = torch.from_numpy(np.stack([query.features for query in queries]))
+        wanted = torch.from_numpy(np.array([query.features for query in queries], np.float32))
         rows, similarities = nearest(wanted, self.features, count)
         return [
             [
