@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -44,36 +44,29 @@ def settings_of(data: str, budget: float, name: str) -> list[str]:
     return words
 
 
-def measure(options: argparse.Namespace) -> list[Line]:
+def measure(
+    data: Path, budgets: Sequence[float], names: Sequence[str], rounds: int, kept: Path
+) -> list[Line]:
     """Run all contenders with all budgets, in interleaved rounds; each run is kept at once."""
     where, lines = circumstances(*PACKAGES), []
-    warm_up(options.data)
-    for budget in options.budgets:
+    warm_up(data)
 
-        def run(name: str, budget: float = budget) -> float:
-            words = settings_of(options.data.name, budget, name)
-            done = sum(line["contender"] == name and line["budget"] == budget for line in lines)
-            outcome = run_contender(name, options.data, budget, words, seed=done)
-            lines.append(
-                {
-                    "data": options.data.name,
-                    "budget": budget,
-                    "contender": name,
-                    "round": done,
-                    "settings": words,
-                    "accuracy": outcome.accuracy,
-                    "circumstances": where,
-                    **vars(outcome),
-                }
-            )
-            with options.lines.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-            if outcome.failed:
-                print(f"  {name} failed: {outcome.failed}", file=sys.stderr)
-            return 100 * outcome.accuracy
+    def run(name: str, budget: float) -> float:
+        words = settings_of(data.name, budget, name)
+        number = sum((one["contender"], one["budget"]) == (name, budget) for one in lines)
+        outcome = run_contender(name, data, budget, words, seed=number)
+        line = {"data": data.name, "budget": budget, "contender": name, "round": number}
+        line |= {"settings": words, "circumstances": where, "accuracy": outcome.accuracy}
+        lines.append(line | vars(outcome))
+        with kept.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(lines[-1]) + "\n")
+        if outcome.failed:
+            print(f"  {name} failed: {outcome.failed}", file=sys.stderr)
+        return 100 * outcome.accuracy
 
-        jobs: dict[str, Callable[[], float]] = {name: partial(run, name) for name in options.only}
-        interleave(jobs, options.rounds, warm_up=False)
+    for budget in budgets:
+        jobs = {name: partial(run, name, budget) for name in names}
+        interleave(jobs, rounds, warm_up=False)
     return lines
 
 
@@ -124,9 +117,12 @@ def spread(lines: list[Line]) -> str:
 
 
 def section(data: str, lines: list[Line]) -> list[str]:
-    where = sorted({line["circumstances"] for line in lines})
     title = f"## The best classifier in a given time: {data}"
-    return [title, "", *where, "", *table(HEADER, rows_of(lines)), "", NOTE]
+    return [title, "", *measured_on(lines), "", *table(HEADER, rows_of(lines)), "", NOTE]
+
+
+def measured_on(lines: list[Line]) -> list[str]:
+    return sorted({line["circumstances"] for line in lines})
 
 
 def write_tables(path: Path) -> None:
@@ -166,7 +162,7 @@ def main() -> None:
         return write_tables(options.table)
     if options.data is None:
         parser.error("DATA or --table is needed")
-    lines = measure(options)
+    lines = measure(options.data, options.budgets, options.only, options.rounds, options.lines)
     print("\n".join(table(HEADER, rows_of(lines))))
     print(summary(lines))
     return None
