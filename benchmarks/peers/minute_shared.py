@@ -168,15 +168,17 @@ def evaluation_seconds(net: nn.Module, pictures: Pictures, options: argparse.Nam
     """
     step = math.ceil(len(pictures) / TIMED_PICTURES)
     numbers = range(0, len(pictures), step)
+    net.eval()
     begun = time.perf_counter()
     images = torch.stack([pictures[number][0] for number in numbers])
-    decoded = time.perf_counter()
-    net.eval()
+    decode_seconds = time.perf_counter() - begun
+    forward(net, images[: options.batch_size], options)  # the first takes longer
+    begun = time.perf_counter()
     for batch in images.split(options.batch_size):
         forward(net, batch, options)
-    computed = time.perf_counter()
-    each = (decoded - begun) / max(1, options.workers) + computed - decoded
-    return SLACK * each / len(numbers) * len(pictures)
+    forward_seconds = time.perf_counter() - begun
+    sample_seconds = decode_seconds / max(1, options.workers) + forward_seconds
+    return SLACK * sample_seconds / len(numbers) * len(pictures)
 
 
 def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:
