@@ -21,6 +21,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
+from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget, read_budget
 from onsight.training.build import make_net, make_update
@@ -119,7 +120,8 @@ class RunSession:
     ) -> Trainer:
         config, data, world = prepared.config, prepared.data, self.world
         dataset, device = data.dataset, data.device
-        net = make_net(config, dataset, device, data.module)
+        tell = announcing_weights(config, dataset.input_shape[1:], self.reporter)
+        net = make_net(config, dataset, device, data.module, tell)
         update = make_update(config, net, dataset, data.normalization, device, world)
         evaluated = update.average.model if update.average else net
         classifier = Classifier(evaluated, data.normalization, config.precision, device)

@@ -49,12 +49,13 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     if config.learning_rate:
         return Choice(config.learning_rate, "as asked")
     if config.optimizer in SGD_NAMES:
-        rate = 0.005 if config.pretrained else 0.05
-    elif config.pretrained:
+        rate = 0.005 if config.starts_from_weights else 0.05
+    elif config.starts_from_weights:
         rate = 3e-4
     else:
         rate = 0.01 if config.model == "compact" else 1e-3
-    start = "published weights" if config.pretrained else "random weights"
+    given = "given weights" if config.weights else "published weights"
+    start = given if config.starts_from_weights else "random weights"
     return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
 
 
