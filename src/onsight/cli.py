@@ -19,7 +19,7 @@ _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
     "predict": "Predict the class of pictures.",
-    "models": "List models, where their weights are, and what they cost.",
+    "models": "List models with their cost, and say whose weights are here without a network.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",
     "explain": "Find out what slows down a run or any training script, and what would help.",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from onsight.errors import ModelError
+from onsight.errors import ModelError, did_you_mean
 from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
 from onsight.models.expected_input import ExpectedInput
@@ -96,7 +96,7 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
         return given.size
     if name in _OWN:
         return _OWN[name].size
-    facts = None if is_user_spec(name) else timm_facts(name)
+    facts = None if is_user_spec(name) else _facts(name)
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 
@@ -108,7 +108,7 @@ def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
     given = read_weights(weights).expected if weights else None
     if given or name in _OWN or is_user_spec(name):
         return given
-    facts = timm_facts(name)
+    facts = _facts(name)
     return None if facts is None else ExpectedInput.of_timm(vars(facts))
 
 
@@ -127,7 +127,7 @@ def _make(
 def _make_timm(
     name: str, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:
-    facts = timm_facts(name)
+    facts = _facts(name)
     hint = _size_hint(facts, shape)
     try:
         net, loaded = make_timm(name, facts, shape, classes, pretrained)
@@ -143,6 +143,17 @@ def _make_timm(
     except ModelError as error:
         raise ModelError(f"{error}{hint}") from error
     return net, loaded
+
+
+def _facts(name: str) -> Any:
+    import timm
+
+    if not timm.is_model(name.partition(".")[0]):
+        raise ModelError(
+            f"there is no model '{name}'.{did_you_mean(name, model_names())} "
+            "`onsight models '*'` lists them all; for your own, give package.module:callable"
+        )
+    return timm_facts(name)
 
 
 def _size_hint(facts: Any, shape: tuple[int, int, int]) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from onsight.models.preprocessing import Preprocessing
-from onsight.words import percent
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class ExpectedInput:
             parts.append(f"{self.interpolation} scaling (here bilinear)")
         if self.crop_share is not None and self.crop_share < 1:
             here = "the central crop" if fit == "crop" else "the whole picture"
-            shown = percent(self.crop_share)
+            shown = f"{round(100 * self.crop_share, 1):g}%"
             parts.append(f"a central crop of {shown} of each side (here {here}, --fit {fit})")
         return f"these weights were trained for {', '.join(parts)}" if parts else ""
 

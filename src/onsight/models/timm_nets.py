@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from onsight.errors import ModelError, did_you_mean
+from onsight.errors import ModelError
 from onsight.models.hub import hub_weights, noting_missing
 from onsight.models.pretrained import OFFLINE_CHOICE, has_offline_weights, load_offline_weights
 from onsight.models.weights import LoadedWeights, head_tensors, start_head_at_zero
@@ -12,15 +12,13 @@ from onsight.words import plural
 
 
 def timm_facts(name: str) -> Any:
-    """What timm knows about a model's published weights, or None. Raises ModelError."""
+    """What timm knows about the published weights of one of its models, or None.
+
+    Raises ModelError for a tag that it does not know.
+    """
     import timm
 
     architecture, _, tag = name.partition(".")
-    if not timm.is_model(architecture):
-        raise ModelError(
-            f"there is no model '{name}'.{did_you_mean(name, timm.list_models())} "
-            "`onsight models '*'` lists them all; for your own, give package.module:callable"
-        )
     try:
         return timm.get_pretrained_cfg(name)
     except RuntimeError as error:

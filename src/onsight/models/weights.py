@@ -136,7 +136,7 @@ def _new_tensors(net: nn.Module, own: _Shapes, given: _Shapes, source: str) -> d
     reasons = {name: _reason(own[name], given.get(name)) for name in misfits}
     # A head is started as a whole: half of one means nothing.
     started = next((reasons[name] for name in heads if name in reasons), None)
-    return reasons | (dict.fromkeys(heads, started) if started else {})
+    return (dict.fromkeys(heads, started) if started else {}) | reasons
 
 
 def _reason(own: tuple[int, ...], given: tuple[int, ...] | None) -> str:
