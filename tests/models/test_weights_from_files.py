@@ -194,7 +194,7 @@ def write_bad_file(kind: str, path: Path) -> None:
         ("text", "w.safetensors", "w.safetensors is truncated, damaged or not safetensors"),
         ("truncated", "w.safetensors", "w.safetensors is truncated"),
         ("truncated", "w.pth", "w.pth is truncated"),
-        ("code", "w.pth", "only code can make.*torch.save"),
+        ("code", "w.pth", "only code can make.*state_dict.. alone"),
         ("raw pickle", "w.bin", "only code can make|not a weights file"),
         ("list", "w.pt", "holds a list, not weights by name"),
         ("no tensors", "w.pt", "holds no tensors by name, only epoch and best"),

@@ -157,6 +157,8 @@ def _misfit(
         )
     name = wrong[0]
     found = f"is {given[name]} instead of {own[name]}" if name in given else "is missing"
+    if given.get(name, ())[1:2] == (1,) and own[name][1:2] == (3,):
+        found += " (these weights are for grey pictures: --channels 1)"
     return (
         f"{source} is of another architecture than {type(net).__name__}: "
         f"{fitting:,} of {plural(len(own), 'tensor')} fit, but {name} {found}"

@@ -5,7 +5,6 @@ No code is ever run from such a file.
 
 import argparse
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,17 +81,21 @@ def _unpickle(path: Path) -> Any:
         # timm keeps the arguments of a training beside its weights; a Namespace is plain data.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, weights_only=True, map_location="cpu")
-    except pickle.UnpicklingError as error:
-        if "global" not in str(error).lower():
-            raise ModelError(f"{path} is not a weights file: give {_KINDS}") from error
-        raise ModelError(
-            f"{path} holds objects that only code can make, and Onsight runs none from a file. "
-            "Where you trust it, save its weights alone: "
-            "torch.save(net.state_dict(), 'weights.pth')"
-        ) from error
     except Exception as error:  # a damaged file fails in many ways
-        first = str(error).strip().partition("\n")[0]
-        raise ModelError(f"{path} is truncated, damaged or not a weights file: {first}") from error
+        raise ModelError(f"{path} {_unreadable(str(error))}") from error
+
+
+def _unreadable(reason: str) -> str:
+    """Why torch could not read a file, in one line; torch's own advice is to run its code."""
+    if not reason.startswith("Weights only load failed"):
+        first = reason.strip().partition("\n")[0]
+        return f"is truncated, damaged or not a weights file: {first}"
+    if "global" not in reason.lower():
+        return f"is not a weights file: give {_KINDS}"
+    return (
+        "holds objects that only code can make, and Onsight runs none from a file. "
+        "Where you trust it, save net.state_dict() alone, with torch.save or safetensors"
+    )
 
 
 def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
