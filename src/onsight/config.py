@@ -103,14 +103,19 @@ class Config(BaseModel):
     pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may download them)."
     )
+    weights: Annotated[str, _MODEL] = Field(
+        "",
+        description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
+        "folder; a last layer for other classes starts new.",
+    )
     freeze: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Train only the last layer and leave the rest as it is."
     )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
         description="How inputs are scaled: dataset = to mean 0 and standard deviation 1 over the "
-        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as pretrained weights "
-        "expect, otherwise dataset.",
+        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as the weights that "
+        "the network starts from expect, otherwise dataset.",
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
@@ -317,6 +322,11 @@ class Config(BaseModel):
             return None
         height, _, width = self.image_size.partition("x")
         return int(height), int(width or height)
+
+    @property
+    def starts_from_weights(self) -> bool:
+        """Whether the network starts from published or given weights, not from random ones."""
+        return self.pretrained or bool(self.weights)
 
     @property
     def background_rgb(self) -> tuple[int, int, int]:

@@ -1,5 +1,7 @@
 """From words to objects: makes what a config asks for, for the given pictures and device."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -8,10 +10,11 @@ from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
-from onsight.models.catalog import make_model
+from onsight.models.catalog import load_weights, make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
 from onsight.models.trial_forward import check_output
+from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
@@ -24,15 +27,31 @@ from onsight.training.step.update import Update
 
 
 def make_net(
-    config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None = None
+    config: Config,
+    dataset: Dataset,
+    device: torch.device,
+    module: nn.Module | None = None,
+    tell: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """The network on its device, its initial weights a function of the seed; or the user's own."""
+    """The network on its device, its initial weights a function of the seed; or the user's own.
+
+    tell is called with the weights that it starts from, if they are not random.
+    """
     shape = dataset.input_shape
     torch.manual_seed(key(config.seed) >> 1)
     if module is None:
-        module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
+        module = make_model(
+            config.model,
+            shape,
+            len(dataset.classes),
+            pretrained=config.pretrained,
+            weights=config.weights,
+            tell=tell,
+        )
     else:
         check_output(module, shape, len(dataset.classes), config.model)
+        if config.weights:
+            tell(load_weights(module, config.weights))
     if config.freeze:
         freeze_backbone(module)
     return set_memory_format(module, shape, device, config.memory_format)

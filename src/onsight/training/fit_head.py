@@ -37,7 +37,7 @@ def fits_head(config: Config, net: nn.Module) -> bool:
     """Whether a run fits its head on features: it is frozen, or starts from published weights."""
     head = linear_head(net)
     plain = config.loss == "cross-entropy" and head is not None and head.bias is not None
-    return plain and (config.freeze or config.pretrained)
+    return plain and (config.freeze or config.starts_from_weights)
 
 
 @dataclass(frozen=True)

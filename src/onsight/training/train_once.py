@@ -16,6 +16,7 @@ from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.report.console import Reporter
+from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
@@ -66,7 +67,8 @@ def train_once(
     Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
     """
     config, data = prepared.config, prepared.data
-    net = make_net(config, data.dataset, data.device, data.module)
+    tell = announcing_weights(config, data.dataset.input_shape[1:], context.reporter)
+    net = make_net(config, data.dataset, data.device, data.module, tell)
     head = None
     if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
         classifier = Classifier(net, data.normalization, config.precision, data.device)
