@@ -193,7 +193,7 @@ def _leak(pack: Pack, row: int) -> Problem:
 
 
 def _notes(dataset: Dataset, source: Source) -> list[str]:
-    notes = []
+    notes = list(source.notes)
     gone = sorted(set(source.index.classes) - set(dataset.classes))
     if gone:
         notes.append(f"classes without a usable picture, left out: {listed(gone)}")

@@ -12,6 +12,8 @@ from onsight.config import Config, Switch, save_config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
+from onsight.data.sources.find import name_data
+from onsight.data.sources.source import Source
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import EpochRow, Results
 from onsight.files import write_json
@@ -45,7 +47,7 @@ class RunSession:
 
     def run(
         self,
-        data: str,
+        data: str | Source,
         config: Config,
         device: Choice[torch.device],
         threads: Choice[int],
@@ -72,7 +74,7 @@ class RunSession:
         self.phases |= prepared.seconds
         self._save_start(prepared)
         provenance = {
-            "data": data,
+            "data": name_data(data),
             "found": prepared.found,
             "data_key": prepared.data_key,
             "config": prepared.config.model_dump(),
