@@ -91,6 +91,7 @@ class Classifier:
             )
         with _as_value_errors():
             classes, labels = read_labels(y)
+            columns = name_columns(classes)
             model = self.fields.get("model")
             if isinstance(model, nn.Module):
                 model = copy.deepcopy(model)  # training must not change the argument
@@ -98,7 +99,6 @@ class Classifier:
             own = model if isinstance(model, nn.Module) or is_user_spec(str(model)) else None
             device = self.fields.get("device", "auto")
             trained = Trained(run.model.read_bytes(), own, device)
-            columns = name_columns(classes)
         self.classes_, self.run_, self._trained, self._columns = classes, run, trained, columns
         return self
 

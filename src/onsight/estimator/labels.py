@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.errors import ArgumentError
+from onsight.words import plural
 
 
 def read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
@@ -21,8 +22,8 @@ def read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
     missing = [row for row, label in enumerate(plain) if label is None or label != label]
     if missing:
         raise ArgumentError(
-            f"{len(missing):,} of {len(plain):,} labels in y are missing (NaN or None), the first "
-            f"in row {missing[0]}; leave these pictures out"
+            f"y has {plural(len(missing), 'missing label')} (NaN or None), the first in row "
+            f"{missing[0]}; leave these pictures out"
         )
     if labels.dtype.kind == "f" and (labels % 1).any():
         raise ArgumentError("y has fractions: Classifier needs classes, not measurements")

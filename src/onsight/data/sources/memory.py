@@ -10,7 +10,7 @@ from onsight.data.index import Problem
 from onsight.data.pixels import read_memory
 from onsight.data.sources.gathered import Gathered, content_facts
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError
 from onsight.words import plural
 
 
@@ -112,9 +112,9 @@ def _add_item(gathered: Gathered, data: MapStyle, number: int) -> None:
 
 
 def _is_random(data: MapStyle) -> bool:
-    """Whether item 0 differs between two readings; files are read by us, so they do not."""
+    """Whether the picture of item 0, unless it is a path, differs between two readings."""
     try:
         first, second = (content_facts(read_memory(data[0][0])) for _ in range(2))
-    except (PictureError, LookupError, OSError):
+    except Exception:  # a path, or listed as a problem already
         return False
     return first != second
