@@ -3,6 +3,7 @@
 from torch import nn
 
 from onsight.errors import ModelError
+from onsight.models.head import heads_of
 
 
 def freeze_backbone(model: nn.Module) -> list[str]:
@@ -22,7 +23,7 @@ def freeze_backbone(model: nn.Module) -> list[str]:
 
 def frozen_norms(model: nn.Module) -> list[nn.Module]:
     """The norms that must keep their running statistics when all but the head is frozen."""
-    heads = _heads(model)
+    heads = heads_of(model)
     inside = {id(module) for head in heads for module in head.modules()}
     head_parameters = {id(parameter) for parameter in _head_parameters(model)}
     backbone = [one for one in model.parameters() if id(one) not in head_parameters]
@@ -37,26 +38,8 @@ def hold_frozen_norms(model: nn.Module) -> None:
         norm.eval()
 
 
-def _heads(model: nn.Module) -> list[nn.Module]:
-    """The classifier that a timm model reports, else the last linear layer."""
-    get_classifier = getattr(model, "get_classifier", None)
-    if callable(get_classifier):
-        found = get_classifier()
-        # Distilled nets have two heads, the second for the teacher.
-        heads = list(found) if isinstance(found, (tuple, list)) else [found]
-        heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
-        if heads:
-            return heads
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return [*linears[-1:]]
-
-
 def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for head in _heads(model) for parameter in head.parameters()]
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
+    return [parameter for head in heads_of(model) for parameter in head.parameters()]
 
 
 def _has_statistics(module: nn.Module) -> bool:

@@ -97,11 +97,16 @@ class Trainer:
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
 
-    def run(self) -> Progress:
-        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
+    def run(self, start: EpochRow | None = None) -> Progress:
+        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
+
+        start: how good the network is before the first step, which training must improve on.
+        """
         if self.world.is_main:
             self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
         try:
+            if start:
+                self._begin_from(start)
             while not (self._is_over or self._out_of_patience()):
                 self._train_epoch()
                 self._end_epoch()
@@ -109,6 +114,11 @@ class Trainer:
             if self.record:
                 self.record.close()
         return self.progress
+
+    def _begin_from(self, start: EpochRow) -> None:
+        if self.record:
+            self.record.add(start)
+        self._keep_best(start)
 
     @property
     def _is_over(self) -> bool:
