@@ -101,7 +101,7 @@ def _write_out(
     from onsight.report.html import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()
-    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack.index)
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack)
     save_gallery(folder.path / "gallery", per_image, dataset.pack)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()

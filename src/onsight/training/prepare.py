@@ -28,7 +28,7 @@ from onsight.training.pictures.training_data import TrainingData, data_key, plac
 from onsight.training.plan import ComputePlan, Plan
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
-from onsight.training.step.optim import choose_learning_rate
+from onsight.training.step.optim import choose_learning_rate, settle_fine_tuning
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
@@ -77,7 +77,7 @@ def prepare(
     world = world or World()
     seconds: dict[str, float] = {}
     rate = choose_learning_rate(config)
-    config = config.model_copy(update={"learning_rate": rate.value})
+    config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
     reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
     reporter.choice("device", device)
     reporter.choice("learning_rate", rate)

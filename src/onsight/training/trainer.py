@@ -17,7 +17,7 @@ from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import hold_frozen_norms
+from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.budget import Budget
@@ -127,8 +127,7 @@ class Trainer:
         return self.progress.epoch >= self.config.epochs
 
     def _train_epoch(self) -> None:
-        self.step.model.train()
-        hold_frozen_norms(self.step.model)
+        set_training_mode(self.step.model, self.config.norm_statistics == "kept")
         now = self.progress
         title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
         with self.reporter.bar(title, len(self.loader.ids)) as bar:
