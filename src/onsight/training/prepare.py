@@ -13,6 +13,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
+from onsight.data.sources.source import Source
 from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import default_options
@@ -58,7 +59,7 @@ class PreparedRun:
 
 def prepare(
     config: Config,
-    data: str,
+    data: str | Source,
     device: Choice[torch.device],
     threads: Choice[int],
     reporter: Reporter,

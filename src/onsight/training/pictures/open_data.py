@@ -43,7 +43,7 @@ class OpenedData:
 
 
 def open_data(
-    data: str,
+    data: str | Source,
     config: Config,
     device: torch.device,
     threads: int,
