@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn
 from onsight.data.loader import Batch
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.metrics import calibration_bins, summarise, tta_results
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.per_image import evaluate_batches
 from onsight.evaluation.results import CalibrationBin, ClassResult, Metrics, TtaResult
 
 CLASSES = tuple("abcdefg")
@@ -86,8 +86,7 @@ def test_a_confidence_at_the_edge_of_two_bins_is_in_the_lower():
     numbers, confidence = np.arange(3), np.array([3 / 15, 9 / 15, 1.0], np.float32)
     exact = (confidence * 15).tolist()
     assert exact == [3, 9, 15]
-    per_image = PerImageResults(numbers, numbers, numbers, confidence, confidence, numbers > 9)
-    filled = [n for n, row in enumerate(calibration_bins(per_image)) if row["images"]]
+    filled = [n for n, row in enumerate(calibration_bins(confidence, numbers > 9)) if row["images"]]
     assert filled == [2, 8, 14]  # (2/15, 3/15] and so on, as in Guo et al.
 
 

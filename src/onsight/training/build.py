@@ -17,7 +17,7 @@ from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
 from onsight.training.step.ema import MovingAverage
-from onsight.training.step.losses import balanced_weights, make_loss
+from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
 from onsight.training.step.update import Update
@@ -65,8 +65,9 @@ def make_step(
     world: World,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
-    balanced = config.class_weights == "balanced"
-    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
+    counts = torch.from_numpy(dataset.counts(TRAIN))
+    how = choose_class_weights(config.class_weights, counts).value
+    weights = class_weights(counts, how) if how != "none" else None
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
         net,

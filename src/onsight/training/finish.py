@@ -30,6 +30,7 @@ from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.progress import Progress
+from onsight.training.step.calibrate import calibrate
 from onsight.training.step.recalibrate import recalibrate_norms
 
 
@@ -51,9 +52,10 @@ def finish(
     begun = time.perf_counter()
     if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
         recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
+    temperature = calibrate(classifier, dataset.pictures, dataset.ids(VALIDATION), world)
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    per_image = _judge(classifier, loader, world)
+    per_image = _judge(classifier, loader, world, classifier.temperature)
     views: TtaResult = {}
     if config.tta != "one":
         judged = _judge(TtaForward(classifier, config.tta), loader, world)
@@ -65,6 +67,8 @@ def finish(
     results: Results = {
         **summarise(per_image, dataset.classes),
         "split": SPLIT_NAMES[split],
+        "temperature": temperature.value,
+        "temperature_reason": temperature.reason,
         **views,
     }
     _add_counts(results, dataset)
@@ -73,8 +77,11 @@ def finish(
     return _write_out(results, per_image, dataset, folder, phases)
 
 
-def _judge(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> PerImageResults:
-    return gather_per_image(evaluate_batches(forward, loader.in_order()), loader.ids, world)
+def _judge(
+    forward: Callable[[Tensor], Tensor], loader: Loader, world: World, temperature: float = 1.0
+) -> PerImageResults:
+    judged = evaluate_batches(forward, loader.in_order(), temperature)
+    return gather_per_image(judged, loader.ids, world)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -106,6 +113,7 @@ def make_model_file(
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
         seen=picture_keys(dataset.pack.digests[taken]),
+        temperature=classifier.temperature,
     )
 
 
