@@ -1,4 +1,4 @@
-"""Intervals of shares: Wilson's for one (JASA 22, 1927), and that of a mean of several."""
+"""Intervals of shares: Wilson's for one (JASA 22, 1927), and that of the mean of several."""
 
 import math
 from collections.abc import Sequence
@@ -22,14 +22,16 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 def mean_share(counted: Sequence[tuple[int, int]], z: float = Z_95) -> tuple[float, float, float]:
     """The plain mean of independent shares, each (successes, count > 0), with its interval.
 
-    Its ends combine those of Wilson's intervals: Zou, Huang and Zhang, Computational Statistics
-    and Data Analysis 53 (2009).
+    Price and Bonett, Computational Statistics and Data Analysis 45 (2004): the normal interval
+    after z^2 trials, half of them successes, were added to all the shares together.
     """
-    below = above = 0.0
-    for successes, count in counted:
-        low, high = wilson(successes, count, z)
-        below += (successes / count - low) ** 2
-        above += (high - successes / count) ** 2
     shares = len(counted)
     mean = sum(successes / count for successes, count in counted) / shares
-    return mean, mean - math.sqrt(below) / shares, mean + math.sqrt(above) / shares
+    trials = z * z / shares
+    adjusted = [
+        ((successes + trials / 2) / (count + trials), count + trials)
+        for successes, count in counted
+    ]
+    centre = sum(share for share, _ in adjusted) / shares
+    spread = z * math.sqrt(sum(share * (1 - share) / n for share, n in adjusted)) / shares
+    return mean, max(0.0, min(mean, centre - spread)), min(1.0, max(mean, centre + spread))
