@@ -112,7 +112,7 @@ def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated):
     for same in ("accuracy", "loss", "calibration", "calibration_before", "temperature"):
         assert again[same] == results[same]
     page = (run.path / "report.html").read_text()
-    assert f"Without the temperature of {results['temperature']:g}" in page
+    assert f"divided by a temperature of {results['temperature']:g} (fitted on" in page
     assert "before the temperature" in page
 
 

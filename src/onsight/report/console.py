@@ -139,7 +139,7 @@ def _details(results: Results) -> Iterator[str]:
             results["balanced_accuracy"],
             results["balanced_accuracy_low"],
             results["balanced_accuracy_high"],
-            f"mean over {plural(_present(results), 'class', 'classes')}",
+            f"mean over {plural(_present(results), 'class', 'classes')}, n = {results['images']:,}",
             name="balanced accuracy",
         )
     if results["expected_calibration_error"] is not None:

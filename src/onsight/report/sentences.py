@@ -119,15 +119,15 @@ def curve_sentence(curve: LearningCurve) -> str:
 
 
 def temperature_sentence(results: Results) -> str:
-    """What the temperature is and why, or what it changed; empty for a run that fitted none."""
+    """What the calibration error was without the temperature, or why there is none."""
     reason, before = results.get("temperature_reason"), results.get(_ERROR_BEFORE)
-    if before is not None:
-        fitted = f", {reason}," if reason else ""
-        return (
-            f"Without the temperature of {results['temperature']:g}{fitted} that its outputs are "
-            f"divided by, it would be {percent(before)}."
-        )
-    return f"No temperature is applied: {reason}." if reason else ""
+    if before is None:
+        return f"No temperature is applied: {reason}." if reason else ""
+    same = ", the same ones" if results.get("split") == "validation" else ""
+    return (
+        f"It was {percent(before)} before the outputs were divided by a temperature of "
+        f"{results['temperature']:g}" + (f" ({reason}{same})." if reason else ".")
+    )
 
 
 def _points(share: float) -> str:
