@@ -13,7 +13,7 @@ import onsight
 from onsight.errors import Interrupted
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import finish
+from onsight.training import judge
 from onsight.training.ranks import world
 from onsight.training.run_folder.record import Record
 from onsight.training.step.step import Step
@@ -190,7 +190,7 @@ def test_testing_each_epoch_influences_no_choice(bars, tmp_path):
 def test_counts_do_not_depend_on_the_batch_size_of_the_evaluation(
     bars, tmp_path, monkeypatch, batch
 ):
-    monkeypatch.setattr(finish, "BATCH_SIZE", batch)
+    monkeypatch.setattr(judge, "BATCH_SIZE", batch)
     run = train(bars, tmp_path / "run", epochs=1)
     results = run.results
     truth = [row["images"] for row in results["classes"]]

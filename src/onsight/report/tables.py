@@ -5,7 +5,8 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from onsight.data.index import Index, Problem
+from onsight.data.index import Problem
+from onsight.data.pack import Pack
 from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
 
@@ -24,17 +25,27 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     write_csv(path, Problem._fields, problems)
 
 
-def write_predictions(path: Path, per_image: PerImageResults, index: Index) -> None:
-    """Write every evaluated picture: path, label, predicted class and its probability."""
+def write_predictions(path: Path, per_image: PerImageResults, pack: Pack) -> None:
+    """Write every evaluated picture: path, label, predicted class, its probability, digest.
+
+    digest: 8 bytes in hexadecimal, which identify a picture wherever it is kept.
+    """
+    index = pack.index
     rows = (
         (
             index.locators[int(number)],
             index.classes[label],
             index.classes[predicted],
             f"{confidence:.6f}",
+            digest_text(pack.digests[int(number)].tobytes()),
         )
         for number, label, predicted, confidence in zip(
             per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
         )
     )
-    write_csv(path, ("path", "label", "predicted", "probability"), rows)
+    write_csv(path, ("path", "label", "predicted", "probability", "digest"), rows)
+
+
+def digest_text(digest: bytes) -> str:
+    """The first 8 bytes of a picture's digest, as predictions.csv has them."""
+    return digest[:8].hex()

@@ -1,7 +1,7 @@
 """From words to objects: makes what a config asks for, for the given pictures and device."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.augment import SETTINGS, Augmentation
@@ -65,9 +65,7 @@ def make_step(
     world: World,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
-    counts = torch.from_numpy(dataset.counts(TRAIN))
-    how = choose_class_weights(config.class_weights, counts).value
-    weights = class_weights(counts, how) if how != "none" else None
+    weights = loss_weights(config, dataset)
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
         net,
@@ -75,6 +73,7 @@ def make_step(
         config.learning_rate,
         config.weight_decay,
         config.momentum,
+        config.layer_decay or 1.0,
     )
     return Step(
         net,
@@ -88,6 +87,13 @@ def make_step(
         compiled=Compiled(net, device) if config.compile == "on" else None,
         replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
+
+
+def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
+    """The weight of each class in the loss, float32 (K,); None where all count the same."""
+    counts = torch.from_numpy(dataset.counts(TRAIN))
+    how = choose_class_weights(config.class_weights, counts).value
+    return None if how == "none" else class_weights(counts, how)
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:

@@ -1,17 +1,13 @@
 """The end of a run: the one final evaluation, the model file, the tables and the report."""
 
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
-
-from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
-from onsight.data.loader import Loader
 from onsight.evaluation.metrics import summarise, tta_results
-from onsight.evaluation.per_image import BATCH_SIZE, PerImageResults, evaluate_batches
+from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import Results, TtaResult
 from onsight.files import write_json
 from onsight.hardware.usage import (
@@ -19,53 +15,40 @@ from onsight.hardware.usage import (
     peak_memory_bytes,
     seconds_since_start,
 )
-from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, picture_keys, save_model
-from onsight.models.preprocessing import Preprocessing
-from onsight.models.tta import TtaForward
+from onsight.models.file import save_model
 from onsight.report.gallery import save_gallery
 from onsight.report.tables import write_predictions
-from onsight.training.ranks.ddp import gather_per_image
+from onsight.training.judge import judge
+from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
-from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.folder import RunFolder
-from onsight.training.run_folder.progress import Progress
 from onsight.training.step.calibrate import calibrate
-from onsight.training.step.recalibrate import recalibrate_norms
+from onsight.training.train_once import Trained
 
 
 def finish(
     config: Config,
     dataset: Dataset,
-    classifier: Classifier,
-    progress: Progress,
+    trained: Trained,
     folder: RunFolder,
     *,
     phases: dict[str, float],
     provenance: dict[str, Any],
     world: World,
 ) -> Results | None:
-    """Evaluate the best weights on the held-out pictures; the first rank writes every result."""
-    world.broadcast("best weights", str)  # the first rank has written them when it gets here
-    load_weights(folder.best_weights, classifier.net)
+    """Judge the trained network on the held-out pictures; the first rank writes every result."""
+    classifier = trained.classifier
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
-    if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
-        recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
     temperature = calibrate(classifier, dataset.pictures, dataset.ids(VALIDATION), world)
-    ids = dataset.ids(split)
-    loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    per_image = _judge(classifier, loader, world, classifier.temperature)
-    views: TtaResult = {}
-    if config.tta != "one":
-        judged = _judge(TtaForward(classifier, config.tta), loader, world)
-        views = tta_results(judged, config.tta)
+    judged = judge(classifier, dataset, split, config.tta, world)
     phases["test"] = time.perf_counter() - begun
     if not world.is_main:
         return None
 
+    views: TtaResult = tta_results(judged.views, config.tta) if judged.views else {}
     results: Results = {
-        **summarise(per_image, dataset.classes),
+        **summarise(judged.per_image, dataset.classes),
         "split": SPLIT_NAMES[split],
         "temperature": temperature.value,
         "temperature_reason": temperature.reason,
@@ -73,15 +56,8 @@ def finish(
     }
     _add_counts(results, dataset)
     save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
-    _add_circumstances(results, config, classifier, progress, provenance, world)
-    return _write_out(results, per_image, dataset, folder, phases)
-
-
-def _judge(
-    forward: Callable[[Tensor], Tensor], loader: Loader, world: World, temperature: float = 1.0
-) -> PerImageResults:
-    judged = evaluate_batches(forward, loader.in_order(), temperature)
-    return gather_per_image(judged, loader.ids, world)
+    _add_circumstances(results, config, trained, provenance, world)
+    return _write_out(results, judged.per_image, dataset, folder, phases)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -94,38 +70,15 @@ def _add_counts(results: Results, dataset: Dataset) -> None:
     results["notes"] = dataset.notes
 
 
-def make_model_file(
-    config: Config,
-    dataset: Dataset,
-    classifier: Classifier,
-    results: Mapping[str, Any],
-    provenance: dict[str, Any],
-) -> ModelFile:
-    """The classifier as it is now, with its preprocessing, results and provenance."""
-    scaling = classifier.normalization
-    inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
-    taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
-    return ModelFile(
-        model=config.model,
-        classes=dataset.classes,
-        preprocessing=Preprocessing.of(vars(dataset.format) | inputs),
-        results=results,
-        provenance=provenance,
-        weights=dict(classifier.net.state_dict()),
-        seen=picture_keys(dataset.pack.digests[taken]),
-        temperature=classifier.temperature,
-    )
-
-
 def _add_circumstances(
     results: Results,
     config: Config,
-    classifier: Classifier,
-    progress: Progress,
+    trained: Trained,
     provenance: dict[str, Any],
     world: World,
 ) -> None:
-    trained = max(progress.training_seconds, 1e-9)
+    classifier, progress = trained.classifier, trained.progress
+    training_seconds = max(progress.training_seconds, 1e-9)
     results |= {
         "model": config.model,
         "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
@@ -135,8 +88,8 @@ def _add_circumstances(
         "found": provenance["found"],
         "best_epoch": progress.best_epoch,
         "epochs": progress.epoch,
-        "images_per_second": progress.images / trained,
-        "data_wait_share": progress.wait_seconds / trained,
+        "images_per_second": progress.images / training_seconds,
+        "data_wait_share": progress.wait_seconds / training_seconds,
         "peak_device_memory_bytes": peak_device_memory_bytes(classifier.device),
     }
 
@@ -152,7 +105,7 @@ def _write_out(
     from onsight.report.html import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()
-    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack.index)
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack)
     save_gallery(folder.path / "gallery", per_image, dataset.pack)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()

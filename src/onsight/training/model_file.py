@@ -1,0 +1,34 @@
+"""What a run's model file holds: the classifier with its preprocessing, results and provenance."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN, VALIDATION
+from onsight.models.classifier import Classifier
+from onsight.models.file import ModelFile, picture_keys
+from onsight.models.preprocessing import Preprocessing
+
+
+def make_model_file(
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    results: Mapping[str, Any],
+    provenance: dict[str, Any],
+) -> ModelFile:
+    """The classifier as it is now, with its preprocessing, results and provenance."""
+    scaling = classifier.normalization
+    inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
+    taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
+    return ModelFile(
+        model=config.model,
+        classes=dataset.classes,
+        preprocessing=Preprocessing.of(vars(dataset.format) | inputs),
+        results=results,
+        provenance=provenance,
+        weights=dict(classifier.net.state_dict()),
+        seen=picture_keys(dataset.pack.digests[taken]),
+        temperature=classifier.temperature,
+    )

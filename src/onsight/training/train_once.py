@@ -1,0 +1,143 @@
+"""Trains one network on the split of a prepared run, from its start or its last checkpoint."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from onsight.config import Switch
+from onsight.data.dataset import Dataset
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.loader import Batch, Loader
+from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.results import EpochRow
+from onsight.models.classifier import Classifier
+from onsight.models.file import save_model
+from onsight.report.console import Reporter
+from onsight.training.autotune.adapt import adaptation
+from onsight.training.budget import Budget
+from onsight.training.build import make_net, make_update
+from onsight.training.fit_head import FittedHead, fit_head, fits_head
+from onsight.training.model_file import make_model_file
+from onsight.training.prepare import PreparedRun
+from onsight.training.ranks.signals import stop_on_signals
+from onsight.training.ranks.world import World
+from onsight.training.run_folder.checkpoint import load_weights
+from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder.placement_check import naming_misplaced
+from onsight.training.run_folder.progress import Progress
+from onsight.training.run_folder.record import Record
+from onsight.training.step.recalibrate import recalibrate_norms
+from onsight.training.trainer import Trainer
+from onsight.words import listed
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Where a training reports and saves, and with which processes it trains.
+
+    provenance: what its model files say about their origin; keep_switch: called with each change
+    of compute options and its reason.
+    """
+
+    folder: RunFolder
+    reporter: Reporter
+    world: World
+    provenance: dict[str, Any]
+    keep_switch: Callable[[Switch, str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with the weights that were chosen, how its training went, and seconds by phase."""
+
+    classifier: Classifier
+    progress: Progress
+    seconds: dict[str, float]
+
+
+def train_once(
+    prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
+) -> Trained:
+    """Train a new network, or the user's own, and give it the weights of its best epoch.
+
+    Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
+    """
+    config, data = prepared.config, prepared.data
+    net = make_net(config, data.dataset, data.device, data.module)
+    head = None
+    if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
+        classifier = Classifier(net, data.normalization, config.precision, data.device)
+        head = fit_head(config, data, classifier, context.reporter)
+        if config.freeze:
+            return _without_training(head, classifier, context)
+    with stop_on_signals(context.world.stop):
+        with naming_misplaced(lambda: prepared.data.new_network(config)):
+            trainer = _make_trainer(prepared, context, budget, net)
+        if resume:
+            trainer.resume()
+        progress = trainer.run(head.row if head else None)
+    classifier = trainer.classifier
+    context.world.broadcast(
+        "best weights", str
+    )  # the first rank has written them when it gets here
+    load_weights(context.folder.best_weights, classifier.net)
+    seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
+    if prepared.config.recalibrate_norm and not prepared.config.freeze:  # frozen: keeps its own
+        begun = time.perf_counter()
+        dataset = prepared.dataset
+        recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
+        seconds["recalibration"] = time.perf_counter() - begun
+    return Trained(classifier, progress, seconds)
+
+
+def _without_training(head: FittedHead, classifier: Classifier, context: RunContext) -> Trained:
+    """A frozen backbone with its fitted head is already the trained network."""
+    progress = Progress(images=head.images, training_seconds=head.seconds)
+    if context.world.is_main:
+        record = Record(context.folder.path, progress.rows, 0)
+        record.add(head.row)
+        record.close()
+    return Trained(classifier, progress, {"training": head.seconds})
+
+
+def _make_trainer(
+    prepared: PreparedRun, context: RunContext, budget: Budget | None, net: nn.Module
+) -> Trainer:
+    config, data, world = prepared.config, prepared.data, context.world
+    dataset, device = data.dataset, data.device
+    update = make_update(config, net, dataset, data.normalization, device, world)
+    evaluated = update.average.model if update.average else net
+    classifier = Classifier(evaluated, data.normalization, config.precision, device)
+
+    def keep_epoch(epoch: int, row: EpochRow) -> None:
+        if config.keep_epochs:
+            file = make_model_file(config, dataset, classifier, {"epoch": row}, context.provenance)
+            save_model(context.folder.epoch_file(epoch), file)
+
+    def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
+        ids, ranks = dataset.ids(split), (world.rank, world.size)
+        return Loader(data.pictures, ids, batch_size, device, *ranks, with_next)
+
+    watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
+    return Trainer(
+        config,
+        update,
+        classifier,
+        make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
+        {name: make_loader(split, BATCH_SIZE) for name, split in watched.items()},
+        name_pictures=lambda batch: _name_pictures(batch, dataset),
+        keep_epoch=keep_epoch,
+        keep_switch=context.keep_switch,
+        folder=context.folder,
+        data_key=prepared.data_key,
+        reporter=context.reporter,
+        budget=budget,
+        adaptation=adaptation(prepared.asked, prepared.plan.compute, data, context.reporter),
+    )
+
+
+def _name_pictures(batch: Batch, dataset: Dataset) -> str:
+    return listed([dataset.pack.index.locators[number] for number in batch.ids.tolist()])
