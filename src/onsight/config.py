@@ -175,10 +175,11 @@ class Config(BaseModel):
     label_smoothing: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, lt=1, description="Share of each label that is spread over all classes."
     )
-    class_weights: Annotated[Literal["none", "balanced"], _TRAINING] = Field(
-        "none",
-        description="balanced: weight each class in the loss by n / (K n_class), so that rare "
-        "classes count more.",
+    class_weights: Annotated[Literal["auto", "none", "root", "balanced"], _TRAINING] = Field(
+        "auto",
+        description="Weight of each class in the loss, so that rare ones count more. balanced: by "
+        "1 / n_class, so that all count alike; root: by its square root. auto: root if the "
+        "largest class has over 5 times the pictures of the smallest, otherwise none.",
     )
     ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0, ge=0, lt=1, description="Decay per step of a moving average of the weights; 0: off."

@@ -76,7 +76,8 @@ def evaluate(
         )
     begun = time.perf_counter()
     loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
-    per_image = evaluate_batches(predictor.classifier, loader.in_order())
+    temperature = predictor.file.temperature
+    per_image = evaluate_batches(predictor.classifier, loader.in_order(), temperature)
     seconds = time.perf_counter() - begun
     views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
@@ -84,6 +85,7 @@ def evaluate(
     return {
         **summarise(per_image, predictor.classes),
         **views,
+        "temperature": temperature,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

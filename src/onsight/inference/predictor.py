@@ -53,7 +53,9 @@ class Predictor:
         self.classes = file.classes
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
-        self.classifier = Classifier(net, prepared.normalization, prepared.precision, device)
+        self.classifier = Classifier(
+            net, prepared.normalization, prepared.precision, device, file.temperature
+        )
 
     def __repr__(self) -> str:
         return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.augment import SETTINGS, Augmentation
@@ -20,7 +20,7 @@ from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
 from onsight.training.step.ema import MovingAverage
-from onsight.training.step.losses import balanced_weights, make_loss
+from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
 from onsight.training.step.update import Update
@@ -84,8 +84,7 @@ def make_step(
     world: World,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
-    balanced = config.class_weights == "balanced"
-    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
+    weights = loss_weights(config, dataset)
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
         net,
@@ -107,6 +106,13 @@ def make_step(
         compiled=Compiled(net, device) if config.compile == "on" else None,
         replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
+
+
+def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
+    """The weight of each class in the loss, float32 (K,); None where all count the same."""
+    counts = torch.from_numpy(dataset.counts(TRAIN))
+    how = choose_class_weights(config.class_weights, counts).value
+    return None if how == "none" else class_weights(counts, how)
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:

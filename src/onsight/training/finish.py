@@ -22,6 +22,7 @@ from onsight.training.judge import judge
 from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
+from onsight.training.step.calibrate import calibrate
 from onsight.training.train_once import Trained
 
 
@@ -39,6 +40,7 @@ def finish(
     classifier = trained.classifier
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     begun = time.perf_counter()
+    temperature = calibrate(classifier, dataset.pictures, dataset.ids(VALIDATION), world)
     judged = judge(classifier, dataset, split, config.tta, world)
     phases["test"] = time.perf_counter() - begun
     if not world.is_main:
@@ -48,6 +50,8 @@ def finish(
     results: Results = {
         **summarise(judged.per_image, dataset.classes),
         "split": SPLIT_NAMES[split],
+        "temperature": temperature.value,
+        "temperature_reason": temperature.reason,
         **views,
     }
     _add_counts(results, dataset)

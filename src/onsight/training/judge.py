@@ -26,10 +26,13 @@ def judge(classifier: Classifier, dataset: Dataset, split: int, tta: str, world:
     """What the classifier predicts for the pictures of a split, the same on every rank."""
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    per_image = _predict(classifier, loader, world)
+    per_image = _predict(classifier, loader, world, classifier.temperature)
     views = None if tta == "one" else _predict(TtaForward(classifier, tta), loader, world)
     return Judged(per_image, views)
 
 
-def _predict(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> PerImageResults:
-    return gather_per_image(evaluate_batches(forward, loader.in_order()), loader.ids, world)
+def _predict(
+    forward: Callable[[Tensor], Tensor], loader: Loader, world: World, temperature: float = 1.0
+) -> PerImageResults:
+    judged = evaluate_batches(forward, loader.in_order(), temperature)
+    return gather_per_image(judged, loader.ids, world)

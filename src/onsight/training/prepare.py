@@ -28,6 +28,7 @@ from onsight.training.pictures.training_data import TrainingData, data_key, plac
 from onsight.training.plan import ComputePlan, Plan
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
+from onsight.training.step.losses import choose_class_weights
 from onsight.training.step.optim import choose_learning_rate, settle_fine_tuning
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
@@ -92,6 +93,10 @@ def prepare(
     pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
     reporter.choice("pictures", pictures)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
+    weights = choose_class_weights(config.class_weights, torch.from_numpy(dataset.counts(TRAIN)))
+    if weights.value != "none":
+        reporter.choice("class_weights", weights)
+    config = config.model_copy(update={"class_weights": weights.value})
     placed = place(dataset, config, device.value, pictures.value, module)
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         compute = _choose_compute(config, placed, threads.value, reporter, world, budget)
@@ -106,6 +111,7 @@ def prepare(
         packed_size=dataset.packed_size,
         pictures=pictures,
         ranks=ranks,
+        class_weights=weights,
         compute=compute,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )

@@ -13,6 +13,7 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
 from onsight.training.pictures.training_data import TrainingData
+from onsight.training.step.calibrate import SAMPLE as CALIBRATION_SAMPLE
 from onsight.training.step.timing import mean_seconds
 
 
@@ -26,7 +27,8 @@ def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Rep
     per_picture = mean_seconds(lambda: timed(1)) / size
     validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
     views = len(VIEWS.get(config.tta, ()))
-    budget.begin(validation + (1 + views) * test, _judging_seconds(trial))
+    at_the_end = min(validation, CALIBRATION_SAMPLE) + (1 + views) * test
+    budget.begin(validation + at_the_end, _judging_seconds(trial))
     epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
     epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
     reporter.say(
