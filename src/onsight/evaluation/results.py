@@ -71,6 +71,19 @@ class Metrics(Accuracy):
     confusion: list[list[int]] | None
 
 
+class FoldResult(Accuracy):
+    """One fold: how its model did on the pictures that were held out from it.
+
+    seconds: of its training and judging.
+    """
+
+    fold: int
+    images: int
+    best_epoch: int
+    epochs: int
+    seconds: float
+
+
 class TtaResult(TypedDict, total=False):
     """The accuracy where probabilities are means over several views of each picture."""
 
@@ -84,11 +97,14 @@ class TtaResult(TypedDict, total=False):
 class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
-    used, problems: numbers of pictures used and refused; seen: left out of an evaluation because
+    folds: by how many models the pictures were judged, each once; used, problems: numbers of
+    pictures used and refused; seen: left out of an evaluation because
     they trained or chose the model; phases: seconds by name.
     """
 
     split: str
+    folds: int
+    fold_results: list[FoldResult]
     used: int
     problems: int
     notes: list[str]

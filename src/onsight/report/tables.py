@@ -5,6 +5,9 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onsight.data.index import Index, Problem
 from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
@@ -24,17 +27,27 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     write_csv(path, Problem._fields, problems)
 
 
-def write_predictions(path: Path, per_image: PerImageResults, index: Index) -> None:
-    """Write every evaluated picture: path, label, predicted class and its probability."""
+def write_predictions(
+    path: Path,
+    per_image: PerImageResults,
+    index: Index,
+    folds: NDArray[np.int8] | None = None,
+) -> None:
+    """Write every evaluated picture: path, label, predicted class and its probability.
+
+    folds: the fold of every picture by number, written as a column if given.
+    """
     rows = (
         (
             index.locators[int(number)],
             index.classes[label],
             index.classes[predicted],
             f"{confidence:.6f}",
+            *(() if folds is None else (folds[number],)),
         )
         for number, label, predicted, confidence in zip(
             per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
         )
     )
-    write_csv(path, ("path", "label", "predicted", "probability"), rows)
+    header = ("path", "label", "predicted", "probability")
+    write_csv(path, header if folds is None else (*header, "fold"), rows)

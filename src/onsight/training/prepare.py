@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -52,6 +52,11 @@ class PreparedRun:
         """The pictures with their split."""
         return self.data.dataset
 
+    def for_fold(self, fold: int) -> "PreparedRun":
+        """With the switches of this fold alone; 0: of the model that is kept."""
+        switches = tuple(switch for switch in self.config.switches if switch.fold == fold)
+        return replace(self, config=self.config.model_copy(update={"switches": switches}))
+
 
 def prepare(
     config: Config,
@@ -79,9 +84,10 @@ def prepare(
     reporter.choice("learning_rate", rate)
     with world.local_first("pictures"), _timed(seconds, "decode"):
         opened = open_data(
-            data, config, device.value, threads.value, reporter, budget, before_decoding
+            data, config, device.value, threads.value, reporter, budget, before_decoding, module
         )
     config, dataset = opened.config, opened.dataset
+    reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
     world.check_equal("pictures", key)
     world.check_equal("free disk space (set --residency to decide)", config.residency)
@@ -102,6 +108,7 @@ def prepare(
         packed_size=dataset.packed_size,
         pictures=pictures,
         ranks=ranks,
+        folds=dataset.folds,
         compute=compute,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )
