@@ -33,12 +33,6 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
         )
     if classes:
         sentences.append(_against_the_commonest(low, n, classes))
-    if folds:
-        sentences.append(
-            f"The model that is kept was trained on all {n:,} pictures and judged on none of them. "
-            f"Each of the {folds} that were judged was trained on fewer, so it is probably no worse "
-            "than they are."
-        )
     if results["split"] == "validation":
         sentences.append(
             "These pictures were also used to choose which epoch to keep, so the figure is "
