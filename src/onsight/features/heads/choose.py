@@ -1,0 +1,188 @@
+"""Which head fits the features best: judged on validation pictures, or by folds if they are few."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from onsight.features.heads.class_means import fit_class_means
+from onsight.features.heads.linear import LinearHead, Standardization
+from onsight.features.heads.logistic import fit_logistic
+
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # of the mean loss, strong to weak
+
+_FEW = 200  # validation pictures; fewer choose by luck
+_FOLDS = 5
+_MOST_JUDGED = 5000  # pictures that the penalty is chosen with
+_ITERATIONS = 25  # while choosing; each penalty starts from the one before
+_WORSE = 2  # weaker penalties in a row that made it worse
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """views: float (V, n, D), the features of each view of n pictures; labels: int64 (n,)."""
+
+    views: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> "LabelledFeatures":
+        """Some of the pictures, with all their views."""
+        return LabelledFeatures(self.views[:, rows], self.labels[rows])
+
+    def joined(self, more: "LabelledFeatures") -> "LabelledFeatures":
+        """These pictures and more; of the views that both have."""
+        common = min(len(self.views), len(more.views))
+        views = torch.cat([self.views[:common], more.views[:common]], dim=1)
+        return LabelledFeatures(views, torch.cat([self.labels, more.labels]))
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """A way to fit a head. penalty: of the squared weights; None for nearest class mean."""
+
+    penalty: float | None
+
+    def __str__(self) -> str:
+        if self.penalty is None:
+            return "nearest class mean"
+        return f"logistic regression (penalty {self.penalty:g})"
+
+    def fit(
+        self, data: LabelledFeatures, classes: int, class_weights: Tensor | None = None
+    ) -> LinearHead:
+        """The head for plain features. class_weights: float (K,)."""
+        return _fit(self, data, classes, class_weights)
+
+
+@dataclass(frozen=True)
+class ChosenHead:
+    """settings: what did best; logits: (m, K) of the pictures judged, none of which it was
+    fitted to; labels: (m,) theirs; how: how they were held out."""
+
+    settings: HeadSettings
+    logits: Tensor
+    labels: Tensor
+    how: str
+
+    @property
+    def right(self) -> int:
+        """How many of the pictures judged were classified correctly."""
+        return int((self.logits.argmax(dim=1) == self.labels).sum())
+
+
+def choose_head(
+    train: LabelledFeatures,
+    validation: LabelledFeatures,
+    classes: int,
+    class_weights: Tensor | None = None,
+) -> ChosenHead:
+    """Try penalties from strong to weak, and nearest class mean; the least held-out loss wins.
+
+    Nearest class mean must be more accurate to win. With fewer than 200 validation pictures,
+    training and validation pictures are judged together in five folds.
+    """
+    if len(validation) >= _FEW:
+        rounds = [(train, validation)]
+        how = "on validation pictures"
+    else:
+        rounds = list(_folds(train.joined(validation)))
+        how = f"by {len(rounds)}-fold cross-validation"
+    rounds = [(_plain_sample(fitted), judged) for fitted, judged in rounds]
+    labels = torch.cat([judged.labels for _, judged in rounds])
+    best: ChosenHead | None = None
+    for settings, logits in _path(rounds, classes, class_weights):
+        tried = ChosenHead(settings, logits, labels, how)
+        if best is None or _is_better(tried, best):
+            best = tried
+    assert best is not None
+    return best
+
+
+def _path(
+    rounds: list[tuple[LabelledFeatures, LabelledFeatures]],
+    classes: int,
+    class_weights: Tensor | None,
+) -> Iterator[tuple[HeadSettings, Tensor]]:
+    """Each way tried, with the logits of all pictures judged."""
+    starts: list[LinearHead | None] = [None] * len(rounds)
+    best, worse = float("inf"), 0
+    labels = torch.cat([judged.labels for _, judged in rounds])
+    for penalty in PENALTIES:
+        settings = HeadSettings(penalty)
+        heads = [
+            _fit(settings, fitted, classes, class_weights, start, _ITERATIONS)
+            for (fitted, _), start in zip(rounds, starts, strict=True)
+        ]
+        starts = list(heads)
+        logits = _judged(heads, rounds)
+        yield settings, logits
+        loss = float(F.cross_entropy(logits, labels))
+        worse = worse + 1 if loss > best else 0
+        best = min(best, loss)
+        if worse >= _WORSE:
+            break
+    settings = HeadSettings(None)
+    heads = [_fit(settings, fitted, classes, class_weights) for fitted, _ in rounds]
+    yield settings, _judged(heads, rounds)
+
+
+def _judged(
+    heads: list[LinearHead], rounds: list[tuple[LabelledFeatures, LabelledFeatures]]
+) -> Tensor:
+    pairs = zip(heads, rounds, strict=True)
+    return torch.cat([head(judged.views[0]) for head, (_, judged) in pairs])
+
+
+def _is_better(tried: ChosenHead, best: ChosenHead) -> bool:
+    if tried.settings.penalty is None:
+        return tried.right > best.right
+    losses = [float(F.cross_entropy(one.logits, one.labels)) for one in (tried, best)]
+    return losses[0] < losses[1]
+
+
+def _folds(data: LabelledFeatures) -> Iterator[tuple[LabelledFeatures, LabelledFeatures]]:
+    """What is fitted and what is judged, five times; each class is spread over the folds."""
+    fold = torch.empty(len(data), dtype=torch.int64)
+    order = data.labels.argsort(stable=True)
+    fold[order] = torch.arange(len(data)) % _FOLDS
+    for number in range(_FOLDS):
+        judged = fold == number
+        if judged.any() and not judged.all():
+            yield data.take((~judged).nonzero()[:, 0]), data.take(judged.nonzero()[:, 0])
+
+
+def _plain_sample(data: LabelledFeatures) -> LabelledFeatures:
+    # One view tells penalties apart; pictures are numbered by digest, so the first are fair.
+    return LabelledFeatures(data.views[:1, :_MOST_JUDGED], data.labels[:_MOST_JUDGED])
+
+
+def _fit(
+    settings: HeadSettings,
+    data: LabelledFeatures,
+    classes: int,
+    class_weights: Tensor | None,
+    start: LinearHead | None = None,
+    iterations: int = 100,
+) -> LinearHead:
+    count = len(data.views)
+    flat = data.views.flatten(0, 1)
+    labels = data.labels.repeat(count)
+    scale = Standardization.of(flat)
+    standard = scale.apply(flat)
+    if settings.penalty is None:
+        return scale.fold(fit_class_means(standard, labels, classes))
+    weights = None if class_weights is None else class_weights[labels]
+    weights = None if weights is None else weights / weights.mean()
+    unfolded = None if start is None else _unfold(start, scale)
+    penalty = settings.penalty
+    fitted = fit_logistic(standard, labels, classes, penalty, weights, unfolded, iterations)
+    return scale.fold(fitted)
+
+
+def _unfold(head: LinearHead, scale: Standardization) -> LinearHead:
+    return LinearHead(head.weight * scale.std, head.bias + head.weight @ scale.mean)
