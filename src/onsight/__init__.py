@@ -11,19 +11,21 @@ if TYPE_CHECKING:
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
     from onsight.inference.predictor import load as load
+    from onsight.report.comparison.compare import compare as compare
     from onsight.training.run import Run as Run
     from onsight.training.run import train as train
 
 _HOMES = {
     "Predictor": "onsight.inference.predictor",
     "Run": "onsight.training.run",
+    "compare": "onsight.report.comparison.compare",
     "evaluate": "onsight.inference.evaluate",
     "load": "onsight.inference.predictor",
     "placement": "onsight.hardware.placement.placement",
     "train": "onsight.training.run",
 }
 
-__all__ = ["Predictor", "Run", "evaluate", "load", "placement", "train"]
+__all__ = ["Predictor", "Run", "compare", "evaluate", "load", "placement", "train"]
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,8 @@ _COMMANDS = {
     "models": "List the available models: Onsight's own first, then timm's.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",
+    "compare": "Compare runs picture by picture: which is better, and whether that is more than "
+    "noise.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }

@@ -154,6 +154,19 @@ class Config(BaseModel):
     weight_decay: Annotated[float, _TRAINING] = Field(
         0.05, ge=0, description="Weight decay; not applied to biases and normalization layers."
     )
+    layer_decay: Annotated[float, _TRAINING] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Learning rate of each layer as a share of the next one's, so that layers near "
+        "the input change less; 0: 0.9 from published weights, otherwise 1.",
+    )
+    norm_statistics: Annotated[Literal["auto", "batch", "kept"], _TRAINING, SHAPES_STEP] = Field(
+        "auto",
+        description="What batch norm normalizes with while training: batch = each batch's own "
+        "statistics, kept = those it started with. auto: kept from published weights, otherwise "
+        "batch.",
+    )
     schedule: Annotated[Literal["one-cycle", "cosine", "linear", "constant"], _TRAINING] = Field(
         "one-cycle",
         description="How the learning rate changes over the run; linear: straight down to zero.",

@@ -9,7 +9,7 @@ from torch import nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import make_model
-from onsight.models.freeze import freeze_backbone, frozen_norms, hold_frozen_norms
+from onsight.models.freeze import freeze_backbone, set_training_mode
 
 SHAPE = (1, 32, 32)
 
@@ -29,8 +29,7 @@ class Generic(nn.Module):
 
 
 def training_step(net: nn.Module) -> None:
-    net.train()
-    hold_frozen_norms(net)
+    set_training_mode(net)
     trainable = [parameter for parameter in net.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(trainable, lr=0.5, weight_decay=0.1)
     images = torch.randn(8, *SHAPE) * 3 + 1
@@ -66,17 +65,27 @@ def test_a_step_changes_the_head_and_nothing_else(name, head):
     assert changed == [f"{head}.weight", f"{head}.bias"]
 
 
-def test_held_norms_are_in_evaluation_and_the_rest_trains():
-    net = make_model("compact", SHAPE, 3)
+def test_a_frozen_backbone_is_in_evaluation_mode_and_its_head_in_training_mode():
+    net = nn.Sequential(nn.Dropout(0.5), make_model("compact", SHAPE, 3))
     freeze_backbone(net)
-    net.train()
-    hold_frozen_norms(net)
-    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert len(norms) == 8
-    assert frozen_norms(net) == norms
-    assert not any(norm.training for norm in norms)
-    assert net.training
-    assert net.head.training
+    set_training_mode(net)
+    training = [name for name, module in net.named_modules() if module.training]
+    assert training == ["1.head"]
+
+
+def test_norms_that_keep_their_statistics_learn_their_weights():
+    net = make_model("compact", SHAPE, 3)
+    net.train()(torch.randn(8, *SHAPE))
+    before = copy.deepcopy(net.state_dict())
+    set_training_mode(net, keep_statistics=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    F.cross_entropy(net(torch.randn(8, *SHAPE)), torch.arange(8) % 3).backward()
+    optimizer.step()
+    changed = {
+        name for name, tensor in net.state_dict().items() if not torch.equal(tensor, before[name])
+    }
+    assert "stem.2.weight" in changed
+    assert not [name for name in changed if "running" in name or "tracked" in name]
 
 
 def test_a_deep_copy_is_held_too():
@@ -98,9 +107,8 @@ def test_a_deep_copy_is_held_too():
     ],
 )
 def test_a_net_that_is_not_frozen_keeps_its_norms_training(net):
-    net.train()
-    hold_frozen_norms(net)
-    assert frozen_norms(net) == []
+    net.eval()
+    set_training_mode(net)
     assert all(module.training for module in net.modules())
 
 

@@ -4,6 +4,8 @@ B batch, H height, W width, C channels, D features, n pictures.
 """
 
 import hashlib
+import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,10 +36,12 @@ def compute_features(
     batches: Iterable[Batch],
     view: str = PLAIN,
     progress: Callable[[int], None] = lambda done: None,
+    deadline: float = math.inf,
 ) -> Tensor:
     """The features of every picture in order: float32 (n, D), on the CPU.
 
-    view: as it is or mirrored left to right; progress is called with the pictures done. Raises
+    view: as it is or mirrored left to right; progress is called with the pictures done; deadline:
+    on the monotonic clock, after which only the pictures done by then are returned. Raises
     ModelError for a network that does not end in a linear layer.
     """
     parts: list[Tensor] = []
@@ -46,6 +50,8 @@ def compute_features(
             classifier(batch.images.flip(2) if view == MIRRORED else batch.images)
             parts.append(_checked(kept.pop()).float().cpu())
             progress(len(batch.ids))
+            if time.monotonic() > deadline:
+                break
     if not parts:
         head = linear_head(classifier.net)
         return torch.zeros(0, head.in_features if head else 0)
@@ -67,8 +73,11 @@ class FeatureStore:
     def __init__(self, cache_folder: Path | None) -> None:
         self.folder = cache_folder / "features" if cache_folder else None
 
-    def get(self, key: str, compute: Callable[[], Tensor]) -> Tensor:
-        """The features under a key, computed if they are not there."""
+    def get(self, key: str, compute: Callable[[], Tensor], count: int) -> Tensor:
+        """The features (count, D) under a key, computed if they are not there.
+
+        Fewer features, because there was no time for all, are not kept.
+        """
         if self.folder is None:
             return compute()
         path = self.folder / f"{key}.safetensors"
@@ -77,6 +86,8 @@ class FeatureStore:
             return tensors["features"].clone()
         except (DamagedFile, KeyError):
             features = compute()
+        if len(features) < count:
+            return features
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(path, {"features": features}, {})
@@ -97,6 +108,6 @@ def features_key(classifier: Classifier, digests: Tensor, view: str) -> str:
     for name, tensor in classifier.net.state_dict(keep_vars=True).items():
         if id(tensor) not in own:
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     digest.update(digests.contiguous().numpy().data)
     return digest.hexdigest()[:32]

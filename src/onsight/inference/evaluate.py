@@ -76,7 +76,7 @@ def evaluate(
     seconds = time.perf_counter() - begun
     views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
-        write_predictions(csv, per_image, pack.index)
+        write_predictions(csv, per_image, pack)
     return {
         **summarise(per_image, predictor.classes),
         **views,

@@ -1,14 +1,15 @@
-"""Training only the last layer: the backbone's weights and statistics stay as they are."""
+"""Parts of a network that training leaves as they are: a frozen backbone, norms' statistics."""
 
 from torch import nn
 
 from onsight.errors import ModelError
+from onsight.models.head import heads_of
 
 
 def freeze_backbone(model: nn.Module) -> list[str]:
     """Make only the classifier trainable; return the names of its parameters.
 
-    Call hold_frozen_norms after each model.train(). Raises ModelError if there is no classifier.
+    Then train it in `set_training_mode`. Raises ModelError if there is no classifier.
     """
     head = {id(parameter) for parameter in _head_parameters(model)}
     if not head:
@@ -20,43 +21,32 @@ def freeze_backbone(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def frozen_norms(model: nn.Module) -> list[nn.Module]:
-    """The norms that must keep their running statistics when all but the head is frozen."""
-    heads = _heads(model)
-    inside = {id(module) for head in heads for module in head.modules()}
-    head_parameters = {id(parameter) for parameter in _head_parameters(model)}
-    backbone = [one for one in model.parameters() if id(one) not in head_parameters]
-    if not backbone or any(parameter.requires_grad for parameter in backbone):
-        return []
-    return [one for one in model.modules() if id(one) not in inside and _has_statistics(one)]
+def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
+    """Put a model in training mode, but a frozen backbone in evaluation mode.
+
+    keep_statistics: norms go on normalising with the statistics they have, as when fine-tuning
+    published weights with few or small batches.
+    """
+    model.train()
+    if _is_frozen(model):
+        heads = {id(part) for head in heads_of(model) for part in head.modules()}
+        for part in model.modules():
+            if id(part) not in heads:
+                part.training = False  # not eval(), which would reach the head inside
+    elif keep_statistics:
+        for part in model.modules():
+            if _has_statistics(part):
+                part.eval()
 
 
-def hold_frozen_norms(model: nn.Module) -> None:
-    """Put a frozen backbone's norms in evaluation mode; other models are left alone."""
-    for norm in frozen_norms(model):
-        norm.eval()
-
-
-def _heads(model: nn.Module) -> list[nn.Module]:
-    """The classifier that a timm model reports, else the last linear layer."""
-    get_classifier = getattr(model, "get_classifier", None)
-    if callable(get_classifier):
-        found = get_classifier()
-        # Distilled nets have two heads, the second for the teacher.
-        heads = list(found) if isinstance(found, (tuple, list)) else [found]
-        heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
-        if heads:
-            return heads
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return [*linears[-1:]]
+def _is_frozen(model: nn.Module) -> bool:
+    head = {id(parameter) for parameter in _head_parameters(model)}
+    backbone = [parameter for parameter in model.parameters() if id(parameter) not in head]
+    return bool(backbone) and not any(parameter.requires_grad for parameter in backbone)
 
 
 def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for head in _heads(model) for parameter in head.parameters()]
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
+    return [parameter for head in heads_of(model) for parameter in head.parameters()]
 
 
 def _has_statistics(module: nn.Module) -> bool:

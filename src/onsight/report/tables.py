@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.index import Index, Problem
+from onsight.data.index import Problem
+from onsight.data.pack import Pack
 from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
 
@@ -30,24 +31,32 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
 def write_predictions(
     path: Path,
     per_image: PerImageResults,
-    index: Index,
+    pack: Pack,
     folds: NDArray[np.int8] | None = None,
 ) -> None:
-    """Write every evaluated picture: path, label, predicted class and its probability.
+    """Write every evaluated picture: path, label, predicted class, its probability, digest.
 
-    folds: the fold of every picture by number, written as a column if given.
+    digest: 8 bytes in hexadecimal, which identify a picture wherever it is kept; folds: the fold
+    of every picture by number, written as a column if given.
     """
+    index = pack.index
     rows = (
         (
             index.locators[int(number)],
             index.classes[label],
             index.classes[predicted],
             f"{confidence:.6f}",
+            digest_text(pack.digests[int(number)].tobytes()),
             *(() if folds is None else (folds[number],)),
         )
         for number, label, predicted, confidence in zip(
             per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
         )
     )
-    header = ("path", "label", "predicted", "probability")
+    header = ("path", "label", "predicted", "probability", "digest")
     write_csv(path, header if folds is None else (*header, "fold"), rows)
+
+
+def digest_text(digest: bytes) -> str:
+    """The first 8 bytes of a picture's digest, as predictions.csv has them."""
+    return digest[:8].hex()

@@ -74,6 +74,7 @@ def make_step(
         config.learning_rate,
         config.weight_decay,
         config.momentum,
+        config.layer_decay or 1.0,
     )
     return Step(
         net,

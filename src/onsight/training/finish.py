@@ -101,7 +101,7 @@ def _write_out(
 
     begun = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None
-    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack.index, folds)
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
     save_gallery(folder.path / "gallery", per_image, dataset.pack)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()

@@ -17,16 +17,19 @@ from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.fit_epochs import fit_epochs
+from onsight.training.autotune.inference_precision import choose_inference_precision
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
+from onsight.training.fit_head import fits_head
 from onsight.training.pictures.open_data import open_data
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
 from onsight.training.plan import ComputePlan, Plan
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
-from onsight.training.step.optim import choose_learning_rate
+from onsight.training.step.optim import choose_learning_rate, settle_fine_tuning
 
+_NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 
@@ -78,7 +81,7 @@ def prepare(
     world = world or World()
     seconds: dict[str, float] = {}
     rate = choose_learning_rate(config)
-    config = config.model_copy(update={"learning_rate": rate.value})
+    config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
     reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
     reporter.choice("device", device)
     reporter.choice("learning_rate", rate)
@@ -124,9 +127,12 @@ def _choose_compute(
     budget: Budget | None,
 ) -> ComputePlan:
     """How each step is computed, reported with its reasons."""
+    plain = default_options(config, data.device, threads)
     if world.size > 1:
-        plain = default_options(config, data.device, threads)
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
+    elif config.freeze and fits_head(config, data.new_network(config)):
+        precision = choose_inference_precision(config, data)
+        compute = replace(unmeasured_plan(config, plain, _NOTHING_TRAINED), precision=precision)
     else:
         compute = choose_compute(config, data, reporter, budget.left_seconds if budget else None)
     for name, choice in compute.choices().items():

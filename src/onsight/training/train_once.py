@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from onsight.config import Switch
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
@@ -17,6 +19,7 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
+from onsight.training.fit_head import FittedHead, fit_head, fits_head
 from onsight.training.model_file import make_model_file
 from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
@@ -25,6 +28,7 @@ from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.run_folder.progress import Progress
+from onsight.training.run_folder.record import Record
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 from onsight.words import listed
@@ -61,12 +65,20 @@ def train_once(
 
     Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
     """
+    config, data = prepared.config, prepared.data
+    net = make_net(config, data.dataset, data.device, data.module)
+    head = None
+    if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
+        classifier = Classifier(net, data.normalization, config.precision, data.device)
+        head = fit_head(config, data, classifier, context.reporter)
+        if config.freeze:
+            return _without_training(head, classifier, context)
     with stop_on_signals(context.world.stop):
-        with naming_misplaced(lambda: prepared.data.new_network(prepared.config)):
-            trainer = _make_trainer(prepared, context, budget)
+        with naming_misplaced(lambda: prepared.data.new_network(config)):
+            trainer = _make_trainer(prepared, context, budget, net)
         if resume:
             trainer.resume()
-        progress = trainer.run()
+        progress = trainer.run(head.row if head else None)
     classifier = trainer.classifier
     context.world.broadcast(
         "best weights", str
@@ -81,10 +93,21 @@ def train_once(
     return Trained(classifier, progress, seconds)
 
 
-def _make_trainer(prepared: PreparedRun, context: RunContext, budget: Budget | None) -> Trainer:
+def _without_training(head: FittedHead, classifier: Classifier, context: RunContext) -> Trained:
+    """A frozen backbone with its fitted head is already the trained network."""
+    progress = Progress(images=head.images, training_seconds=head.seconds)
+    if context.world.is_main:
+        record = Record(context.folder.path, progress.rows, 0)
+        record.add(head.row)
+        record.close()
+    return Trained(classifier, progress, {"training": head.seconds})
+
+
+def _make_trainer(
+    prepared: PreparedRun, context: RunContext, budget: Budget | None, net: nn.Module
+) -> Trainer:
     config, data, world = prepared.config, prepared.data, context.world
     dataset, device = data.dataset, data.device
-    net = make_net(config, dataset, device, data.module)
     update = make_update(config, net, dataset, data.normalization, device, world)
     evaluated = update.average.model if update.average else net
     classifier = Classifier(evaluated, data.normalization, config.precision, device)

@@ -17,7 +17,7 @@ from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import hold_frozen_norms
+from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.budget import Budget
@@ -97,11 +97,16 @@ class Trainer:
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
 
-    def run(self) -> Progress:
-        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
+    def run(self, start: EpochRow | None = None) -> Progress:
+        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
+
+        start: how good the network is before the first step, which training must improve on.
+        """
         if self.world.is_main:
             self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
         try:
+            if start:
+                self._begin_from(start)
             while not (self._is_over or self._out_of_patience()):
                 self._train_epoch()
                 self._end_epoch()
@@ -110,6 +115,11 @@ class Trainer:
                 self.record.close()
         return self.progress
 
+    def _begin_from(self, start: EpochRow) -> None:
+        if self.record:
+            self.record.add(start)
+        self._keep_best(start)
+
     @property
     def _is_over(self) -> bool:
         if self.budget:
@@ -117,8 +127,7 @@ class Trainer:
         return self.progress.epoch >= self.config.epochs
 
     def _train_epoch(self) -> None:
-        self.step.model.train()
-        hold_frozen_norms(self.step.model)
+        set_training_mode(self.step.model, self.config.norm_statistics == "kept")
         now = self.progress
         title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
         with self.reporter.bar(title, len(self.loader.ids)) as bar:

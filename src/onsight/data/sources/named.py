@@ -78,6 +78,12 @@ def read_named(data: str) -> Source:
     return _read_pets() if name == _PETS else _read_downloaded(name)
 
 
+def needs_download(data: str) -> bool:
+    """Whether reading this name would download it first."""
+    chosen = NAMED_SETS.get(known_name(data) or "")
+    return chosen is not None and not (named_root() / chosen.folder).is_dir()
+
+
 def _read_downloaded(name: str) -> Source:
     root, chosen = named_root(), NAMED_SETS[name]
     folder = root / chosen.folder

@@ -9,7 +9,7 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
-from onsight.models.freeze import hold_frozen_norms
+from onsight.models.freeze import set_training_mode
 from onsight.training.build import make_update
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.step.deferred_losses import NonFiniteStepError
@@ -28,8 +28,8 @@ class Trial:
         self.config = config
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
-        net = data.new_network(config).train()
-        hold_frozen_norms(net)
+        net = data.new_network(config)
+        set_training_mode(net, config.norm_statistics == "kept")
         self.update = make_update(config, net, data.dataset, data.normalization, data.device)
         self.step = self.update.step
         self.step.on_halved = _refuse

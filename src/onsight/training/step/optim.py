@@ -22,15 +22,22 @@ def make_optimizer(
     learning_rate: float,
     weight_decay: float,
     momentum: float,
+    layer_decay: float = 1.0,
 ) -> Optimizer:
     """An optimizer over the trainable parameters; biases and norms are not decayed.
 
     sgd, nesterov (sgd with it), adam and adamw are torch's own; any other name is timm's.
-    Raises ConfigError.
+    layer_decay: the learning rate of each layer over that of the next; below 1, layers near the
+    input learn more slowly (Clark et al., arXiv:2003.10555). Raises ConfigError.
     """
     if name not in (*SGD_NAMES, "adam", "adamw"):
-        return _timm_optimizer(model, name, learning_rate, weight_decay, momentum)
-    groups = _decay_groups(model, weight_decay)
+        return _timm_optimizer(model, name, learning_rate, weight_decay, momentum, layer_decay)
+    if layer_decay < 1:
+        from timm.optim import param_groups_layer_decay  # slow: imports torchvision
+
+        groups = param_groups_layer_decay(model, weight_decay, layer_decay=layer_decay)
+    else:
+        groups = _decay_groups(model, weight_decay)
     if name in SGD_NAMES:
         nesterov = name == "nesterov" and momentum > 0
         on_cpu = (
@@ -56,6 +63,22 @@ def choose_learning_rate(config: Config) -> Choice[float]:
         rate = 0.01 if config.model == "compact" else 1e-3
     start = "published weights" if config.pretrained else "random weights"
     return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
+
+
+def settle_fine_tuning(config: Config) -> Config:
+    """The config with what is left open about fine-tuning decided by where the weights start."""
+    return config.model_copy(
+        update={
+            "layer_decay": config.layer_decay or (0.9 if config.pretrained else 1.0),
+            "norm_statistics": _norm_statistics(config),
+        }
+    )
+
+
+def _norm_statistics(config: Config) -> str:
+    if config.norm_statistics != "auto":
+        return config.norm_statistics
+    return "kept" if config.pretrained else "batch"
 
 
 def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:
@@ -105,7 +128,12 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]
 
 
 def _timm_optimizer(
-    model: nn.Module, name: str, learning_rate: float, weight_decay: float, momentum: float
+    model: nn.Module,
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    momentum: float,
+    layer_decay: float,
 ) -> Optimizer:
     from timm.optim import create_optimizer_v2, list_optimizers  # slow: imports torchvision
 
@@ -118,7 +146,12 @@ def _timm_optimizer(
         )
     try:
         made: Optimizer = create_optimizer_v2(
-            model, opt=name, lr=learning_rate, weight_decay=weight_decay, momentum=momentum
+            model,
+            opt=name,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            layer_decay=layer_decay if layer_decay < 1 else None,
         )
     except Exception as error:  # some need a GPU or a package, and say so in many ways
         raise ConfigError(f"optimizer '{name}' cannot be used here: {error}") from error

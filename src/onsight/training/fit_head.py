@@ -1,0 +1,181 @@
+"""Fits a network's head on the features of its backbone: before fine-tuning, or instead of it."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from onsight.config import Config
+from onsight.data.cache import find_cache_folder
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN, VALIDATION
+from onsight.data.loader import Loader
+from onsight.evaluation.metrics import share
+from onsight.evaluation.results import EpochRow
+from onsight.features.feature_pass import (
+    MIRRORED,
+    PLAIN,
+    FeatureStore,
+    compute_features,
+    feature_loader,
+    features_key,
+)
+from onsight.features.heads.choose import ChosenHead, LabelledFeatures, choose_head
+from onsight.models.classifier import Classifier
+from onsight.models.head import linear_head, set_linear_head
+from onsight.report.console import Reporter
+from onsight.training.pictures.training_data import TrainingData
+from onsight.training.step.losses import balanced_weights
+from onsight.words import fixed_percent, plural
+
+
+def fits_head(config: Config, net: nn.Module) -> bool:
+    """Whether a run fits its head on features: it is frozen, or starts from published weights."""
+    head = linear_head(net)
+    plain = config.loss == "cross-entropy" and head is not None and head.bias is not None
+    return plain and (config.freeze or config.pretrained)
+
+
+@dataclass(frozen=True)
+class FittedHead:
+    """What fitting a head gave: how it was chosen, a row for the history, and its cost.
+
+    images: pictures whose features were computed, views counted; validation: (m, K) logits.
+    """
+
+    chosen: ChosenHead
+    row: EpochRow
+    images: int
+    seconds: float
+
+
+def fit_head(
+    config: Config,
+    data: TrainingData,
+    classifier: Classifier,
+    reporter: Reporter,
+    left_seconds: Callable[[], float] = lambda: math.inf,
+) -> FittedHead:
+    """Compute features, choose and fit the head, and put it into the classifier's network.
+
+    left_seconds: the time left for it; as many pictures are used as there is time for.
+    """
+    begun = time.perf_counter()
+    passes = _FeaturePasses(config, data, classifier, reporter, left_seconds)
+    validation = passes.labelled(VALIDATION, [PLAIN], 0.2)
+    views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
+    train = passes.labelled(TRAIN, views, 0.9)
+    classes = len(data.dataset.classes)
+    weights = _class_weights(config, data.dataset)
+    chosen = choose_head(train, validation, classes, weights)
+    head = chosen.settings.fit(train, classes, weights)
+    set_linear_head(classifier.net, head.weight, head.bias)
+    seconds = time.perf_counter() - begun
+    loss = _loss(head(train.views[0]), train.labels)
+    row = _row(loss, head(validation.views[0]), validation.labels, passes.images, seconds)
+    reporter.say(_sentence(chosen, passes, len(train), len(train.views), seconds))
+    return FittedHead(chosen, row, passes.images, seconds)
+
+
+class _FeaturePasses:
+    """Computes the features of a run's pictures, as far as there is time, and counts them."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: TrainingData,
+        classifier: Classifier,
+        reporter: Reporter,
+        left_seconds: Callable[[], float],
+    ) -> None:
+        self.data, self.classifier, self.reporter = data, classifier, reporter
+        self.left_seconds = left_seconds
+        self.store = FeatureStore(find_cache_folder(config.cache_folder))
+        self.images = 0
+        self.seconds = 0.0
+
+    def labelled(self, split: int, views: list[str], share_of_time: float) -> LabelledFeatures:
+        """The features of a split's pictures in these views, with their labels."""
+        dataset = self.data.dataset
+        ids = dataset.ids(split)
+        labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
+        deadline = time.monotonic() + share_of_time * self.left_seconds()
+        computed: list[Tensor] = []
+        for view in views:
+            features = self._pass(ids, view, deadline)
+            if computed and len(features) < len(computed[0]):
+                break  # no time for all of another view: do without it
+            computed.append(features)
+        views_of_all = torch.stack(computed)
+        return LabelledFeatures(views_of_all, labels[: views_of_all.shape[1]])
+
+    def _pass(self, ids: Tensor, view: str, deadline: float) -> Tensor:
+        digests = torch.from_numpy(self.data.dataset.pack.digests)[ids]
+        key = features_key(self.classifier, digests, view)
+        return self.store.get(key, lambda: self._compute(ids, view, deadline), len(ids))
+
+    def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
+        device = self.classifier.device
+        loader = feature_loader(Loader(self.data.pictures, ids, 1, device))
+        begun = time.perf_counter()
+        with self.reporter.bar(f"features ({view})", len(ids)) as bar:
+            features = compute_features(
+                self.classifier, loader.in_order(), view, bar.advance, deadline
+            )
+        self.seconds += time.perf_counter() - begun
+        self.images += len(features)
+        return features
+
+
+def _class_weights(config: Config, dataset: Dataset) -> Tensor | None:
+    if config.class_weights == "none":
+        return None
+    return balanced_weights(torch.from_numpy(dataset.counts(TRAIN)))
+
+
+def _loss(logits: Tensor, labels: Tensor) -> float | None:
+    return float(F.cross_entropy(logits, labels)) if len(labels) else None
+
+
+def _row(
+    train_loss: float | None, logits: Tensor, labels: Tensor, images: int, seconds: float
+) -> EpochRow:
+    """The head as epoch 0 of the history."""
+    right = int((logits.argmax(dim=1) == labels).sum())
+    accuracy = share("validation_accuracy", right, len(labels))
+    return {
+        "epoch": 0,
+        "train_loss": train_loss or 0.0,
+        "learning_rate": 0.0,
+        "seconds": seconds,
+        "images_per_second": images / seconds,
+        "data_wait_share": 0.0,
+        "lines": [],
+        "validation_loss": _loss(logits, labels),
+        "validation_accuracy": accuracy["validation_accuracy"],
+        "validation_accuracy_low": accuracy["validation_accuracy_low"],
+        "validation_accuracy_high": accuracy["validation_accuracy_high"],
+        "validation_images": len(labels),
+    }
+
+
+def _sentence(
+    chosen: ChosenHead, passes: _FeaturePasses, pictures: int, views: int, seconds: float
+) -> str:
+    count = len(chosen.labels)
+    found = share("accuracy", chosen.right, count)
+    low, high = found["accuracy_low"] or 0.0, found["accuracy_high"] or 0.0
+    if passes.images:
+        rate = f"computed at {passes.images / passes.seconds:,.0f} images/s"
+    else:
+        rate = "reopened from the cache"
+    mirrored = " and their mirror images" if views > 1 else ""
+    return (
+        f"head: {chosen.settings} on the features of {plural(pictures, 'picture')}{mirrored} "
+        f"({rate}): {fixed_percent(found['accuracy'])} {chosen.how} "
+        f"({100 * low:.1f} to {100 * high:.1f}, n = {count:,}), {seconds:.1f} s"
+    )

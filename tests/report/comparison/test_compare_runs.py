@@ -1,0 +1,237 @@
+"""A comparison as users get it: figures against plain counts, words, errors, real runs."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from planted_runs import plant_counts, plant_run, said
+from scipy import stats
+
+import onsight
+from onsight.cli import main
+from onsight.errors import ModelError, OutputError
+from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.report.comparison.result import Gap
+from onsight.report.comparison.words import verdict
+from onsight.report.console import SilentReporter
+
+
+def run_command(capsys, *words):
+    """(exit code, stdout, stderr) of `onsight compare`."""
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *map(str, words)])
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def test_a_difference_within_noise(tmp_path):
+    found = onsight.compare(*plant_counts(tmp_path, 80, 6, 9, 5))
+    (gap,) = found.gaps
+    assert found.best == gap.above == "second"
+    assert tuple(gap.counts) == (80, 9, 6, 5)
+    assert gap.p == gap.corrected_p == pytest.approx(stats.binomtest(6, 15).pvalue)
+    assert [run.accuracy for run in found.runs] == [0.86, 0.89]
+    low, high = difference_interval(PairedCounts(80, 9, 6, 5))
+    assert (
+        f"second is 3.0 points above first (95% interval {100 * low:.1f} to {100 * high:.1f}, "
+        "n = 100): within noise (p = 0.61)"
+    ) in str(found)
+    assert "both right 80, only second 9, only first 6, both wrong 5" in str(found)
+    assert "settings that differ: seed 0 / 1" in str(found)
+
+
+def test_a_clear_difference(tmp_path):
+    text = str(onsight.compare(*plant_counts(tmp_path, 60, 30, 4, 6)))
+    assert "first is 26.0 points above second" in text
+    assert "more than noise (p < 0.001)" in text
+    assert "Classes that differ by more than noise:\n  cat: first recognises 26.0 points" in text
+
+
+def test_runs_that_are_right_on_the_same_pictures(tmp_path):
+    text = str(onsight.compare(*plant_counts(tmp_path, 8, 0, 0, 2)))
+    assert "first and second are right on exactly the same pictures (n = 10)" in text
+
+
+def test_runs_that_are_equally_accurate(tmp_path):
+    text = str(onsight.compare(*plant_counts(tmp_path, 8, 3, 3, 2)))
+    assert "first and second are equally accurate (95% interval" in text
+    assert "within noise (p = 1)" in text
+
+
+def plant_three(folder):
+    """Of 100 pictures, runs a, b and c get the first 95, 88 and 70 right; half are dogs."""
+    return [
+        plant_run(
+            folder / name,
+            [
+                said(place, label, label if place < right else other)
+                for place in range(100)
+                for label, other in [("cat", "dog") if place % 2 else ("dog", "cat")]
+            ],
+        )
+        for name, right in (("b", 88), ("a", 95), ("c", 70))
+    ]
+
+
+def test_three_runs_are_corrected_for_all_three_pairs(tmp_path):
+    found = onsight.compare(*plant_three(tmp_path))
+    p_ab, p_ac, p_bc = (2 * 0.5**n for n in (7, 25, 18))
+    assert found.best == "a"
+    assert [gap.below for gap in found.gaps] == ["b", "c"]
+    assert [gap.p for gap in found.gaps] == pytest.approx([p_ab, p_ac])
+    assert p_bc < p_ab
+    assert [gap.corrected_p for gap in found.gaps] == pytest.approx([p_ab, 3 * p_ac])
+    assert "a is 7.0 points above b" in str(found)
+    assert "corrected p = 0.016" in str(found)
+
+
+def test_classes_stand_out_only_after_correction_for_their_number(tmp_path):
+    found = onsight.compare(*plant_three(tmp_path))
+    assert {(name, gap.above, gap.below) for name, gap in found.class_gaps} == {
+        ("cat", "a", "c"),
+        ("dog", "a", "c"),
+    }
+    assert [gap.counts.n for _, gap in found.class_gaps] == [50, 50]
+
+
+def test_facts_are_json_with_every_n_and_interval(tmp_path):
+    facts = json.loads(json.dumps(onsight.compare(*plant_counts(tmp_path, 80, 6, 9, 5)).facts()))
+    assert facts["images"] == 100
+    (difference,) = facts["differences"]
+    assert difference["above"] == "second"
+    assert difference["difference_low"] < difference["difference"] < difference["difference_high"]
+    assert difference["images"] == sum(
+        difference[name]
+        for name in ("both_right", "only_above_right", "only_below_right", "both_wrong")
+    )
+    assert facts["runs"][0]["left_out"] == {"seen": 0, "relabelled": 0, "absent": 0}
+    assert facts["settings"] == {"seed": [0, 1]}
+
+
+def test_what_is_left_out_and_different_splits_are_said(tmp_path):
+    rows = [said(number, "cat", "cat") for number in range(10)]
+    one = plant_run(tmp_path / "one", rows, test_fraction=0.2)
+    two = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
+    notes = onsight.compare(one, two).notes
+    assert notes == (
+        "of the 10 held-out pictures of one, 6 not compared: 5 seen by another run in training or "
+        "selection and 1 not held out by every run",
+        "the runs split their pictures differently: test fraction 0.2 / 0.1",
+    )
+
+
+def test_validation_results_are_said_to_be_flattered(tmp_path):
+    rows = [said(1, "cat", "cat")]
+    one = plant_run(tmp_path / "one", rows)
+    two = plant_run(tmp_path / "two", rows, split="validation")
+    assert onsight.compare(one, two).notes == (
+        "the pictures of two also chose which epoch to keep, which flatters it",
+    )
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
+    folders = [plant_run(tmp_path / name / "run", [said(1, "cat", "cat")]) for name in "ab"]
+    assert [run.name for run in onsight.compare(*folders).runs] == [str(one) for one in folders]
+
+
+def test_errors_say_what_to_do(tmp_path):
+    rows = [said(number, "cat", "cat") for number in range(3)]
+    good = plant_run(tmp_path / "good", rows)
+    other = plant_run(tmp_path / "other", [said(9, "cat", "cat")], data="birds")
+    trained = plant_run(tmp_path / "trained", [said(8, "cat", "cat")], seen=[rows[0].digest])
+    classes = plant_run(tmp_path / "classes", rows, classes=("cat", "cow", "dog"))
+    empty = plant_run(tmp_path / "empty", [])
+    unfinished, nothing = tmp_path / "unfinished", tmp_path / "nothing"
+    (unfinished / "checkpoints").mkdir(parents=True)
+    nothing.mkdir()
+    for runs, said_so in (
+        ([], "at least two run folders"),
+        ([good], "at least two run folders"),
+        ([good, good], "given twice"),
+        ([good, tmp_path / "absent"], "does not exist"),
+        ([good, good / "results.json"], "is a file; give the run's folder"),
+        ([good, unfinished], "has not finished"),
+        ([good, nothing], "is not a run folder"),
+        ([good, classes], "only classes has 'cow'"),
+        ([good, other], "Compare runs on the same DATA"),
+        ([good, trained], "one was trained on what another held out"),
+        ([good, empty], "empty held out no pictures"),
+    ):
+        with pytest.raises(OutputError, match=said_so):
+            onsight.compare(*runs)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "path,label\na,cat\n", "path,label,predicted,probability\na,cat,cow,0.5\n"]
+)
+def test_a_damaged_table_is_refused(tmp_path, text):
+    one, two = plant_counts(tmp_path, 3, 1, 1, 1)
+    (two / "predictions.csv").write_text(text)
+    with pytest.raises(OutputError, match=r"predictions\.csv is damaged|no pictures"):
+        onsight.compare(one, two)
+
+
+def test_a_damaged_model_file_is_refused(tmp_path):
+    one, two = plant_counts(tmp_path, 3, 1, 1, 1)
+    (two / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ModelError, match="damaged"):
+        onsight.compare(one, two)
+
+
+def test_the_command_prints_and_writes_a_page(tmp_path, capsys, monkeypatch):
+    folders = plant_counts(tmp_path, 80, 6, 9, 5)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run_command(capsys, *folders)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "100 pictures held out by both runs"
+    assert out.splitlines()[-1] == "page: compare.html"
+    assert (tmp_path / "compare.html").is_file()
+    code, out, _ = run_command(capsys, *folders, "--json", "--out", tmp_path / "pages")
+    assert code == 0
+    assert json.loads(out)["page"] == str(tmp_path / "pages" / "compare.html")
+
+
+def test_a_file_that_is_not_a_page_is_left_alone(tmp_path, capsys):
+    folders = plant_counts(tmp_path, 80, 6, 9, 5)
+    own = tmp_path / "compare.html"
+    own.write_text("mine")
+    code, out, err = run_command(capsys, *folders, "--out", own)
+    assert (code, out) == (2, "")
+    assert "choose another file with --out" in err
+    assert own.read_text() == "mine"
+
+
+def test_a_folder_and_its_zip_give_the_same_pictures(trained, shared_bars, tmp_path):
+    archive = tmp_path / "bars.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(shared_bars.rglob("*.png")):
+            file.write(path, f"elsewhere/{path.relative_to(shared_bars)}")
+    fields = {"epochs": 1, "batch_size": 16, "threads": 1, "seed": 7, "plan": "default"}
+    other = onsight.train(archive, out=tmp_path / "zip", reporter=SilentReporter(), **fields)
+    found = onsight.compare(trained.path, other.path)
+    assert found.images == trained.results["images"] == other.results["images"]
+    assert found.notes == ()
+    assert [run.accuracy for run in found.runs] == [trained.accuracy, other.accuracy]
+    changed = {setting.name for setting in found.settings}
+    assert {"data", "seed", "epochs"} <= changed
+    page = found.save_page(tmp_path / "page.html").read_text(encoding="utf-8")
+    differing = sum(
+        int(np.sum(one.predicted[rows] != two.predicted[others]))
+        for (one, rows), (two, others) in [zip(found.held_out, found.pairing.rows, strict=True)]
+    )
+    assert page.count('<img src="data:image/png') == min(differing, 60)
+
+
+@pytest.mark.parametrize(
+    ("low", "p", "corrected_p", "words"),
+    [
+        (-0.01, 0.2, 0.2, "within noise (p = 0.2)"),
+        (0.001, 0.06, 0.06, "at the edge of noise (p = 0.06)"),
+        (0.01, 0.0001, 0.0001, "more than noise (p < 0.001)"),
+        (0.01, 0.03, 0.09, "within noise, considering how many runs are compared"),
+    ],
+)
+def test_the_verdict_follows_the_corrected_p_value(low, p, corrected_p, words):
+    gap = Gap("a", "b", PairedCounts(80, 9, 6, 5), low, 0.1, p, corrected_p)
+    assert words in verdict(gap, corrected=p != corrected_p)
