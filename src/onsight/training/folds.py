@@ -136,9 +136,10 @@ def _row(fold: int, per_image: PerImageResults, trained: Trained, seconds: float
 
 
 def _line(row: FoldResult) -> str:
+    epochs = f"{plural(row['epochs'], 'epoch')} in " if row["epochs"] else ""
     return (
         f"accuracy {fixed_percent(row['accuracy'])} (n = {row['images']:,}), "
-        f"{plural(row['epochs'], 'epoch')} in {duration(row['seconds'])}"
+        f"{epochs}{duration(row['seconds'])}"
     )
 
 

@@ -34,6 +34,8 @@ def choose_most_folds(
             f"the budget leaves {left}, at {duration(_LEAST_SECONDS)} or more for each training"
         )
         return Choice(max(1, folds), reason)
+    if config.freeze:
+        return Choice(USUAL_FOLDS, "features are computed once for all folds")
     seconds = USUAL_FOLDS * _training_seconds(pack, config, device, module)
     if seconds > _MOST_SECONDS:
         reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"
