@@ -29,7 +29,10 @@ Tta = Literal["one", "flip", "flip-shift"]
 
 
 class Switch(BaseModel):
-    """What a run computes with from an epoch and a step on, both counted from 0."""
+    """What a run computes with from an epoch and a step on, both counted from 0.
+
+    fold: whose training it is; 0: the training of the model that is kept.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,6 +41,7 @@ class Switch(BaseModel):
     precision: str
     threads: int
     accumulate: int
+    fold: int = 0
 
 
 class Config(BaseModel):
@@ -83,6 +87,13 @@ class Config(BaseModel):
         ge=0,
         lt=0.5,
         description="Share held out for the final test if the data has no test split.",
+    )
+    folds: Annotated[str, _DATA] = Field(
+        "auto",
+        pattern=r"^(auto|[1-9][0-9]?)$",
+        description="Judge every picture once, by one of this many models that have not seen it; "
+        "the model that is kept is trained on all pictures. 1: hold out a test part instead. auto: "
+        "5 if a test part would have fewer than 200 pictures and there is time.",
     )
     data_format: Annotated[
         Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA

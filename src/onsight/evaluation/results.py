@@ -95,6 +95,19 @@ class Metrics(Accuracy):
     confused_pairs: list[ConfusedPair] | None
 
 
+class FoldResult(Accuracy):
+    """One fold: how its model did on the pictures that were held out from it.
+
+    seconds: of its training and judging.
+    """
+
+    fold: int
+    images: int
+    best_epoch: int
+    epochs: int
+    seconds: float
+
+
 class TtaResult(TypedDict, total=False):
     """The accuracy where probabilities are means over several views of each picture."""
 
@@ -130,15 +143,18 @@ class LearningCurve(TypedDict):
 class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
-    temperature: what the logits are divided by before they become probabilities. used, problems:
-    numbers of pictures used and refused; seen: left out of an evaluation because they trained or
-    chose the model; phases: seconds by name.
+    temperature: what the logits are divided by before they become probabilities; folds: by how many
+    models the pictures were judged, each once; used, problems: numbers of pictures used and
+    refused; seen: left out of an evaluation because they trained or chose the model; phases:
+    seconds by name.
     """
 
     split: str
     temperature: float
     temperature_reason: str
     learning_curve: LearningCurve
+    folds: int
+    fold_results: list[FoldResult]
     used: int
     problems: int
     notes: list[str]

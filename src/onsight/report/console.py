@@ -116,6 +116,10 @@ def print_results(results: Results, console: Console) -> None:
     console.print(headline(results))
     if results.get("tta_accuracy") is not None:
         console.print(_tta_line(results))
+    if results.get("split") == "folds":
+        console.print(
+            "the model that is kept was trained on all pictures; none is left to judge it"
+        )
     for line in _details(results):
         console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -164,6 +168,8 @@ def headline(results: Results) -> str:
     flattered = results.get("split") == "validation"
     shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
     where = ", on the pictures that were used to choose the epoch" if flattered else ""
+    if results.get("split") == "folds":
+        where = f", each picture judged by one of {results['folds']} models that had not seen it"
     return _accuracy(*shares, f"n = {results['images']:,}") + where
 
 

@@ -18,12 +18,23 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
             "There are no held-out pictures, so the accuracy of this classifier is unknown.",
             "Hold some out with --test-fraction, or give the data a test split.",
         ]
+    folds = results["folds"] if results["split"] == "folds" else None
+    right = f"{round(accuracy * n):,}"
     sentences = [
-        f"Of {n:,} {results['split']} pictures that it was not trained on, it classified "
-        f"{round(accuracy * n):,} correctly.",
+        f"Of {n:,} pictures, each judged once by one of {folds} models that had not seen it, "
+        f"{right} were classified correctly."
+        if folds
+        else f"Of {n:,} {results['split']} pictures that it was not trained on, it classified "
+        f"{right} correctly.",
         f"On new pictures of the same kind, expect an accuracy between {percent(low)} and "
         f"{percent(results['accuracy_high'])} (95% interval).",
     ]
+    if folds:
+        sentences.append(
+            f"The model that is kept has seen all {n:,} pictures, in training or to choose its "
+            f"epoch, so none is left to judge it. The {folds} models that were judged have learned "
+            "from fewer, so it is probably no worse."
+        )
     if classes:
         sentences.append(_against_the_commonest(low, n, classes))
     if results["split"] == "validation":

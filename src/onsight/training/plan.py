@@ -59,6 +59,7 @@ class Plan:
     pictures: Choice[str]
     ranks: Choice[int]
     class_weights: Choice[str]
+    folds: Choice[int]
     compute: ComputePlan
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
 

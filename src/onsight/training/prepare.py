@@ -57,6 +57,11 @@ class PreparedRun:
         """The pictures with their split."""
         return self.data.dataset
 
+    def for_fold(self, fold: int) -> "PreparedRun":
+        """With the switches of this fold alone; 0: of the model that is kept."""
+        switches = tuple(switch for switch in self.config.switches if switch.fold == fold)
+        return replace(self, config=self.config.model_copy(update={"switches": switches}))
+
 
 def prepare(
     config: Config,
@@ -84,9 +89,10 @@ def prepare(
     reporter.choice("learning_rate", rate)
     with world.local_first("pictures"), _timed(seconds, "decode"):
         opened = open_data(
-            data, config, device.value, threads.value, reporter, budget, before_decoding
+            data, config, device.value, threads.value, reporter, budget, before_decoding, module
         )
     config, dataset = opened.config, opened.dataset
+    reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
     world.check_equal("pictures", key)
     world.check_equal("free disk space (set --residency to decide)", config.residency)
@@ -112,6 +118,7 @@ def prepare(
         pictures=pictures,
         ranks=ranks,
         class_weights=weights,
+        folds=dataset.folds,
         compute=compute,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )

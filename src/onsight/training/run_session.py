@@ -1,5 +1,6 @@
 """A run in this process: prepare, train, judge."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
 from onsight.training.budget import Budget, read_budget
 from onsight.training.finish import finish
+from onsight.training.folds import judge_folds
+from onsight.training.judge import judge
 from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
@@ -75,12 +78,22 @@ class RunSession:
             provenance,
             _SwitchKeeper(prepared, self._save_config, self.folder),
         )
-        trained = train_once(prepared, context, budget, resume)
+        judged = None
+        if prepared.dataset.folds.value > 1:
+            judged = judge_folds(prepared, context, budget, resume)
+            self.phases["folds"] = sum(row["seconds"] for row in judged.folds)
+            budget = budget and budget.part(1, 0)
+        trained = train_once(prepared.for_fold(0), context, budget, resume)
         self.phases |= trained.seconds
+        if judged is None:
+            begun = time.perf_counter()
+            judged = judge(trained.classifier, prepared.dataset, config.tta, self.world)
+            self.phases["test"] = time.perf_counter() - begun
         results = finish(
             prepared.config,
             prepared.dataset,
             trained,
+            judged,
             self.folder,
             phases=self.phases,
             provenance=provenance,
