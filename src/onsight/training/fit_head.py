@@ -113,8 +113,9 @@ class _FeaturePasses:
         return LabelledFeatures(views_of_all, labels[: views_of_all.shape[1]])
 
     def _pass(self, ids: Tensor, view: str, deadline: float) -> Tensor:
-        digests = torch.from_numpy(self.data.dataset.pack.digests)[ids]
-        key = features_key(self.classifier, digests, view)
+        dataset = self.data.dataset
+        digests = torch.from_numpy(dataset.pack.digests)[ids]
+        key = features_key(self.classifier, dataset.format, digests, view)
         return self.store.get(key, lambda: self._compute(ids, view, deadline), len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
