@@ -87,6 +87,11 @@ def test_every_level_survives_as_a_float(dtype):
     assert np.array_equal(read_array((EVERY / 255).astype(dtype))[:, :, 0], EVERY)
 
 
+def test_floats_between_two_levels_become_the_nearer_one():
+    levels = np.array([[0.4, 0.6, 99.6, 254.4, 254.9]])
+    assert read_array(levels / 255)[0, :, 0].tolist() == [0, 1, 100, 254, 255]
+
+
 def test_a_tensor_may_need_a_gradient_or_be_bfloat16():
     tensor = torch.ones(1, 2, 3, requires_grad=True)
     assert (read_array(tensor) == 255).all()
