@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import onsight
+from onsight.data import folds
 from onsight.report.console import SilentReporter
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
@@ -21,6 +22,14 @@ def common_cache(tmp_path_factory):
     """What tests share is cached here; nothing touches the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folds_only_if_asked():
+    """The data sets of tests are small: by itself, every run would train six networks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "ENOUGH_TEST_PICTURES", 0)
         yield
 
 

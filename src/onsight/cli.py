@@ -21,7 +21,7 @@ _COMMANDS = {
     "predict": "Predict the class of pictures.",
     "embed": "Write the features of pictures to a file, for other programs.",
     "similar": "Find the pictures that look most like others.",
-    "models": "List the available models: Onsight's own first, then timm's.",
+    "models": "List models with their cost, and say whose weights are here without a network.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",
     "compare": "Compare runs picture by picture: which is better, and whether that is more than "

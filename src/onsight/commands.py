@@ -269,19 +269,20 @@ def similar(
     )
 
 
-def models(name_contains: str = "", /) -> None:
-    """List the available models: Onsight's own first, then timm's.
+def models(pattern: str = "", /, *, json_: Json = False) -> None:
+    """List models with their cost, and say whose weights are here without a network.
 
     Parameters
     ----------
-    name_contains
-        Show only names that contain this text.
+    pattern
+        Show names that contain this text, or match it if it has * or ?; '*' shows all. Empty:
+        Onsight's own models, those with weights here, and some of timm's worth trying.
     """
-    from onsight.models.catalog import model_names
+    from rich.console import Console
 
-    for name in model_names():
-        if name_contains in name:
-            print(name)
+    from onsight.report.model_list import list_models
+
+    list_models(pattern, json_, Console(highlight=False, soft_wrap=True))
 
 
 def recipes() -> None:

@@ -29,7 +29,10 @@ Tta = Literal["one", "flip", "flip-shift"]
 
 
 class Switch(BaseModel):
-    """What a run computes with from an epoch and a step on, both counted from 0."""
+    """What a run computes with from an epoch and a step on, both counted from 0.
+
+    fold: whose training it is; 0: the training of the model that is kept.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,6 +41,7 @@ class Switch(BaseModel):
     precision: str
     threads: int
     accumulate: int
+    fold: int = 0
 
 
 class Config(BaseModel):
@@ -84,6 +88,13 @@ class Config(BaseModel):
         lt=0.5,
         description="Share held out for the final test if the data has no test split.",
     )
+    folds: Annotated[str, _DATA] = Field(
+        "auto",
+        pattern=r"^(auto|[1-9][0-9]?)$",
+        description="Judge every picture once, by one of this many models that have not seen it; "
+        "the model that is kept is trained on all pictures. 1: hold out a test part instead. auto: "
+        "5 if a test part would have fewer than 200 pictures and there is time.",
+    )
     data_format: Annotated[
         Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA
     ] = Field("auto", description="The format of DATA. auto: detect it.")
@@ -103,14 +114,19 @@ class Config(BaseModel):
     pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may download them)."
     )
+    weights: Annotated[str, _MODEL] = Field(
+        "",
+        description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
+        "folder; a last layer for other classes starts new.",
+    )
     freeze: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Train only the last layer and leave the rest as it is."
     )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
         description="How inputs are scaled: dataset = to mean 0 and standard deviation 1 over the "
-        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as pretrained weights "
-        "expect, otherwise dataset.",
+        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as the weights that "
+        "the network starts from expect, otherwise dataset.",
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
@@ -170,10 +186,11 @@ class Config(BaseModel):
     label_smoothing: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, lt=1, description="Share of each label that is spread over all classes."
     )
-    class_weights: Annotated[Literal["none", "balanced"], _TRAINING] = Field(
-        "none",
-        description="balanced: weight each class in the loss by n / (K n_class), so that rare "
-        "classes count more.",
+    class_weights: Annotated[Literal["auto", "none", "root", "balanced"], _TRAINING] = Field(
+        "auto",
+        description="Weight of each class in the loss, so that rare ones count more. balanced: by "
+        "1 / n_class, so that all count alike; root: by its square root. auto: root if the "
+        "largest class has over 5 times the pictures of the smallest, otherwise none.",
     )
     ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0, ge=0, lt=1, description="Decay per step of a moving average of the weights; 0: off."
@@ -317,6 +334,11 @@ class Config(BaseModel):
             return None
         height, _, width = self.image_size.partition("x")
         return int(height), int(width or height)
+
+    @property
+    def starts_from_weights(self) -> bool:
+        """Whether the network starts from published or given weights, not from random ones."""
+        return self.pretrained or bool(self.weights)
 
     @property
     def background_rgb(self) -> tuple[int, int, int]:

@@ -30,7 +30,11 @@ def classifier_of(*layers):
 def usual():
     torch.manual_seed(0)
     return classifier_of(
-        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+        nn.Conv2d(1, 6, 3),
+        nn.BatchNorm2d(6),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 4),
     )
 
 

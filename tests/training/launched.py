@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-SMALL = ["--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
+SMALL = ["--folds", 1, "--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
 USERS = '''
 import os
 from torch import nn

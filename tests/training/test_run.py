@@ -207,7 +207,20 @@ def long_run(shared_bars, tmp_path_factory):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
-    words = ["train", bars, "--epochs", 12, "--batch-size", 16, "--threads", 1, "--out", out]
+    words = [
+        "train",
+        bars,
+        "--epochs",
+        12,
+        "--batch-size",
+        16,
+        "--threads",
+        1,
+        "--out",
+        out,
+        "--folds",
+        1,
+    ]
     process = command(*words)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)

@@ -1,6 +1,7 @@
 """DATA made ready for training: decoded and split, with every picture accounted for."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.decode import PictureFormat
+from onsight.data.folds import USUAL_FOLDS, assign_folds, choose_folds
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
@@ -26,6 +28,7 @@ _SMALL = 64  # pixels; data no larger than this keeps its own size
 USUAL_SIZE = (64, 64)  # pixels, where pictures differ in size or are large
 _THUMBNAIL = 64  # pixels of the longer side where pictures are streamed
 _ROOM = 8 / 7  # packed side over input side; usually 256 for 224
+_ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Dataset:
     pictures: where batches come from, the pack or, when streaming, the source; format: how
     evaluation and prediction prepare a picture; packed_size: (height, width) of the pack, with
     the reason; splits: int8 (n,), 0 for pictures left out; problems: everything that is not used,
-    with reasons; files: how many pictures the source lists; notes: what the user should know.
+    with reasons; files: how many pictures the source lists; notes: what the user should know;
+    folds: how many, 1 if a test part is held out; fold: int8 (n,), from 1, or 0 for none.
     """
 
     pack: Pack
@@ -46,6 +50,8 @@ class Dataset:
     problems: list[Problem]
     files: int
     notes: list[str]
+    folds: Choice[int]
+    fold: NDArray[np.int8]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -65,6 +71,10 @@ class Dataset:
         """Pictures of each class in a split: (K,)."""
         labels = self.pack.index.labels[self.splits == split]
         return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
+
+    def without_fold(self, fold: int) -> "Dataset":
+        """The split in which the pictures of this fold are the test part."""
+        return replace(self, splits=np.where(self.fold == fold, np.int8(TEST), self.splits))
 
     @property
     def used(self) -> int:
@@ -130,20 +140,24 @@ def open_dataset(
     cache_folder: Path | None,
     threads: int,
     progress: Progress = lambda done: None,
+    most_folds: Callable[[Pack], Choice[int]] = lambda pack: _ANY_FOLDS,
 ) -> Dataset:
     """Decode (or reopen) all pictures of a source and split them.
 
-    size: (height, width) of the model's input. If config.residency is "stream" the pack holds
-    thumbnails and the pictures are decoded for every batch. Raises DataError when nothing can be
-    learned from them, or at the first problem when config.strict.
+    size: (height, width) of the model's input; most_folds: called for how many folds there is time
+    for. If config.residency is "stream" the pack holds thumbnails and the pictures are decoded for
+    every batch. Raises DataError when nothing can be learned from them, or at the first problem
+    when config.strict; ConfigError for folds that cannot be made.
     """
     if config.strict and source.problems:
         raise DataError(f"{source.problems[0].path}: {source.problems[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
     pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)
-    fractions = config.validation_fraction, config.test_fraction
-    splits = assign(pack.digests, pack.index.splits, *fractions)
+    given = pack.index.splits
+    folds = choose_folds(config, pack.digests, pack.index, lambda: most_folds(pack))
+    tested = config.test_fraction if folds.value == 1 else 0.0
+    splits = assign(pack.digests, given, config.validation_fraction, tested)
     leaked = leaks(pack.digests, splits)
     left_out = [_leak(pack, int(row)) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
@@ -157,10 +171,21 @@ def open_dataset(
         problems=[*source.problems, *pack.problems, *left_out],
         files=len(source.index) + len(source.problems),
         notes=[],
+        folds=folds,
+        fold=_folds_of(pack, splits, folds.value),
     )
     dataset.notes.extend(_notes(dataset, source))
     _refuse_unlearnable(dataset, source)
     return dataset
+
+
+def _folds_of(pack: Pack, splits: NDArray[np.int8], folds: int) -> NDArray[np.int8]:
+    """The fold of each picture that is used."""
+    fold = np.zeros(len(splits), np.int8)
+    if folds > 1:
+        used = splits > 0
+        fold[used] = assign_folds(pack.digests[used], pack.index.labels[used], folds)
+    return fold
 
 
 def _batch_source(
@@ -181,6 +206,8 @@ def split_sentence(dataset: Dataset) -> str:
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
     ]
+    if dataset.folds.value > 1:
+        parts[2] = f"all judged in {dataset.folds.value} folds"
     return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
 
 
@@ -193,10 +220,11 @@ def _leak(pack: Pack, row: int) -> Problem:
 
 
 def _notes(dataset: Dataset, source: Source) -> list[str]:
-    notes = []
+    notes = list(source.notes)
     gone = sorted(set(source.index.classes) - set(dataset.classes))
     if gone:
         notes.append(f"classes without a usable picture, left out: {listed(gone)}")
+    in_folds = dataset.folds.value > 1
     train, test = dataset.counts(TRAIN), dataset.counts(TEST)
     unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
     if unlearned:
@@ -205,13 +233,15 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
             "add pictures, or provide a split"
         )
     total = train + test + dataset.counts(VALIDATION)
+    judged = total if in_folds else test
     few = [
         f"{name} ({tested} of {count})"
-        for name, count, tested in zip(dataset.classes, total, test, strict=True)
+        for name, count, tested in zip(dataset.classes, total, judged, strict=True)
         if tested < 5
     ]
-    if few and test.any():
-        notes.append(f"classes with fewer than 5 test pictures, too few to judge: {listed(few)}")
+    if few and judged.any():
+        kind = "" if in_folds else "test "
+        notes.append(f"classes with fewer than 5 {kind}pictures, too few to judge: {listed(few)}")
     conflicts = _conflicting(dataset.pack)
     if conflicts:
         notes.append(f"{conflicts:,} identical pictures have different labels")
@@ -232,7 +262,7 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     if len(dataset.classes) < 2:
         raise DataError(
             f"only one class ('{dataset.classes[0]}') has usable pictures in {source.root}; "
-            "a classifier needs at least two. Put each class in a folder of its own."
+            "a classifier needs at least two; in folders, each has one of its own."
         )
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:

@@ -12,10 +12,24 @@ from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 DIGEST_BYTES = 16
 
 
+def words(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Each digest's last 8 bytes as a whole number. digests: uint8 (n, 16)."""
+    return np.ascontiguousarray(digests[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
+
+
 def draw(digests: NDArray[np.uint8]) -> NDArray[np.float64]:
     """A number in [0, 1) from each digest's last 8 bytes. digests: uint8 (n, 16)."""
-    words = np.ascontiguousarray(digests[:, 8:]).view(">u8")[:, 0]
-    return words.astype(np.uint64) / 2.0**64
+    return words(digests) / 2.0**64
+
+
+def different(digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which pictures are identical: each one's group (n,), and a member of each group.
+
+    Groups are numbered in the order of their digests.
+    """
+    keys = np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}")[:, 0]
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return group, first
 
 
 def assign(
@@ -45,7 +59,7 @@ def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bo
 
     Only a split that came with the data can have any. Returns bool (n,).
     """
-    different, group = np.unique(digests.view(f"V{DIGEST_BYTES}")[:, 0], return_inverse=True)
-    cleanest = np.zeros(len(different), np.int8)
+    group, first = different(digests)
+    cleanest = np.zeros(len(first), np.int8)
     np.maximum.at(cleanest, group, splits)
     return np.asarray(splits < cleanest[group])

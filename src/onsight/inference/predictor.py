@@ -57,7 +57,9 @@ class Predictor:
         self.classes = file.classes
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
-        self.classifier = Classifier(net, prepared.normalization, prepared.precision, device)
+        self.classifier = Classifier(
+            net, prepared.normalization, prepared.precision, device, file.temperature
+        )
 
     def __repr__(self) -> str:
         return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"
@@ -85,10 +87,11 @@ class Predictor:
     def predict(self, pictures: Picture | Iterable[Picture]) -> str | list[str]:
         """The class of a picture, or of each of several in a list.
 
-        A picture is a path, the bytes of a file, a Pillow image or an array uint8 (H, W),
-        (H, W, 1), (H, W, 3) or (H, W, 4); several are any iterable of these or an array
-        (n, H, W, C). As with NumPy's functions, one picture gives one label and several give a
-        list. Raises PictureError for a picture that cannot be used, which `predictions` lists.
+        A picture is a path, the bytes of a file, a Pillow image, or an array or tensor of uint8
+        or of floats from 0 to 1, (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; several
+        are any iterable of these or an array (n, H, W, C). As with NumPy's functions, one picture
+        gives one label and several give a list. Raises PictureError for a picture that cannot be
+        used, which `predictions` lists.
         """
         winners = self.predict_proba(pictures).argmax(axis=-1)
         if winners.ndim == 0:

@@ -37,10 +37,14 @@ def required_head(model: nn.Module) -> nn.Linear:
     return head
 
 
-def start_at_zero(model: nn.Module) -> None:
-    """Set new heads to zero: all classes start equally probable, and the loss at ln K."""
-    for head in heads_of(model):
-        for parameter in head.parameters():
+def start_head_at_zero(net: nn.Module) -> None:
+    """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
+
+    Whatever a random head says about good features is noise, and its gradient spoils them.
+    """
+    for head in heads_of(net):
+        layers = [one for one in head.modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
+        for parameter in (parameter for layer in layers[-1:] for parameter in layer.parameters()):
             nn.init.zeros_(parameter)
 
 

@@ -5,6 +5,9 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onsight.data.index import Problem
 from onsight.data.pack import Pack
 from onsight.evaluation.per_image import PerImageResults
@@ -25,10 +28,16 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     write_csv(path, Problem._fields, problems)
 
 
-def write_predictions(path: Path, per_image: PerImageResults, pack: Pack) -> None:
+def write_predictions(
+    path: Path,
+    per_image: PerImageResults,
+    pack: Pack,
+    folds: NDArray[np.int8] | None = None,
+) -> None:
     """Write every evaluated picture: path, label, predicted class, its probability, digest.
 
-    digest: 8 bytes in hexadecimal, which identify a picture wherever it is kept.
+    digest: 8 bytes in hexadecimal, which identify a picture wherever it is kept; folds: the fold
+    of every picture by number, written as a column if given.
     """
     index = pack.index
     rows = (
@@ -38,12 +47,14 @@ def write_predictions(path: Path, per_image: PerImageResults, pack: Pack) -> Non
             index.classes[predicted],
             f"{confidence:.6f}",
             digest_text(pack.digests[int(number)].tobytes()),
+            *(() if folds is None else (folds[number],)),
         )
         for number, label, predicted, confidence in zip(
             per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
         )
     )
-    write_csv(path, ("path", "label", "predicted", "probability", "digest"), rows)
+    header = ("path", "label", "predicted", "probability", "digest")
+    write_csv(path, header if folds is None else (*header, "fold"), rows)
 
 
 def digest_text(digest: bytes) -> str:

@@ -21,6 +21,7 @@ class Budget:
         self.picture_seconds = 0.0
         self.begun = spent()
         self.reached = 0.0
+        self.whole: Budget | None = None
 
     @property
     def left_seconds(self) -> float:
@@ -41,8 +42,22 @@ class Budget:
         self.begun = self.spent()
         self.pictures, self.picture_seconds = pictures, picture_seconds
 
+    def part(self, share: float, pictures: int) -> "Budget":
+        """A budget of a share of the time left, for one of several trainings, beginning now.
+
+        pictures: how many are evaluated after it.
+        """
+        part = Budget(self.spent() + share * self.left_seconds, lambda: self.spent())
+        part.closing_seconds = 0.0
+        part.whole = self
+        part.begin(pictures, self.picture_seconds)
+        return part
+
     def resume(self, seconds: float) -> None:
         """Count the seconds that an interrupted run has already used."""
+        if self.whole:  # whose clock this one shows
+            self.whole.resume(seconds)
+            return
         spent = self.spent
         self.spent = lambda: spent() + seconds
 

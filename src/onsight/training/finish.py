@@ -1,11 +1,11 @@
-"""The end of a run: the one final evaluation, the model file, the tables and the report."""
+"""The end of a run: the metrics, the model file, the tables and the report."""
 
 import time
 from typing import Any
 
 from onsight.config import Config
 from onsight.data.dataset import Dataset
-from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from onsight.data.index import TRAIN, VALIDATION
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import Results, TtaResult
@@ -18,7 +18,7 @@ from onsight.hardware.usage import (
 from onsight.models.file import save_model
 from onsight.report.gallery import Lookalikes, save_gallery
 from onsight.report.tables import write_predictions
-from onsight.training.judge import judge
+from onsight.training.judge import Judged
 from onsight.training.lookalikes import find_lookalikes
 from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
@@ -30,31 +30,34 @@ def finish(
     config: Config,
     dataset: Dataset,
     trained: Trained,
+    judged: Judged,
     folder: RunFolder,
     *,
     phases: dict[str, float],
     provenance: dict[str, Any],
     world: World,
 ) -> Results | None:
-    """Judge the trained network on the held-out pictures; the first rank writes every result."""
-    classifier = trained.classifier
-    split = TEST if (dataset.splits == TEST).any() else VALIDATION
-    begun = time.perf_counter()
-    judged = judge(classifier, dataset, split, config.tta, world)
-    phases["test"] = time.perf_counter() - begun
+    """Write every result of a run, on the first rank: the model, the tables and the report."""
     if not world.is_main:
         return None
 
     views: TtaResult = tta_results(judged.views, config.tta) if judged.views else {}
     results: Results = {
         **summarise(judged.per_image, dataset.classes),
-        "split": SPLIT_NAMES[split],
+        "split": judged.split,
+        "temperature": trained.temperature.value,
+        "temperature_reason": trained.temperature.reason,
         **views,
     }
+    if judged.folds:
+        results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
     _add_counts(results, dataset)
-    save_model(folder.model_file, make_model_file(config, dataset, classifier, results, provenance))
+    file = make_model_file(config, dataset, trained.classifier, results, provenance)
+    save_model(folder.model_file, file)
     _add_circumstances(results, config, trained, provenance, world)
-    lookalikes = find_lookalikes(config, dataset, classifier, judged.per_image, phases)
+    begun = time.perf_counter()
+    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image)
+    phases["similar pictures"] = time.perf_counter() - begun
     return _write_out(results, judged.per_image, lookalikes, dataset, folder, phases)
 
 
@@ -104,7 +107,8 @@ def _write_out(
     from onsight.report.html import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()
-    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack)
+    folds = dataset.fold if dataset.folds.value > 1 else None
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
     save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()

@@ -32,38 +32,40 @@ _REPORT_SECONDS = 1.5  # of a budget, kept for what comes after
 
 
 def find_lookalikes(
-    config: Config,
-    dataset: Dataset,
-    classifier: Classifier,
-    per_image: PerImageResults,
-    phases: dict[str, float],
+    config: Config, dataset: Dataset, classifier: Classifier, per_image: PerImageResults
 ) -> Lookalikes:
     """The three nearest training pictures of each of the worst mistakes.
 
     All training pictures are compared if their features are in the cache, otherwise 2,000 or as
-    many as there is time for. phases: the seconds of the run's phases, to which these are added.
+    many as there is time for.
     """
-    begun = time.monotonic()
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
     pictures = dataset.ids(TRAIN)
     if len(mistakes) == 0 or len(pictures) == 0:
         return _none(pictures, "")
-    seconds = _seconds_for_it(config)
-    kept = _kept_features(config, dataset, classifier, pictures)
-    needed = len(mistakes) + (0 if kept is not None else min(_FEWEST, len(pictures)))
-    expected = needed * phases["test"] / len(per_image)
-    if expected > seconds:
-        return _none(pictures, f"the features of {needed:,} pictures take {expected:.1f} s")
     try:
-        queries = _features(dataset, classifier, mistakes)
-        if kept is None:  # pictures are numbered by digest, so the first are a fair sample
-            kept = _features(dataset, classifier, pictures[:_SAMPLE], begun + seconds)
+        return _search(config, dataset, classifier, mistakes, pictures)
     except ModelError:
         return _none(pictures, "the network does not end in a linear layer")
-    found = nearest(queries, kept, _EACH)
-    phases["similar pictures"] = time.monotonic() - begun
-    numbers = pictures[found.rows].numpy()
-    return Lookalikes(numbers, found.similarities.numpy(), len(kept), len(pictures))
+
+
+def _search(
+    config: Config, dataset: Dataset, classifier: Classifier, mistakes: Tensor, pictures: Tensor
+) -> Lookalikes:
+    deadline = time.monotonic() + _seconds(config)
+    features = _kept_features(config, dataset, classifier, pictures)
+    queries = _features(dataset, classifier, mistakes, deadline)
+    others = ~torch.isin(pictures, mistakes)  # folds judge training pictures
+    searched = pictures[others]
+    if features is not None:
+        features = features[others]
+    elif len(queries) == len(mistakes):  # pictures are numbered by digest: the first are a sample
+        features = _features(dataset, classifier, searched[:_SAMPLE], deadline)
+    if features is None or len(features) < min(_FEWEST, len(searched)):
+        return _none(pictures, "computing their features takes too long here")
+    found = nearest(queries, features, _EACH)
+    numbers = searched[found.rows].numpy()
+    return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
 
 
 def _kept_features(
@@ -77,16 +79,17 @@ def _kept_features(
     return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
 
 
-def _seconds_for_it(config: Config) -> float:
+def _seconds(config: Config) -> float:
     if not config.budget:
         return _SECONDS
     left = read_budget(config.budget) - seconds_since_start() - _REPORT_SECONDS
     return min(_SECONDS, left)
 
 
-def _features(
-    dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float = float("inf")
-) -> Tensor:
+def _features(dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float) -> Tensor:
+    """Features (m, D) of the first pictures, as many as there is time for."""
+    if time.monotonic() > deadline:
+        ids = ids[:0]
     loader = feature_loader(Loader(dataset.pictures, ids, 1, classifier.device))
     return compute_features(classifier, loader.in_order(), deadline=deadline)
 

@@ -1,5 +1,6 @@
 """A run in this process: prepare, train, judge."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,6 +9,8 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config, Switch, save_config
+from onsight.data.sources.find import name_data
+from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment, package_versions
@@ -16,6 +19,8 @@ from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
 from onsight.training.budget import Budget, read_budget
 from onsight.training.finish import finish
+from onsight.training.folds import judge_folds
+from onsight.training.judge import judge
 from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
@@ -33,7 +38,7 @@ class RunSession:
 
     def run(
         self,
-        data: str,
+        data: str | Source,
         config: Config,
         device: Choice[torch.device],
         threads: Choice[int],
@@ -60,7 +65,7 @@ class RunSession:
         self.phases |= prepared.seconds
         self._save_start(prepared)
         provenance = {
-            "data": data,
+            "data": name_data(data),
             "found": prepared.found,
             "data_key": prepared.data_key,
             "config": prepared.config.model_dump(),
@@ -73,12 +78,22 @@ class RunSession:
             provenance,
             _SwitchKeeper(prepared, self._save_config, self.folder),
         )
-        trained = train_once(prepared, context, budget, resume)
+        judged = None
+        if prepared.dataset.folds.value > 1:
+            judged = judge_folds(prepared, context, budget, resume)
+            self.phases["folds"] = sum(row["seconds"] for row in judged.folds)
+            budget = budget and budget.part(1, 0)
+        trained = train_once(prepared.for_fold(0), context, budget, resume)
         self.phases |= trained.seconds
+        if judged is None:
+            begun = time.perf_counter()
+            judged = judge(trained.classifier, prepared.dataset, config.tta, self.world)
+            self.phases["test"] = time.perf_counter() - begun
         results = finish(
             prepared.config,
             prepared.dataset,
             trained,
+            judged,
             self.folder,
             phases=self.phases,
             provenance=provenance,

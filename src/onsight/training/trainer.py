@@ -89,7 +89,7 @@ class Trainer:
         facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.update.average)
         if facts.pop("data_key") != self.data_key:
             raise DataError(
-                f"the pictures changed since the run in {self.folder.path} began; "
+                f"the pictures changed since the run in {self.folder.to_resume} began; "
                 "start a new run, or restore the original pictures"
             )
         self.progress = now = Progress(**facts)
@@ -304,7 +304,7 @@ class Trainer:
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
             raise Interrupted(
                 f"stopped in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps; "
-                f"a checkpoint was written: continue with --out {self.folder.path} --resume",
+                f"a checkpoint was written: continue with --out {self.folder.to_resume} --resume",
                 number,
             )
         if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
@@ -23,6 +24,7 @@ from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_size import fit_image_size
+from onsight.training.pictures.most_folds import choose_most_folds
 from onsight.training.pictures.residency import choose_streaming
 
 _Size = Choice[tuple[int, int]]
@@ -43,17 +45,19 @@ class OpenedData:
 
 
 def open_data(
-    data: str,
+    data: str | Source,
     config: Config,
     device: torch.device,
     threads: int,
     reporter: Reporter,
     budget: Budget | None = None,
     before_decoding: Callable[[Config], None] = lambda config: None,
+    module: nn.Module | None = None,
 ) -> OpenedData:
     """Find out what DATA is, choose the picture size, and decode or reopen it.
 
-    before_decoding is called with the config as decided by then. Raises DataError.
+    before_decoding is called with the config as decided by then; module: the user's own network,
+    if any. Raises DataError, ConfigError.
     """
     cache = find_cache_folder(config.cache_folder)
     source = find_source(data, config.data_format, cache)
@@ -63,7 +67,16 @@ def open_data(
     config = _settle_streaming(source, config, image_size.value, cache, reporter)
     before_decoding(config)
     with reporter.bar("decode", len(source.index)) as bar:
-        dataset = open_dataset(source, config, image_size.value, cache, threads, bar.advance)
+        dataset = open_dataset(
+            source,
+            config,
+            image_size.value,
+            cache,
+            threads,
+            bar.advance,
+            lambda pack: choose_most_folds(pack, config, device, budget, module),
+        )
+    config = config.model_copy(update={"folds": str(dataset.folds.value)})
     _report(dataset, reporter)
     return OpenedData(source.found, config, image_size, dataset)
 
@@ -71,7 +84,7 @@ def open_data(
 def _choose_image_size(
     source: Source, config: Config, device: torch.device, threads: int, budget: Budget | None
 ) -> _Size:
-    preferred = preferred_size(config.model)
+    preferred = preferred_size(config.model, config.weights)
     size = choose_size(source, config.size, preferred)
     if budget and not (config.size or preferred) and size.value == USUAL_SIZE:
         return fit_image_size(budget, source, config, device, threads)

@@ -1,6 +1,7 @@
 """The processes that train together, as seen by one of them; a world of one costs nothing."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -84,6 +85,7 @@ class Ranks(World):
     def __init__(self, rank_info: RankInfo, device: torch.device) -> None:
         super().__init__()
         self.any_stop = False
+        self.exchanges: Counter[str] = Counter()  # so far, by what is exchanged
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
         self.store = _meet(rank_info)
@@ -143,9 +145,14 @@ class Ranks(World):
                 "all ranks must"
             )
 
+    def _numbered(self, what: str) -> str:
+        """A key of its own for each exchange: the store keeps what earlier ones left there."""
+        self.exchanges[what] += 1
+        return f"{what}/{self.exchanges[what]}"
+
     def broadcast(self, what: str, make: Callable[[], str]) -> str:
         """The value that the first rank makes; the others wait for it."""
-        key = f"first/{what}"
+        key = f"first/{self._numbered(what)}"
         if self.is_main:
             with self.watchdog_paused():
                 value = make()
@@ -158,6 +165,7 @@ class Ranks(World):
 
     def gather(self, what: str, line: str) -> list[str]:
         """One line from every rank, in the order of the ranks."""
+        what = self._numbered(what)
         self.store.set(f"{what}/{self.rank}", line)
         keys = [f"{what}/{rank}" for rank in range(self.size)]
         with self.watchdog_paused():

@@ -1,6 +1,7 @@
 """The run folder: the paths in it, and a lock so that only one run writes there."""
 
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,37 @@ _CLAIM = {_LOCK, _CHECKPOINTS}  # what claiming a folder creates
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, claimed by the rank that writes there; the claim ends with the process."""
+    """A run folder, claimed by the rank that writes there; the claim ends with the process.
+
+    run: the folder of the whole run, if this is that of one of its folds.
+    """
 
     path: Path
     lock: int | None
     resumed: bool
+    run: Path | None = None
+
+    def of_fold(self, fold: int) -> "RunFolder":
+        """The folder of a fold's own training; folds are counted from 1."""
+        path = self.path / "folds" / str(fold)
+        with disk_errors(path):
+            (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        return RunFolder(path, None, resumed=True, run=self.path)
+
+    @property
+    def to_resume(self) -> Path:
+        """The path to give to --out in order to resume."""
+        return self.run or self.path
+
+    @property
+    def judged(self) -> Path:
+        """The path of a fold's predictions, which are kept until all folds are judged."""
+        return self.path / "judged.safetensors"
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints, which a finished fold no longer needs."""
+        with disk_errors(self.path):
+            shutil.rmtree(self.path / _CHECKPOINTS)
 
     @property
     def last_checkpoint(self) -> Path:

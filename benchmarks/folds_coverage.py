@@ -1,0 +1,93 @@
+"""How often does the interval that folds give contain the accuracy on 10,000 new pictures?
+
+    python benchmarks/folds_coverage.py --draws 20 --pictures 300
+
+Each draw takes that many training pictures of Fashion-MNIST, trains on them with --folds 5, and
+evaluates the model that is kept on the 10,000 test pictures, which no training has seen. The last
+line of output is JSON.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import onsight
+from onsight.data.sources.idx import read_idx
+from onsight.report.console import SilentReporter
+
+QUIET = SilentReporter()
+
+
+def write_pictures(source, rows, folder):
+    """The given rows of a source as PNGs in class folders, without a split."""
+    for row in rows:
+        name = source.index.classes[source.index.labels[row]]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pixels = np.asarray(source.read(int(row)))
+        Image.fromarray(pixels.reshape(pixels.shape[:2])).save(folder / name / f"{row}.png")
+
+
+def draw(source, pictures, seed, folder):
+    """As many training pictures, drawn without replacement."""
+    train = np.flatnonzero(source.index.splits == 1)
+    rows = np.random.default_rng(seed).choice(train, pictures, replace=False)
+    write_pictures(source, rows, folder)
+
+
+def measure(source, test, options, seed, folder):
+    draw(source, options.pictures, seed, folder / "data")
+    fields = {"folds": options.folds, "epochs": options.epochs, "batch_size": options.batch_size}
+    run = onsight.train(folder / "data", out=folder / "run", reporter=QUIET, seed=seed, **fields)
+    truth = onsight.evaluate(run.path, test)["accuracy"]
+    low, high = run.results["accuracy_low"], run.results["accuracy_high"]
+    return {
+        "seed": seed,
+        "folds": run.results["accuracy"],
+        "low": low,
+        "high": high,
+        "test": truth,
+        "covered": low <= truth <= high,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--pictures", type=int, default=300)
+    parser.add_argument("--folds", default="5")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=32)
+    options = parser.parse_args()
+    source = read_idx(Path(options.data))
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        test = Path(name) / "test"
+        test.mkdir()
+        for path in Path(options.data).glob("t10k*"):
+            shutil.copy(path, test)
+        for seed in range(options.draws):
+            rows.append(measure(source, test, options, seed, Path(name) / str(seed)))
+            print(json.dumps(rows[-1]), file=sys.stderr)
+    gaps = [row["test"] - row["folds"] for row in rows]
+    summary = {
+        "draws": len(rows),
+        "pictures": options.pictures,
+        "folds": options.folds,
+        "covered": sum(row["covered"] for row in rows),
+        "mean_gap": statistics.mean(gaps),
+        "mean_folds": statistics.mean(row["folds"] for row in rows),
+        "mean_test": statistics.mean(row["test"] for row in rows),
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Oracles: plain runs with the same pictures in the same split, digests, and Wilson's formula."""
+
+import csv
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import onsight
+from onsight.data.index import SPLIT_NAMES, TEST
+from onsight.errors import ConfigError, DataError, Interrupted
+from onsight.evaluation.intervals import wilson
+from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training import folds as folding
+from onsight.training.budget import Budget
+from onsight.training.ranks import world
+
+SMALL = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "epochs": 2}
+FOLDS = {**SMALL, "folds": 3}
+
+
+def train(data, out, **fields):
+    return onsight.train(data, out=out, reporter=SilentReporter(), **fields)
+
+
+def predictions(run):
+    return list(csv.DictReader((run.path / "predictions.csv").read_text().splitlines()))
+
+
+def weights(run):
+    return read_tensors(run.model)[0]
+
+
+def assert_equal(tensors, others):
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+def note_trainings(patch):
+    """The list in which the prepared run of every fold that is trained will be noted."""
+    noted = []
+    real = folding.train_once
+
+    def train_once(prepared, *rest):
+        noted.append(prepared)
+        return real(prepared, *rest)
+
+    patch.setattr(folding, "train_once", train_once)
+    return noted
+
+
+@pytest.fixture(scope="module")
+def folded(shared_bars, tmp_path_factory):
+    """A run in folds, with the datasets that its folds were trained on; nobody changes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen = note_trainings(patch)
+        run = train(shared_bars, tmp_path_factory.mktemp("folded") / "run", **FOLDS)
+    return run, seen
+
+
+def test_every_picture_is_judged_once(folded, shared_bars):
+    run, _ = folded
+    rows = predictions(run)
+    paths = {path.relative_to(shared_bars).as_posix() for path in shared_bars.rglob("*.png")}
+    assert sorted(row["path"] for row in rows) == sorted(paths)
+    results = run.results
+    assert (results["split"], results["folds"], results["images"]) == ("folds", 3, 120)
+    assert np.sum(results["confusion"]) == sum(row["images"] for row in results["classes"]) == 120
+    right = sum(row["label"] == row["predicted"] for row in rows)
+    assert results["accuracy"] == right / 120
+    assert (results["accuracy_low"], results["accuracy_high"]) == wilson(right, 120)
+    for fold in results["fold_results"]:
+        mine = [row for row in rows if row["fold"] == str(fold["fold"])]
+        hits = sum(row["label"] == row["predicted"] for row in mine)
+        assert (fold["images"], fold["accuracy"]) == (len(mine), hits / len(mine))
+        assert (fold["accuracy_low"], fold["accuracy_high"]) == wilson(hits, len(mine))
+
+
+def test_a_fold_is_judged_as_a_plain_run_on_that_split_would_judge_it(
+    folded, shared_bars, tmp_path
+):
+    run, seen = folded
+    dataset = seen[1].dataset
+    lines = ["path,label,split"]
+    for path, split in zip(dataset.pack.index.locators, dataset.splits, strict=True):
+        lines.append(f"{shared_bars / path},{path.split('/')[0]},{SPLIT_NAMES[split]}")
+    (tmp_path / "split.csv").write_text("\n".join(lines))
+    plain = train(tmp_path / "split.csv", tmp_path / "plain", **SMALL)
+    assert plain.results["split"] == "test"
+    expected = [(row["predicted"], row["probability"]) for row in predictions(plain)]
+    mine = [row for row in predictions(run) if row["fold"] == "2"]
+    assert [(row["predicted"], row["probability"]) for row in mine] == expected
+    assert len(expected) == 40
+
+
+def test_the_model_that_is_kept_is_trained_on_all_pictures(folded, shared_bars, tmp_path):
+    run, _ = folded
+    whole = train(shared_bars, tmp_path / "whole", **SMALL, test_fraction=0, folds=1)
+    assert_equal(weights(run), weights(whole))
+    assert (
+        sum(row["train_images"] + row["validation_images"] for row in run.results["classes"]) == 120
+    )
+    with pytest.raises(DataError, match="every picture of .* was used to train"):
+        onsight.evaluate(run.path, shared_bars)
+
+
+def test_no_copy_of_a_judged_picture_is_trained_on(bars, tmp_path, monkeypatch):
+    for path in list(bars.rglob("*.png"))[::2]:
+        Image.open(path).save(path.with_name(f"copy-{path.name}"))
+    seen = note_trainings(monkeypatch)
+    run = train(bars, tmp_path / "run", **FOLDS | {"epochs": 1})
+    assert run.results["images"] == 180
+    for prepared in seen:
+        splits = prepared.dataset.splits
+        names = [digest.tobytes() for digest in prepared.dataset.pack.digests]
+        judged = {name for name, split in zip(names, splits, strict=True) if split == TEST}
+        learned = {name for name, split in zip(names, splits, strict=True) if split != TEST}
+        assert not judged & learned
+        assert len(judged) == 40
+        assert prepared.data.normalization.mean != seen[0].data.normalization.mean or (
+            prepared is seen[0]
+        )
+
+
+class StopAfter:
+    """A stop request that is made after the given number of steps."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def __bool__(self):
+        self.steps -= 1
+        return self.steps <= 0
+
+
+@pytest.mark.parametrize("stop_at", [1, 8, 13, 24, 35])
+def test_a_stopped_run_resumes_to_the_same_bits(
+    folded, shared_bars, tmp_path, monkeypatch, stop_at
+):
+    whole, _ = folded
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
+        with pytest.raises(Interrupted, match=f"--out {out} --resume"):
+            train(shared_bars, out, **FOLDS)
+    finished = len(list(out.glob("folds/*/judged.safetensors")))
+    trained = note_trainings(monkeypatch)
+    again = train(shared_bars, out, resume=True)
+    assert len(trained) == 3 - finished
+    assert_equal(weights(again), weights(whole))
+    assert predictions(again) == predictions(whole)
+    assert again.results["confusion"] == whole.results["confusion"]
+    for mine, theirs in zip(
+        again.results["fold_results"], whole.results["fold_results"], strict=True
+    ):
+        assert mine | {"seconds": 0} == theirs | {"seconds": 0}
+    assert not list(out.glob("folds/*/checkpoints"))
+
+
+def test_changed_pictures_are_noticed_when_a_run_resumes(folded, bars, tmp_path):
+    out = shutil.copytree(folded[0].path, tmp_path / "run")
+    Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
+    with pytest.raises(DataError, match="the pictures changed"):
+        train(bars, out, resume=True)
+
+
+def test_a_network_in_memory_is_trained_once_and_on_all_pictures(bars, tmp_path):
+    def make():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+
+    fields = {**SMALL, "image_size": "auto"}
+    one, two = make(), make()
+    run = train(bars, tmp_path / "folds", **fields | {"model": one, "folds": 2})
+    train(bars, tmp_path / "whole", **fields | {"model": two, "test_fraction": 0, "folds": 1})
+    assert_equal(one.state_dict(), two.state_dict())
+    assert run.results["images"] == 120
+
+
+def test_several_views_and_a_folds_own_switches(bars, tmp_path):
+    switches = [
+        {"epoch": 1, "step": 0, "precision": "bf16", "threads": 1, "accumulate": 1, "fold": 2}
+    ]
+    fields = FOLDS | {"tta": "flip"}
+    plain = train(bars, tmp_path / "plain", **fields)
+    assert plain.results["tta_images"] == 120
+    switched = train(bars, tmp_path / "switched", **fields, switches=switches)
+    assert_equal(weights(plain), weights(switched))
+    mine, theirs = predictions(switched), predictions(plain)
+    changed = {row["fold"] for row, other in zip(mine, theirs, strict=True) if row != other}
+    assert changed == {"2"}
+
+
+def test_folds_are_refused_before_anything_is_trained(bars, tmp_path):
+    for path in sorted((bars / "down").glob("*.png"))[4:]:
+        path.unlink()
+    with pytest.raises(ConfigError, match="'down' has 4: use --folds 4"):
+        train(bars, tmp_path / "run", **SMALL, folds=5)
+    assert not (tmp_path / "run").exists()
+
+
+class Clock:
+    now = 10.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_each_training_gets_an_equal_share_of_a_budget():
+    clock = Clock()
+    budget = Budget(75, clock)  # 5 s are kept for closing
+    budget.begin(0, 0.1)
+    first = budget.part(1 / 3, pictures=20)
+    assert first.left_seconds == pytest.approx(20 - 2)
+    assert first.share == 0
+    clock.now += 18
+    assert first.share == pytest.approx(1)
+    clock.now += 2
+    assert budget.part(1 / 2, 0).left_seconds == pytest.approx(20)
+
+
+def test_what_an_interrupted_fold_used_is_missing_from_the_budget():
+    clock = Clock()
+    budget = Budget(75, clock)
+    budget.begin(0, 0.0)
+    first = budget.part(1 / 3, 0)
+    first.resume(5.0)
+    assert first.left_seconds == pytest.approx(15)
+    assert first.share == pytest.approx(0.25)
+    assert budget.left_seconds == pytest.approx(55)
+
+
+def test_results_are_plain_json(folded):
+    results = json.loads((folded[0].path / "results.json").read_text())
+    assert [row["fold"] for row in results["fold_results"]] == [1, 2, 3]
