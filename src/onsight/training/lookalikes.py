@@ -61,8 +61,9 @@ def _search(
         features = features[others]
     elif len(queries) == len(mistakes):  # pictures are numbered by digest: the first are a sample
         features = _features(dataset, classifier, searched[:_SAMPLE], deadline)
-    if features is None or len(features) < min(_FEWEST, len(searched)):
-        return _none(pictures, "computing their features takes too long here")
+    enough = max(1, min(_FEWEST, len(searched)))
+    if features is None or len(features) < enough or len(queries) == 0:
+        return _none(pictures, "there was no time to compute their features")
     found = nearest(queries, features, _EACH)
     numbers = searched[found.rows].numpy()
     return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
