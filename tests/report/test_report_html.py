@@ -444,6 +444,27 @@ def test_picture_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
     assert read(make_run(tmp_path / "b", side=160))[0].count('class="tiny"') == 0
 
 
+def test_mistakes_show_the_training_pictures_most_like_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    place = run / "gallery" / "gallery.json"
+    gallery = json.loads(place.read_text())
+    Image.fromarray(np.zeros((28, 90), np.uint8)).save(run / "gallery" / "near-00.png")
+    near = [{"path": f"train[{n}]", "label": f"<like {n}>", "similarity": 0.91} for n in range(3)]
+    gallery["wrong"][0] |= {"near": near, "near_file": "near-00.png"}
+    gallery["wrong"][1] |= {"near": near, "near_file": "near-01.png"}  # missing
+    before = read(run)[0].count("data:image/png")
+    for said_of, searched in (
+        ("a sample of 2,000 of the 54,000 training pictures", {"searched": 2000, "of": 54000}),
+        ("All 54,000 training pictures were compared", {"searched": 54000, "of": 54000}),
+        ("are not shown: no time.", {"searched": 0, "of": 54000, "reason": "no time"}),
+    ):
+        place.write_text(json.dumps(gallery | {"lookalikes": searched}))
+        page, parsed = read(run)
+        assert said_of in said(parsed)
+    assert page.count("data:image/png") == before + 1
+    assert said(parsed).count("<like 0> <like 1> <like 2>") == 1
+
+
 @pytest.mark.parametrize("kind", ["right", "wrong"])
 def test_every_picture_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: str) -> None:
     run = make_run(tmp_path)

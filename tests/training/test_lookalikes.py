@@ -1,0 +1,143 @@
+"""Lookalikes of mistakes. Oracle: scikit-learn's cosine distances of the same features."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from prepared import CPU, make_prepared
+from sklearn.neighbors import NearestNeighbors
+from torch import nn
+
+from onsight.data.index import TEST, TRAIN
+from onsight.evaluation.per_image import PerImageResults
+from onsight.features.feature_pass import FeatureStore, features_key, with_features
+from onsight.models.classifier import Classifier
+from onsight.report.gallery import save_gallery
+from onsight.training import lookalikes
+from onsight.training.build import make_net
+from onsight.training.lookalikes import find_lookalikes
+
+
+@pytest.fixture
+def prepared(bars):
+    return make_prepared(bars, test_fraction=0.2)
+
+
+def classifier_of(config, data, net=None):
+    net = net or make_net(config, data.dataset, CPU, None)
+    return Classifier(net, data.normalization, "fp32", CPU)
+
+
+def all_wrong(dataset, split=TEST):
+    """Every picture of a split as a mistake, the last one the worst."""
+    ids = dataset.ids(split).numpy()
+    labels = dataset.pack.index.labels[ids].astype(np.int64)
+    losses = np.arange(len(ids), dtype=np.float32)
+    no_top5 = np.zeros(len(ids), bool)
+    return PerImageResults(ids, labels, 1 - labels, losses, losses, no_top5, losses)
+
+
+def features_of(classifier, data, ids):
+    return with_features(classifier, data.pictures.gather(torch.as_tensor(ids)).images)[1].numpy()
+
+
+def expected(classifier, data, queries, among):
+    features = features_of(classifier, data, among).astype(np.float64)
+    centre = features.mean(0)
+    search = NearestNeighbors(n_neighbors=3, metric="cosine").fit(features - centre)
+    distances, rows = search.kneighbors(features_of(classifier, data, queries) - centre)
+    return among[rows], 1 - distances
+
+
+def test_the_nearest_training_pictures_are_found(prepared):
+    config, data = prepared
+    classifier, wrong = classifier_of(config, data), all_wrong(data.dataset)
+    found = find_lookalikes(config, data.dataset, classifier, wrong)
+    train = data.dataset.ids(TRAIN).numpy()
+    pictures, similarities = expected(classifier, data, wrong.ids[::-1].copy(), train)
+    assert np.array_equal(found.pictures, pictures[:40])
+    assert np.allclose(found.similarities, similarities[:40], atol=1e-4)
+    assert (found.searched, found.of, found.reason) == (len(train), len(train), "")
+
+
+def test_of_many_training_pictures_a_sample_is_searched(prepared, monkeypatch):
+    monkeypatch.setattr(lookalikes, "_SAMPLE", 20)
+    monkeypatch.setattr(lookalikes, "_FEWEST", 20)
+    config, data = prepared
+    train = data.dataset.ids(TRAIN).numpy()
+    found = find_lookalikes(
+        config, data.dataset, classifier_of(config, data), all_wrong(data.dataset)
+    )
+    assert (found.searched, found.of) == (20, len(train))
+    assert set(found.pictures.ravel()) <= set(train[:20])
+
+
+def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path):
+    monkeypatch.setattr(lookalikes, "_SAMPLE", 20)
+    config, data = prepared
+    config = config.model_copy(update={"freeze": True, "cache_folder": str(tmp_path)})
+    classifier, train = classifier_of(config, data), data.dataset.ids(TRAIN)
+    digests = torch.from_numpy(data.dataset.pack.digests)[train]
+    key = features_key(classifier, data.dataset.format, digests)
+    features = torch.from_numpy(features_of(classifier, data, train))
+    FeatureStore(tmp_path).get(key, lambda: features, len(train))
+    wrong = all_wrong(data.dataset)
+    found = find_lookalikes(config, data.dataset, classifier, wrong)
+    assert found.searched == len(train)
+    pictures, _ = expected(classifier, data, wrong.ids[::-1].copy(), train.numpy())
+    assert np.array_equal(found.pictures, pictures[:40])
+
+
+def test_no_mistake_is_its_own_lookalike(prepared):
+    """Folds judge training pictures."""
+    config, data = prepared
+    wrong = all_wrong(data.dataset, TRAIN)
+    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
+    assert found.of == len(wrong) - 40
+    assert not set(found.pictures.ravel()) & set(wrong.ids[-40:])
+
+
+@pytest.mark.parametrize("limit", [{"_SECONDS": -1.0}, {"_REPORT_SECONDS": time.time()}])
+def test_without_time_nothing_is_searched_and_that_is_said(prepared, monkeypatch, limit):
+    config, data = prepared
+    if "_REPORT_SECONDS" in limit:
+        config = config.model_copy(update={"budget": "90s"})
+    for name, value in limit.items():
+        monkeypatch.setattr(lookalikes, name, value)
+    found = find_lookalikes(
+        config, data.dataset, classifier_of(config, data), all_wrong(data.dataset)
+    )
+    assert (len(found.pictures), found.searched) == (0, 0)
+    assert "no time" in found.reason
+
+
+def test_a_network_without_a_head_has_no_lookalikes(prepared):
+    config, data = prepared
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    classifier = classifier_of(config, data, net)
+    found = find_lookalikes(config, data.dataset, classifier, all_wrong(data.dataset))
+    assert found.searched == 0
+    assert "does not end in a linear layer" in found.reason
+
+
+def test_the_gallery_keeps_them_side_by_side(prepared, tmp_path):
+    config, data = prepared
+    wrong, pack = all_wrong(data.dataset), data.dataset.pack
+    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
+    save_gallery(tmp_path, wrong, pack, found)
+    gallery = json.loads((tmp_path / "gallery.json").read_text())
+    assert gallery["lookalikes"] == {"searched": found.of, "of": found.of, "reason": ""}
+    assert [item["path"] for item in gallery["wrong"]] == [
+        pack.index.locators[picture] for picture in wrong.ids[::-1]
+    ]
+    item, pictures = gallery["wrong"][1], found.pictures[1]
+    assert [near["path"] for near in item["near"]] == [pack.index.locators[p] for p in pictures]
+    assert all(near["path"].startswith(near["label"]) for near in item["near"])
+    with Image.open(tmp_path / item["near_file"]) as image:
+        strip = np.asarray(image)
+    for column, picture in enumerate(pictures):
+        left = column * 14 + 1
+        assert np.array_equal(strip[:, left : left + 12], pack.pixels[pack.rows[picture], :, :, 0])
