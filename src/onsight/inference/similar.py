@@ -67,15 +67,16 @@ class SearchSet:
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
         """The most similar pictures for each query, which must have features and be a file."""
-        wanted = torch.from_numpy(np.stack([query.features for query in queries]))
-        rows, similarities = nearest(wanted, self.features, count)
+        rows = [query.features for query in queries if query.features is not None]
+        wanted = torch.from_numpy(np.stack(rows))
+        nearest_rows, similarities = nearest(wanted, self.features, count)
         return [
             [
                 self._neighbour(int(self.ids[row]), similarity, digest)
                 for row, similarity in zip(places.tolist(), found.tolist(), strict=True)
             ]
             for places, found, digest in zip(
-                rows, similarities, map(self._digest, queries), strict=True
+                nearest_rows, similarities, map(self._digest, queries), strict=True
             )
         ]
 

@@ -69,7 +69,8 @@ def judge_folds(
             part = _judge_fold(fold, held_out, mine, limit, resume)
         elif budget:
             budget.resume(part.folds[0]["seconds"])
-        mine.folder.remove_checkpoints()
+        if context.world.is_main:
+            mine.folder.remove_checkpoints()
         context.reporter.say(f"{name}: {_line(part.folds[0])}")
         parts.append(part)
     return _pooled(parts)
@@ -112,6 +113,8 @@ def _limit(budget: Budget, prepared: PreparedRun, trainings: int) -> Budget:
 def _judge_fold(
     fold: int, prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
 ) -> Judged:
+    if context.world.is_main:
+        context.folder.make_checkpoints()
     trained = train_once(prepared, context, budget, resume)
     begun = time.perf_counter()
     judged = judge(trained.classifier, prepared.dataset, prepared.config.tta, context.world)
