@@ -8,6 +8,7 @@ OnsightError                exit 1  the run failed
 ├── Interrupted             exit 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
     ├── ConfigError         a flag, a field or a config file
+    │   └── BudgetTooSmall  a time budget in which nothing can be trained
     ├── DataError           DATA: path, data format, pictures
     │   └── AbsentData      the files of a dataset known by name are missing
     ├── DeviceError         a device that does not exist
@@ -59,6 +60,10 @@ class UserError(OnsightError):
 
 class ConfigError(UserError):
     """A flag, a field or a config file is wrong."""
+
+
+class BudgetTooSmall(ConfigError):
+    """A time budget in which nothing can be trained; the message names the least."""
 
 
 class DataError(UserError):

@@ -98,11 +98,10 @@ def train(
     path = Path(out).expanduser() if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(rank_info, config))
-    if config.budget and (rank_info.size if rank_info else len(devices.value)) > 1:
-        raise ConfigError("--budget works in one process: leave out --ranks, or use --epochs")
     if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         path = path or next_run_folder(str(data))
+        given["begun"] = time.monotonic() - spent()
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)

@@ -57,7 +57,8 @@ class RunSession:
 
         spent: returns the seconds of the budget used so far.
         """
-        budget = Budget(read_budget(config.budget), spent) if config.budget else None
+        seconds = read_budget(config.budget)
+        budget = Budget(seconds, spent, self.world.agree) if seconds else None
         prepared = prepare(
             config,
             data,

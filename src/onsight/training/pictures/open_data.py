@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
@@ -22,8 +23,9 @@ from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
-from onsight.training.pictures.fit_size import fit_image_size
+from onsight.training.pictures.fit_to_budget import Undecoded, fit_to_budget
 from onsight.training.pictures.residency import choose_streaming
+from onsight.training.ranks.world import World
 
 _Size = Choice[tuple[int, int]]
 
@@ -48,17 +50,26 @@ def open_data(
     device: torch.device,
     threads: int,
     reporter: Reporter,
-    budget: Budget | None = None,
     before_decoding: Callable[[Config], None] = lambda config: None,
+    *,
+    budget: Budget | None = None,
+    world: World | None = None,
+    module: nn.Module | None = None,
 ) -> OpenedData:
     """Find out what DATA is, choose the picture size, and decode or reopen it.
 
-    before_decoding is called with the config as decided by then. Raises DataError.
+    before_decoding is called with the config as decided by then; module: the user's own network,
+    if any. Raises DataError; BudgetTooSmall before anything is decoded.
     """
     cache = find_cache_folder(config.cache_folder)
     source = find_source(data, config.data_format, cache)
     reporter.say(f"data: {source.found}")
-    image_size = _choose_image_size(source, config, device, threads, budget)
+    preferred = preferred_size(config.model)
+    image_size = choose_size(source, config.size, preferred)
+    if budget:
+        is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
+        undecoded = Undecoded(source, config, device, threads, cache, module)
+        image_size = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
     reporter.choice("image_size", image_size)
     config = _settle_streaming(source, config, image_size.value, cache, reporter)
     before_decoding(config)
@@ -66,16 +77,6 @@ def open_data(
         dataset = open_dataset(source, config, image_size.value, cache, threads, bar.advance)
     _report(dataset, reporter)
     return OpenedData(source.found, config, image_size, dataset)
-
-
-def _choose_image_size(
-    source: Source, config: Config, device: torch.device, threads: int, budget: Budget | None
-) -> _Size:
-    preferred = preferred_size(config.model)
-    size = choose_size(source, config.size, preferred)
-    if budget and not (config.size or preferred) and size.value == USUAL_SIZE:
-        return fit_image_size(budget, source, config, device, threads)
-    return size
 
 
 def _settle_streaming(

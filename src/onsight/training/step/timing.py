@@ -8,7 +8,7 @@ import torch
 _WINDOW_SECONDS = 0.2
 
 
-def measure_seconds(work: Callable[[], None], threads: int, device: torch.device) -> float:
+def measure_seconds(work: Callable[[], object], threads: int, device: torch.device) -> float:
     """Seconds of work in the given number of threads, waiting for its device at both ends."""
     former = torch.get_num_threads()
     torch.set_num_threads(threads)

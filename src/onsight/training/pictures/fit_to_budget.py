@@ -1,0 +1,92 @@
+"""Before decoding under a budget: the picture size that fits, or a refusal if nothing does."""
+
+import copy
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.dataset import choose_packed_size, make_format
+from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
+from onsight.data.pack import is_packed
+from onsight.data.packing import Job
+from onsight.data.sources.source import Source
+from onsight.training.budget import Budget
+from onsight.training.pictures.fit_batch import SMALLEST
+from onsight.training.pictures.fit_size import TIMED, fit_image_size
+from onsight.training.pictures.least_budget import (
+    Workload,
+    evaluated_pictures,
+    refuse_too_little,
+)
+from onsight.training.pictures.pace import Pace, Size, measure_pace
+from onsight.training.ranks.world import World
+
+_PACE_SHARE = 0.3  # of the seconds for trials
+
+
+@dataclass(frozen=True)
+class Undecoded:
+    """Pictures that are still to be decoded, and what will be trained on them.
+
+    cache: the folder of decoded pictures; module: the user's own network, if any.
+    """
+
+    source: Source
+    config: Config
+    device: torch.device
+    threads: int
+    cache: Path | None = None
+    module: nn.Module | None = None
+
+    def pace(self, size: Size, most_seconds: float) -> Pace:
+        """How fast this machine is with pictures of this (height, width)."""
+        module = copy.deepcopy(self.module)
+        pace = measure_pace(
+            self.source, self.config, size, self.device, self.threads, most_seconds, module
+        )
+        return replace(pace, decode_seconds=0.0) if self._is_packed(size) else pace
+
+    def workload(self) -> Workload:
+        """What a run on them has to do at least, as far as is known before decoding."""
+        config, splits = self.config, self.source.index.splits
+        count = {one: int((splits == one).sum()) for one in (UNSPLIT, TRAIN, VALIDATION, TEST)}
+        free = count[UNSPLIT] + count[TRAIN]
+        test = count[TEST] or round(config.test_fraction * free)
+        validation = count[VALIDATION] or round(config.validation_fraction * free)
+        asked = config.batch_size if "batch_size" in config.model_fields_set else SMALLEST
+        evaluated = evaluated_pictures(config, free, validation, test)
+        return Workload(len(splits), evaluated, min(asked, free))
+
+    def _is_packed(self, size: Size) -> bool:
+        packed = choose_packed_size(self.source, size, self.config).value
+        return is_packed(Job(self.source, make_format(self.config, size, packed)), self.cache)
+
+
+def fit_to_budget(
+    budget: Budget, undecoded: Undecoded, size: Choice[Size], is_open: bool, world: World
+) -> Choice[Size]:
+    """The (height, width) in pixels to train with: the given size unless that is open.
+
+    The first rank measures and decides. Raises BudgetTooSmall.
+    """
+
+    def decide() -> str:
+        with budget.trying():
+            most = _PACE_SHARE * budget.trial_seconds
+            pace = undecoded.pace(TIMED if is_open else size.value, most)
+        budget.peek()
+        fitted = size
+        if is_open:
+            pictures, left = len(undecoded.source.index), budget.left_seconds
+            fitted = fit_image_size(pace, pictures, left, budget.seconds)
+        refuse_too_little(budget, undecoded.config, pace.at(fitted.value), undecoded.workload())
+        return json.dumps(asdict(fitted))
+
+    facts = json.loads(world.broadcast("picture size", decide))
+    height, width = facts["value"]
+    return Choice((height, width), facts["reason"], facts["figure"])
