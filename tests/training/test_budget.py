@@ -4,17 +4,12 @@ import json
 import tomllib
 
 import pytest
-from prepared import make_prepared
 
 from onsight.config import make_config
-from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
 from onsight.training import run_session
-from onsight.training.autotune import fit_epochs as fitting
-from onsight.training.autotune.fit_epochs import fit_epochs
 from onsight.training.budget import Budget, read_budget
-from onsight.training.pictures.fit_size import Pace
 from onsight.training.run import train
 
 
@@ -145,7 +140,9 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
         clock.now += 0.01
         return clock.now
 
-    monkeypatch.setattr(run_session, "Budget", lambda seconds, spent, agree: Budget(seconds, ticking))
+    monkeypatch.setattr(
+        run_session, "Budget", lambda seconds, spent, agree: Budget(seconds, ticking)
+    )
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
@@ -156,5 +153,3 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
     assert clock.now == pytest.approx(8 - 1.5, abs=0.2)  # closing the run makes no tick here
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
-
-

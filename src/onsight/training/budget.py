@@ -8,6 +8,7 @@ _CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this mac
 _LEAST_CLOSING_SECONDS = 1.5
 _SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
 _TRIAL_SHARE = 0.1  # of the budget, for the plan and everything else that is only tried out
+_FEWEST_VALIDATED = 8
 _VALIDATION_SHARE = 0.1  # of the time for training, at most, for one validation
 
 
@@ -75,14 +76,16 @@ class Budget:
     def reserve(self, tested: int, validation: int, picture_seconds: float) -> None:
         """Keep the time to evaluate these pictures after training.
 
-        Of the validation part, only as many pictures as take a tenth of the time for training.
+        Of the validation part, only as many pictures as take a tenth of the time for training, and
+        none if those are too few to tell anything.
         """
         self.tested, self.validated = tested, 0
         self.picture_seconds = picture_seconds
         most = _VALIDATION_SHARE * max(0.0, self.left_seconds)
         self.validated = validation
         if validation * picture_seconds > most:
-            self.validated = int(most / picture_seconds)
+            fitting = int(most / picture_seconds)
+            self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
 
     def begin(self, step_seconds: float) -> None:
         """Training begins now, with steps that were timed before."""

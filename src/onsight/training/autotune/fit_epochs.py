@@ -82,7 +82,9 @@ def fit_epochs(
         f"{max(0.0, budget.left_seconds):.0f} are left for training: about {epochs:.1f} epochs at "
         f"{batch / step_seconds:,.0f} images/s; with twice the time about {epochs + more:.1f}"
     )
-    if budget.validated < validation:
+    if validation and not budget.validated:
+        reporter.say("budget: no time for validation: the last weights will be the model")
+    elif budget.validated < validation:
         reporter.say(
             f"budget: validation on {budget.validated:,} of its {validation:,} pictures, as many "
             "as there is time for"

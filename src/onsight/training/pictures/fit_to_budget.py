@@ -21,12 +21,13 @@ from onsight.training.pictures.fit_size import TIMED, fit_image_size
 from onsight.training.pictures.least_budget import (
     Workload,
     evaluated_pictures,
-    refuse_too_little,
+    is_enough,
+    too_small,
 )
 from onsight.training.pictures.pace import Pace, Size, measure_pace
 from onsight.training.ranks.world import World
 
-_PACE_SHARE = 0.3  # of the seconds for trials
+_PACE_SHARE = 0.4  # of the seconds for trials
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,29 @@ def fit_to_budget(
     """
 
     def decide() -> str:
-        with budget.trying():
-            most = _PACE_SHARE * budget.trial_seconds
-            pace = undecoded.pace(TIMED if is_open else size.value, most)
-        budget.peek()
-        fitted = size
-        if is_open:
-            pictures, left = len(undecoded.source.index), budget.left_seconds
-            fitted = fit_image_size(pace, pictures, left, budget.seconds)
-        refuse_too_little(budget, undecoded.config, pace.at(fitted.value), undecoded.workload())
+        timed_size = TIMED if is_open else size.value
+        pace = _measured(budget, undecoded, timed_size, _PACE_SHARE)
+        work = undecoded.workload()
+        fitted = _fitted(budget, pace, work) if is_open else size
+        if not is_enough(budget, pace.at(fitted.value), work):  # a busy moment is no reason
+            pace = pace.best(_measured(budget, undecoded, timed_size, 1.0))
+            fitted = _fitted(budget, pace, work) if is_open else size
+            if not is_enough(budget, pace.at(fitted.value), work):
+                raise too_small(budget, undecoded.config, pace.at(fitted.value), work)
         return json.dumps(asdict(fitted))
 
     facts = json.loads(world.broadcast("picture size", decide))
     height, width = facts["value"]
     return Choice((height, width), facts["reason"], facts["figure"])
+
+
+def _measured(budget: Budget, undecoded: Undecoded, size: Size, share: float) -> Pace:
+    """The pace, measured in a share of the seconds that are left for trials."""
+    with budget.trying():
+        pace = undecoded.pace(size, share * budget.trial_seconds)
+    budget.peek()
+    return pace
+
+
+def _fitted(budget: Budget, pace: Pace, work: Workload) -> Choice[Size]:
+    return fit_image_size(pace, work.decoded, budget.left_seconds, budget.seconds)

@@ -47,19 +47,23 @@ def least_budget_seconds(
     )
 
 
-def refuse_too_little(budget: Budget, config: Config, pace: Pace, work: Workload) -> None:
-    """Raise BudgetTooSmall, which names the least budget, if the run cannot end in time."""
+def is_enough(budget: Budget, pace: Pace, work: Workload) -> bool:
+    """Whether the run can end in time."""
+    least = least_budget_seconds(pace, work, budget.now, budget.closing_seconds)
+    return least <= budget.seconds
+
+
+def too_small(budget: Budget, config: Config, pace: Pace, work: Workload) -> BudgetTooSmall:
+    """The refusal of a budget, which names the least one and a picture size that would do."""
 
     def least(at: Pace) -> float:
         return least_budget_seconds(at, work, budget.now, budget.closing_seconds)
 
-    if least(pace) <= budget.seconds:
-        return
     height, width = pace.size
     smaller = [side for side in _SIDES if side < min(height, width)]
     fits = [side for side in smaller if _MARGIN * least(pace.at((side, side))) <= budget.seconds]
     instead = f", or --image-size {fits[0]}" if fits else ""
-    raise BudgetTooSmall(
+    return BudgetTooSmall(
         f"--budget {config.budget} is too short for {config.model} at {height}x{width} on "
         f"{work.decoded:,} pictures: at least about {_rounded_up(_MARGIN * least(pace)):,} s here; "
         f"give that{instead}"

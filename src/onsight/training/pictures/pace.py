@@ -40,6 +40,16 @@ class Pace:
     train: Timing
     judge: Timing
 
+    def best(self, other: "Pace") -> "Pace":
+        """The shorter times of two measurements at the same size."""
+        return Pace(
+            self.size,
+            min(self.decode_seconds, other.decode_seconds),
+            min(self.build_seconds, other.build_seconds),
+            self.train.best(other.train),
+            self.judge.best(other.judge),
+        )
+
     def at(self, size: Size) -> "Pace":
         """The same for pictures of another (height, width): in proportion to their area."""
         area = (size[0] * size[1]) / (self.size[0] * self.size[1])
@@ -59,7 +69,7 @@ def measure_pace(
     """Time decoding, training and evaluating on random pictures of this (height, width).
 
     module: the user's own network, used as it is but for the trial's updates, so pass a copy.
-    Takes most_seconds at most, apart from making the network and steps of two pictures.
+    Takes most_seconds at most, apart from making the network and steps on two pictures.
     """
     begun = time.perf_counter()
     classes = len(source.index.classes)
@@ -67,7 +77,7 @@ def measure_pace(
     net = module or make_model(config.model, shape, classes, pretrained=config.pretrained)
     built = time.perf_counter() - begun
     trial = _RandomTrial(net.to(device), config, shape, classes, device)
-    third = max(0.0, most_seconds - built) / 3
+    third = most_seconds / 3
     return Pace(
         size,
         _decoding_seconds(source, config, size, third) / threads,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 _FEWEST = 2  # batch norm needs two
 _GROWTH = 4
+_TIMES = 3
 
 
 @dataclass(frozen=True)
@@ -22,29 +23,47 @@ class Timing:
 
     @property
     def per_picture(self) -> float:
-        """Seconds for a picture of the largest batch that was timed."""
-        largest = max(self.seconds)
-        return self.seconds[largest] / largest
+        """Seconds for a picture in a batch of the best size."""
+        return min(seconds / size for size, seconds in self.seconds.items())
+
+    def best(self, other: "Timing") -> "Timing":
+        """The shorter of both for each size."""
+        both = [*self.seconds.items(), *other.seconds.items()]
+        return Timing({n: min(s for size, s in both if size == n) for n, _ in both})
 
     def scaled(self, factor: float, ranks: int = 1) -> "Timing":
         """The same for work that takes factor times as long, on batches that ranks share."""
         return Timing({ranks * size: factor * one for size, one in self.seconds.items()})
 
 
-def time_growing(timed: Callable[[int], float], most_pictures: int, most_seconds: float) -> Timing:
+def time_growing(
+    timed: Callable[[int], float], most_pictures: int, most_seconds: float
+) -> Timing:
     """Time batches of 2, 8, 32 ... up to most_pictures, as long as the next is expected to fit.
 
-    timed: does the work on so many pictures and returns its seconds. Each size is done twice, the
-    first time to warm up. The smallest is always timed.
+    timed: does the work on so many pictures and returns its seconds. Each size is timed up to three
+    times and the shortest counts, as warming up and other processes only ever add. Only the first
+    time of the smallest is sure to be taken.
     """
-    begun = time.perf_counter()
+    until = time.perf_counter() + most_seconds
     size = min(_FEWEST, most_pictures)
-    found: dict[int, float] = {}
-    while True:
-        timed(size)
-        found[size] = timed(size)
+    found = {size: _shortest(timed, size, until)}
+    growth = float(_GROWTH)
+    while size < most_pictures:
         larger = min(_GROWTH * size, most_pictures)
-        expected = 2 * found[size] * larger / size
-        if larger == size or time.perf_counter() - begun + expected > most_seconds:
-            return Timing(found)
+        expected = _TIMES * growth * found[size]
+        if time.perf_counter() + expected > until:
+            break
+        found[larger] = _shortest(timed, larger, until)
+        growth = max(1.0, found[larger] / found[size])  # small batches cost their overhead only
         size = larger
+    return Timing(found)
+
+
+def _shortest(timed: Callable[[int], float], size: int, until: float) -> float:
+    shortest = timed(size)
+    for _ in range(_TIMES - 1):
+        if time.perf_counter() + shortest > until:
+            break
+        shortest = min(shortest, timed(size))
+    return shortest
