@@ -1,7 +1,11 @@
 """Oracles: a fake clock for the budget, made-up paces for what fits into it."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +157,18 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
     assert clock.now == pytest.approx(8 - 1.5, abs=0.2)  # closing the run makes no tick here
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
+
+
+def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).with_name("budgeted.py")
+    command = [sys.executable, *launcher, script, bars, tmp_path]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    assert 50 < first.pop("clock") <= 60
+    second.pop("clock")
+    assert first == second
+    assert first["images"] > 96
+    assert (tmp_path / "run" / "model.safetensors").exists()

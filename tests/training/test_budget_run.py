@@ -1,4 +1,4 @@
-"""Whole runs under a budget, by a fake clock: oracle is arithmetic with the seconds of a picture."""
+"""Whole runs under a budget, by a fake clock; oracle: arithmetic with seconds per picture."""
 
 import json
 import tomllib
@@ -67,7 +67,7 @@ def test_a_batch_that_allows_too_few_steps_is_made_smaller(bars, tmp_path, monke
     plan = json.loads((run.path / "plan.json").read_text())["batch_size"]
     # About 56 s for training: 30 steps of 16 pictures take 48 s, of 32 they would take 96 s.
     assert saved["batch_size"] == plan["value"] == 16
-    assert plan["reason"] == "about 35 steps fit into the budget; with 128 only 4"
+    assert plan["reason"] == "about 34 steps fit into the budget; with 128 only 4"
 
     clock, net = make_slow(monkeypatch, 0.1, 0.01)
     asked = run_slow(bars, tmp_path / "asked", clock, net, 60, batch_size=64)

@@ -93,7 +93,7 @@ def test_the_batch_shrinks_until_thirty_steps_fit(fields, seconds, fitted):
 
 def test_a_plan_is_measured_with_as_much_of_a_batch_as_there_is_time_for():
     step = Timing({8: 0.08})
-    # A round is 4 options of 4 steps and a network: 4 * (0.5 + 16 * 0.01 * size / 4 ...)
+    # A round is 4 options, each with a network of 0.5 s and 4 steps of 0.01 s per picture.
     assert Allowed(60.0, 0.5, step).pictures(128, 5.0) == 32  # 4 * (0.5 + 4 * 0.32) = 7.1 s
     assert Allowed(60.0, 0.5, step).pictures(128, 50.0) == 128  # 22.5 s of 30
     assert Allowed(8.0, 0.5, step).pictures(128, 5.0) == 8  # 3.3 s of 4

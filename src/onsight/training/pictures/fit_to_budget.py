@@ -27,6 +27,7 @@ from onsight.training.pictures.least_budget import (
 from onsight.training.pictures.pace import Pace, Size, measure_pace
 from onsight.training.ranks.world import World
 
+_SURE_SECONDS = 4.0  # before a refusal, however small the budget: a busy moment is no reason
 _PACE_SHARE = 0.4  # of the seconds for trials
 
 
@@ -78,11 +79,12 @@ def fit_to_budget(
 
     def decide() -> str:
         timed_size = TIMED if is_open else size.value
-        pace = _measured(budget, undecoded, timed_size, _PACE_SHARE)
+        pace = _measured(budget, undecoded, timed_size, _PACE_SHARE * budget.trial_seconds)
         work = undecoded.workload()
         fitted = _fitted(budget, pace, work) if is_open else size
-        if not is_enough(budget, pace.at(fitted.value), work):  # a busy moment is no reason
-            pace = pace.best(_measured(budget, undecoded, timed_size, 1.0))
+        if not is_enough(budget, pace.at(fitted.value), work):
+            most = max(_SURE_SECONDS, budget.trial_seconds)
+            pace = pace.best(_measured(budget, undecoded, timed_size, most))
             fitted = _fitted(budget, pace, work) if is_open else size
             if not is_enough(budget, pace.at(fitted.value), work):
                 raise too_small(budget, undecoded.config, pace.at(fitted.value), work)
@@ -93,10 +95,10 @@ def fit_to_budget(
     return Choice((height, width), facts["reason"], facts["figure"])
 
 
-def _measured(budget: Budget, undecoded: Undecoded, size: Size, share: float) -> Pace:
-    """The pace, measured in a share of the seconds that are left for trials."""
+def _measured(budget: Budget, undecoded: Undecoded, size: Size, most_seconds: float) -> Pace:
+    """The pace, with the time that it takes counted as that of a trial."""
     with budget.trying():
-        pace = undecoded.pace(size, share * budget.trial_seconds)
+        pace = undecoded.pace(size, most_seconds)
     budget.peek()
     return pace
 

@@ -36,14 +36,12 @@ class Timing:
         return Timing({ranks * size: factor * one for size, one in self.seconds.items()})
 
 
-def time_growing(
-    timed: Callable[[int], float], most_pictures: int, most_seconds: float
-) -> Timing:
+def time_growing(timed: Callable[[int], float], most_pictures: int, most_seconds: float) -> Timing:
     """Time batches of 2, 8, 32 ... up to most_pictures, as long as the next is expected to fit.
 
     timed: does the work on so many pictures and returns its seconds. Each size is timed up to three
-    times and the shortest counts, as warming up and other processes only ever add. Only the first
-    time of the smallest is sure to be taken.
+    times, until the time is over, and the shortest counts, as warming up and other processes only
+    ever add. Only the first time of the smallest is sure to be taken.
     """
     until = time.perf_counter() + most_seconds
     size = min(_FEWEST, most_pictures)
@@ -51,7 +49,7 @@ def time_growing(
     growth = float(_GROWTH)
     while size < most_pictures:
         larger = min(_GROWTH * size, most_pictures)
-        expected = _TIMES * growth * found[size]
+        expected = growth * found[size]
         if time.perf_counter() + expected > until:
             break
         found[larger] = _shortest(timed, larger, until)
@@ -63,7 +61,7 @@ def time_growing(
 def _shortest(timed: Callable[[int], float], size: int, until: float) -> float:
     shortest = timed(size)
     for _ in range(_TIMES - 1):
-        if time.perf_counter() + shortest > until:
+        if time.perf_counter() >= until:
             break
         shortest = min(shortest, timed(size))
     return shortest
