@@ -57,8 +57,8 @@ def test_training_gets_the_time_that_evaluating_and_closing_leave():
     assert budget.is_over()
 
 
-def test_closing_takes_half_as_long_as_starting():
-    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 5 - 10)
+def test_closing_takes_three_quarters_as_long_as_starting():
+    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 7.5 - 10)
 
 
 def test_a_first_checkpoint_tells_how_long_saving_takes_at_the_end():
