@@ -62,8 +62,9 @@ def row(found):
     """A line of the table: the runs of one model with one budget."""
     seconds, ends = found[0]["budget_seconds"], [one["process_seconds"] for one in found]
     allowed = max(2.0, 0.03 * seconds)
-    late = sum(one > seconds for one in ends)
-    good = sum(0 <= seconds - one <= allowed for one in ends)
+    kept = [one["process_seconds"] for one in found if one["exit_code"] == 0]
+    late = sum(one > seconds for one in kept)
+    good = sum(0 <= seconds - one <= allowed for one in kept)
     refused = sum(one["exit_code"] == 2 for one in found)
     models = sum(one["exit_code"] == 0 and one["model_file"] for one in found)
     accuracies = [one["accuracy"] for one in found if one["accuracy"] is not None]

@@ -53,8 +53,8 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
     # At 64x64 steps and evaluation take 8% of 13.2 s: 19.1 s in all; at 96x96 it is 20.4 s,
     # which is too close to 21.5 s.
     assert str(too_small(budget, config, SLOW, WORK)) == (
-        "--budget 21.5s is too short for resnet18 at 224x224 on 5,000 pictures: at least about 35 s "
-        "here; give that, or --image-size 64"
+        "--budget 21.5s is too short for resnet18 at 224x224 on 5,000 pictures: at least "
+        "about 35 s here; give that, or --image-size 64"
     )
     assert is_enough(Budget(32.0, clock), SLOW, WORK)
     assert str(too_small(Budget(12.0, clock), config, SLOW, WORK)).endswith("here; give that")
