@@ -28,8 +28,8 @@ def worker(monkeypatch):
 def test_batches_grow_as_long_as_there_is_time(worker):
     make, calls, clock = worker
     timing = time_growing(make(0.0, 0.01), 128, 2.5)
-    assert calls == [2] * 3 + [8] * 3 + [32] * 3  # 1.26 s; a step of 128 would take 1.28 s more
-    assert clock.now == pytest.approx(3 * 0.01 * (2 + 8 + 32))
+    assert calls == [2] * 4 + [8] * 3 + [32] * 3  # 1.28 s; a step of 128 would take 1.28 s more
+    assert clock.now == pytest.approx(0.01 * (4 * 2 + 3 * (8 + 32)))
     assert timing.seconds == pytest.approx({2: 0.02, 8: 0.08, 32: 0.32})
     assert timing.at(128) == pytest.approx(1.28)
     assert timing.at(16) == pytest.approx(0.16)
@@ -41,10 +41,10 @@ def test_warming_up_does_not_count(worker):
     assert time_growing(make(0.0, 0.01, first=1.0), 8, 10.0).seconds[2] == pytest.approx(0.02)
 
 
-def test_slow_work_is_done_once(worker):
+def test_slow_work_is_done_only_once_more_than_to_warm_up(worker):
     make, calls, clock = worker
     assert time_growing(make(0.0, 3.0), 128, 1.0).seconds == {2: 6.0}
-    assert (calls, clock.now) == ([2], 6.0)
+    assert (calls, clock.now) == ([2, 2], 12.0)
 
 
 def test_work_that_is_mostly_overhead_grows_faster(worker):

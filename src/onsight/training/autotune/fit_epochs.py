@@ -76,10 +76,11 @@ def fit_epochs(
     training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
     batch = min(config.batch_size, training)
     epoch_seconds = training / batch * step_seconds + budget.validated * budget.picture_seconds
-    epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
+    left = max(0.0, budget.left_seconds)
+    epochs, more = left / epoch_seconds, budget.seconds / epoch_seconds
     reporter.say(
         f"budget: {budget.seconds:.0f} s, of which {budget.now:.0f} are spent and "
-        f"{max(0.0, budget.left_seconds):.0f} are left for training: about {epochs:.1f} epochs at "
+        f"{left:.0f} are left for training: about {epochs:.1f} epochs at "
         f"{batch / step_seconds:,.0f} images/s; with twice the time about {epochs + more:.1f}"
     )
     if validation and not budget.validated:
