@@ -26,6 +26,7 @@ from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_batch import fit_batch, keep_batch
 from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
 from onsight.training.plan import ComputePlan, Plan
@@ -106,7 +107,7 @@ def prepare(
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         if budget:
             batch_size, compute, settled = _fit_training(
-                budget, config, placed, threads.value, reporter, world
+                budget, config, placed, opened.pace, threads.value, reporter, world
             )
             config = config.model_copy(update={"batch_size": batch_size.value})
         else:
@@ -132,13 +133,14 @@ def _fit_training(
     budget: Budget,
     config: Config,
     data: TrainingData,
+    pace: Pace | None,
     threads: int,
     reporter: Reporter,
     world: World,
 ) -> tuple[Choice[int], ComputePlan, Config]:
     """The batch size, the plan and the config with which training fits into a budget."""
     with budget.trying():
-        timing = time_run(budget, config, data, world)
+        timing = time_run(budget, config, data, world, pace)
     budget.look()
     reserve(budget, config, data.dataset, timing)
     batch_size = fit_batch(config, timing.train, budget.left_seconds)

@@ -20,6 +20,7 @@ from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
 from onsight.training.pictures.least_budget import evaluated_pictures
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.ranks.world import World
 from onsight.training.step.growing import Timing, time_growing
@@ -36,10 +37,13 @@ class RunTiming:
     judge: Timing
 
 
-def time_run(budget: Budget, config: Config, data: TrainingData, world: World) -> RunTiming:
+def time_run(
+    budget: Budget, config: Config, data: TrainingData, world: World, pace: Pace | None = None
+) -> RunTiming:
     """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
 
-    Each rank times its share of a batch while the others do.
+    Each rank times its share of a batch while the others do. pace: what was measured before
+    decoding, where evaluation may have been less disturbed.
     """
     begun = time.perf_counter()
     plain = default_options(config, data.device, torch.get_num_threads())
@@ -49,6 +53,7 @@ def time_run(budget: Budget, config: Config, data: TrainingData, world: World) -
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     train = time_growing(lambda size: trial.at(size)(1), share, max(0.0, most - built))
     judge = time_growing(_judging(trial), min(BATCH_SIZE, len(trial.ids)), most)
+    judge = judge.best(pace.judge) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
     train, judge = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])

@@ -71,11 +71,12 @@ class Undecoded:
 
 def fit_to_budget(
     budget: Budget, undecoded: Undecoded, size: Choice[Size], is_open: bool, world: World
-) -> Choice[Size]:
+) -> tuple[Choice[Size], Pace | None]:
     """The (height, width) in pixels to train with: the given size unless that is open.
 
-    The first rank measures and decides. Raises BudgetTooSmall.
+    The first rank measures and decides; it also gets the pace. Raises BudgetTooSmall.
     """
+    measured: list[Pace] = []
 
     def decide() -> str:
         timed_size = TIMED if is_open else size.value
@@ -88,11 +89,13 @@ def fit_to_budget(
             fitted = _fitted(budget, pace, work) if is_open else size
             if not is_enough(budget, pace.at(fitted.value), work):
                 raise too_small(budget, undecoded.config, pace.at(fitted.value), work)
+        measured.append(pace.at(fitted.value))
         return json.dumps(asdict(fitted))
 
     facts = json.loads(world.broadcast("picture size", decide))
     height, width = facts["value"]
-    return Choice((height, width), facts["reason"], facts["figure"])
+    choice = Choice((height, width), facts["reason"], facts["figure"])
+    return choice, measured[0] if measured else None
 
 
 def _measured(budget: Budget, undecoded: Undecoded, size: Size, most_seconds: float) -> Pace:

@@ -24,6 +24,7 @@ from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_to_budget import Undecoded, fit_to_budget
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_streaming
 from onsight.training.ranks.world import World
 
@@ -35,13 +36,14 @@ class OpenedData:
     """The opened dataset, and what was decided about it.
 
     found: what DATA was recognised as; config: with what was decided; image_size: (height, width)
-    of the model's input in pixels.
+    of the model's input in pixels; pace: measured before decoding if there is a budget.
     """
 
     found: str
     config: Config
     image_size: _Size
     dataset: Dataset
+    pace: Pace | None = None
 
 
 def open_data(
@@ -66,17 +68,18 @@ def open_data(
     reporter.say(f"data: {source.found}")
     preferred = preferred_size(config.model)
     image_size = choose_size(source, config.size, preferred)
+    pace = None
     if budget:
         is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
         undecoded = Undecoded(source, config, device, threads, cache, module)
-        image_size = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
+        image_size, pace = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
     reporter.choice("image_size", image_size)
     config = _settle_streaming(source, config, image_size.value, cache, reporter)
     before_decoding(config)
     with reporter.bar("decode", len(source.index)) as bar:
         dataset = open_dataset(source, config, image_size.value, cache, threads, bar.advance)
     _report(dataset, reporter)
-    return OpenedData(source.found, config, image_size, dataset)
+    return OpenedData(source.found, config, image_size, dataset, pace)
 
 
 def _settle_streaming(
