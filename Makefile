@@ -42,6 +42,7 @@ lock:  ## choose the newest versions that pyproject.toml allows
 
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist
+SETS ?= .bench-sets
 BENCH := .venv-bench/bin/python benchmarks
 
 .venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml
@@ -61,6 +62,10 @@ bench: .venv-bench/installed  ## every benchmark with few rounds and peers: abou
 	$(BENCH)/plan_choice.py --rounds 3
 	$(BENCH)/budget_end.py --budgets 30 --runs 3
 	$(BENCH)/explain_cost.py
+	$(BENCH)/picture_sets.py wallpapers $(SETS)
+	$(BENCH)/feature_pass.py $(SETS)/wallpapers-60-20 --rounds 3
+	$(BENCH)/minute.py $(SETS)/wallpapers-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
+	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 
 bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several hours
 	$(BENCH)/lenet_step.py $(FASHION)
@@ -74,6 +79,17 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several 
 	$(BENCH)/plan_choice.py --load
 	$(BENCH)/budget_end.py
 	$(BENCH)/explain_planted.py
+	$(BENCH)/picture_sets.py clip-art $(SETS)
+	$(BENCH)/picture_sets.py wallpapers $(SETS)
+	$(BENCH)/picture_sets.py wallpapers $(SETS) --train 200
+	$(BENCH)/picture_sets.py fashion $(SETS) --source $(FASHION)
+	$(BENCH)/feature_pass.py $(SETS)/wallpapers-60-20
+	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
+	$(BENCH)/minute.py $(SETS)/wallpapers-60-20 --lines $(SETS)/minute.jsonl
+	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
+	$(BENCH)/learning_curve.py $(SETS)/wallpapers-200-20
+	$(BENCH)/learning_curve.py $(SETS)/png
+	$(BENCH)/imbalance.py $(SETS) --data $(FASHION)
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/gpu.py

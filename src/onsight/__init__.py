@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onsight.estimator.classifier import Classifier as Classifier
     from onsight.hardware.placement.placement import placement as placement
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from onsight.training.run import train as train
 
 _HOMES = {
+    "Classifier": "onsight.estimator.classifier",
     "Predictor": "onsight.inference.predictor",
     "Run": "onsight.training.run",
     "compare": "onsight.report.comparison.compare",
@@ -25,7 +27,16 @@ _HOMES = {
     "train": "onsight.training.run",
 }
 
-__all__ = ["Predictor", "Run", "compare", "evaluate", "load", "placement", "train"]
+__all__ = [
+    "Classifier",
+    "Predictor",
+    "Run",
+    "compare",
+    "evaluate",
+    "load",
+    "placement",
+    "train",
+]
 
 
 def __dir__() -> list[str]:

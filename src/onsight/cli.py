@@ -19,7 +19,9 @@ _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
     "predict": "Predict the class of pictures.",
-    "models": "List the available models: Onsight's own first, then timm's.",
+    "embed": "Write the features of pictures to a file, for other programs.",
+    "similar": "Find the pictures that look most like others.",
+    "models": "List models with their cost, and say whose weights are here without a network.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",
     "compare": "Compare runs picture by picture: which is better, and whether that is more than "

@@ -183,19 +183,106 @@ def predict(
     )
 
 
-def models(name_contains: str = "", /) -> None:
-    """List the available models: Onsight's own first, then timm's.
+def embed(
+    model: Path,
+    /,
+    *paths: str,
+    out: Annotated[
+        Path,
+        Parameter(help="The file to write: NAME.npz for NumPy, or NAME.parquet for tables."),
+    ],
+    device: Device = "auto",
+    module: Module = None,
+    json_: Json = False,
+) -> None:
+    """Write the features of pictures to a file, for other programs.
+
+    Features are the numbers that the network's last layer decides by: alike pictures have alike
+    features. The file also has paths, predicted classes, their probabilities, and the inputs that
+    cannot be used with the reason.
 
     Parameters
     ----------
-    name_contains
-        Show only names that contain this text.
+    model
+        A run folder or a model file.
+    paths
+        Pictures, or folders of pictures.
     """
-    from onsight.models.catalog import model_names
+    from onsight.hardware.spinning import choose_spinning
 
-    for name in model_names():
-        if name_contains in name:
-            print(name)
+    choose_spinning()  # before torch loads
+    from onsight.inference.embed import embed_files
+
+    embed_files(model, paths, out, device=device, module=module, as_json=json_)
+
+
+def similar(
+    model: Path,
+    /,
+    *paths: str,
+    among: Annotated[
+        str | None,
+        Parameter(
+            help="The pictures to search: a folder, or any form that `onsight train` takes. "
+            "Default: those that the model was trained with."
+        ),
+    ] = None,
+    top: Annotated[int, Parameter(help="How many pictures to find for each.")] = 5,
+    save_grid: Annotated[
+        Path | None,
+        Parameter(help="Draw the first 16 pictures and what was found into this PNG file."),
+    ] = None,
+    device: Device = "auto",
+    data_format: DataFormat = "auto",
+    cache_folder: CacheFolder = "",
+    module: Module = None,
+    json_: Json = False,
+) -> None:
+    """Find the pictures that look most like others.
+
+    Pictures are compared by the features that the network's last layer decides by: their cosine
+    similarity, 1 for equal ones and about 0 for unrelated ones. Copies are marked as identical.
+
+    Parameters
+    ----------
+    model
+        A run folder or a model file.
+    paths
+        Pictures, or folders of pictures.
+    """
+    from onsight.hardware.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
+    from onsight.inference.list_similar import list_similar
+
+    list_similar(
+        model,
+        paths,
+        among=among,
+        top=top,
+        grid=save_grid,
+        device=device,
+        data_format=data_format,
+        cache_folder=cache_folder,
+        module=module,
+        as_json=json_,
+    )
+
+
+def models(pattern: str = "", /, *, json_: Json = False) -> None:
+    """List models with their cost, and say whose weights are here without a network.
+
+    Parameters
+    ----------
+    pattern
+        Show names that contain this text, or match it if it has * or ?; '*' shows all. Empty:
+        Onsight's own models, those with weights here, and some of timm's worth trying.
+    """
+    from rich.console import Console
+
+    from onsight.report.model_list import list_models
+
+    list_models(pattern, json_, Console(highlight=False, soft_wrap=True))
 
 
 def recipes() -> None:

@@ -114,14 +114,19 @@ class Config(BaseModel):
     pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may download them)."
     )
+    weights: Annotated[str, _MODEL] = Field(
+        "",
+        description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
+        "folder; a last layer for other classes starts new.",
+    )
     freeze: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Train only the last layer and leave the rest as it is."
     )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
         description="How inputs are scaled: dataset = to mean 0 and standard deviation 1 over the "
-        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as pretrained weights "
-        "expect, otherwise dataset.",
+        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as the weights that "
+        "the network starts from expect, otherwise dataset.",
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
@@ -181,10 +186,11 @@ class Config(BaseModel):
     label_smoothing: Annotated[float, _TRAINING] = Field(
         0.0, ge=0, lt=1, description="Share of each label that is spread over all classes."
     )
-    class_weights: Annotated[Literal["none", "balanced"], _TRAINING] = Field(
-        "none",
-        description="balanced: weight each class in the loss by n / (K n_class), so that rare "
-        "classes count more.",
+    class_weights: Annotated[Literal["auto", "none", "root", "balanced"], _TRAINING] = Field(
+        "auto",
+        description="Weight of each class in the loss, so that rare ones count more. balanced: by "
+        "1 / n_class, so that all count alike; root: by its square root. auto: root if the "
+        "largest class has over 5 times the pictures of the smallest, otherwise none.",
     )
     ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0, ge=0, lt=1, description="Decay per step of a moving average of the weights; 0: off."
@@ -328,6 +334,11 @@ class Config(BaseModel):
             return None
         height, _, width = self.image_size.partition("x")
         return int(height), int(width or height)
+
+    @property
+    def starts_from_weights(self) -> bool:
+        """Whether the network starts from published or given weights, not from random ones."""
+        return self.pretrained or bool(self.weights)
 
     @property
     def background_rgb(self) -> tuple[int, int, int]:

@@ -7,6 +7,8 @@ OnsightError                exit 1  the run failed
 ├── ScriptFailed            exit 1  the user's script failed while it was being explained
 ├── Interrupted             exit 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
+    ├── ArgumentError       an argument in Python; also a ValueError
+    │   └── NotFitted       predicting before fitting; also an AttributeError
     ├── ConfigError         a flag, a field or a config file
     ├── DataError           DATA: path, data format, pictures
     │   └── AbsentData      the files of a dataset known by name are missing
@@ -55,6 +57,14 @@ class UserError(OnsightError):
     """Something the user can fix."""
 
     exit_code = 2
+
+
+class ArgumentError(UserError, ValueError):
+    """An argument of a call in Python cannot be used."""
+
+
+class NotFitted(ArgumentError, AttributeError):
+    """An estimator was asked to predict before it was fitted."""
 
 
 class ConfigError(UserError):

@@ -15,6 +15,7 @@ from PIL import Image
 from onsight.doctor import decoding, pretrained, ranks, spawn, speed, versions
 from onsight.doctor.examine import CHECKS
 from onsight.hardware.ceilings import Ceilings
+from onsight.models import pretrained as weights
 
 # Parameters that keep each measurement under a tenth of a second.
 BRIEFLY = {
@@ -187,10 +188,12 @@ def test_simplejpeg_missing(monkeypatch):
 
 @pytest.mark.parametrize("there", [True, False])
 def test_pretrained_weights_are_a_note(monkeypatch, there):
-    monkeypatch.setattr(pretrained, "has_offline_weights", lambda name: there)
+    monkeypatch.setattr(weights, "has_offline_weights", lambda name: there)
     line = pretrained.check_pretrained()
     assert line.state == "note"
     assert bool(line.remedy) is not there
+    assert ("onsight[pretrained]" in line.remedy) is not there
+    assert len(line.figures["models"]) == 3 * there
 
 
 # ----------------------------------------------------------------------- speed

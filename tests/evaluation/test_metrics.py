@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn
 from onsight.data.loader import Batch
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.metrics import calibration_bins, summarise, tta_results
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.per_image import evaluate_batches
 from onsight.evaluation.results import CalibrationBin, ClassResult, Metrics, TtaResult
 
 CLASSES = tuple("abcdefg")
@@ -37,6 +37,9 @@ def test_results_equal_scikit_learn_for_every_batch_size(batch_size):
     predicted = logits.argmax(1)
     assert results["images"] == 1001
     assert results["accuracy"] == sklearn.accuracy_score(labels, predicted)
+    balanced = results["balanced_accuracy"]
+    assert balanced == pytest.approx(sklearn.balanced_accuracy_score(labels, predicted), abs=1e-12)
+    assert results["balanced_accuracy_low"] < balanced < results["balanced_accuracy_high"]
     assert results["loss"] == pytest.approx(
         F.cross_entropy(logits.double(), labels).item(), abs=1e-6
     )
@@ -72,6 +75,22 @@ def test_calibration_error_equals_a_plain_loop():
     assert sum(b["images"] for b in results["calibration"]) == 2000
 
 
+def test_calibration_is_told_before_and_after_the_temperature():
+    forward, batches, _, _ = make_batches(500, 64)
+    plain = summarise(evaluate_batches(forward, batches), CLASSES)
+    cooled = evaluate_batches(lambda images: forward(images) / 1.7, batches, 1.7)
+    results = summarise(cooled, CLASSES)
+    error = plain["expected_calibration_error"]
+    assert results["expected_calibration_error_before"] == pytest.approx(error, abs=1e-6)
+    assert results["expected_calibration_error"] != pytest.approx(error, abs=1e-3)
+    assert [row["images"] for row in results["calibration_before"]] == [
+        row["images"] for row in plain["calibration"]
+    ]
+    for same in ("accuracy", "confusion", "classes", "top5", "balanced_accuracy"):
+        assert results[same] == plain[same]
+    assert "calibration_before" not in plain
+
+
 @pytest.mark.parametrize("classes", [5, 7])
 def test_results_have_the_keys_that_their_types_promise(classes):
     results = summarised(50, 8, classes)[0]
@@ -86,8 +105,7 @@ def test_a_confidence_at_the_edge_of_two_bins_is_in_the_lower():
     numbers, confidence = np.arange(3), np.array([3 / 15, 9 / 15, 1.0], np.float32)
     exact = (confidence * 15).tolist()
     assert exact == [3, 9, 15]
-    per_image = PerImageResults(numbers, numbers, numbers, confidence, confidence, numbers > 9)
-    filled = [n for n, row in enumerate(calibration_bins(per_image)) if row["images"]]
+    filled = [n for n, row in enumerate(calibration_bins(confidence, numbers > 9)) if row["images"]]
     assert filled == [2, 8, 14]  # (2/15, 3/15] and so on, as in Guo et al.
 
 
@@ -100,7 +118,8 @@ def test_five_classes_have_no_top5():
 def test_nothing_held_out_claims_nothing():
     results = summarise(evaluate_batches(lambda images: images, []), CLASSES)
     assert results["images"] == 0
-    assert results["accuracy"] is None
+    assert results["accuracy"] is results["balanced_accuracy"] is None
+    assert results["confused_pairs"] == []
     assert results["expected_calibration_error"] is None
     assert all(row["recall"] is None for row in results["classes"])
 
@@ -110,6 +129,7 @@ def test_classes_never_seen_or_never_predicted_have_no_share():
     labels = torch.tensor([0, 0, 1, 1])
     batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4), labels)
     rows = summarise(evaluate_batches(forward, [batch]), CLASSES)["classes"]
+    assert summarise(evaluate_batches(forward, [batch]), CLASSES)["balanced_accuracy"] == 0.5
     assert rows[0]["recall"] == 1.0
     assert rows[0]["precision"] == 0.5
     assert rows[1]["recall"] == 0.0

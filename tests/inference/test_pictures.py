@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageOps
 
 from onsight.data.decode import PictureFormat, decode
@@ -101,6 +102,9 @@ def test_an_array_gives_the_pixels_of_its_file(channels):
     flat = array[:, :, 0] if channels == 1 else array
     data = stored(Image.fromarray(flat), "PNG")
     assert np.array_equal(read_picture(array, TARGET), read_picture(data, TARGET))
+    tensor = torch.from_numpy(np.atleast_3d(array)).permute(2, 0, 1)
+    for same in (tensor, tensor / 255):
+        assert np.array_equal(read_picture(same, TARGET), read_picture(data, TARGET))
     turned = np.ascontiguousarray(array[::-1])[::-1]  # the same through negative strides
     assert np.array_equal(read_picture(turned, TARGET), read_picture(data, TARGET))
 
@@ -108,7 +112,8 @@ def test_an_array_gives_the_pixels_of_its_file(channels):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (COLOURS.astype(np.float32), r"an array of float32 \(9, 14, 4\) is not a picture: give"),
+        (COLOURS.astype(np.float32), "has floats from 0 to 254, but they must be from 0 to 1"),
+        (COLOURS.astype(np.int64), r"an array of int64 \(9, 14, 4\) is not a picture: give"),
         (COLOURS.astype(np.uint16), "an array of uint16"),
         (COLOURS[:, :, 0] > 9, "an array of bool"),
         (COLOURS[:, :, :2], r"an array of uint8 \(9, 14, 2\)"),
@@ -125,7 +130,15 @@ def test_anything_else_is_refused_with_one_clear_reason(value, reason):
 
 
 def test_one_picture_is_told_from_several():
-    for one in ("a.png", b"", Image.new("L", (2, 2)), COLOURS, COLOURS[:, :, 0]):
+    tensor = torch.from_numpy(COLOURS)
+    for one in ("a.png", b"", Image.new("L", (2, 2)), COLOURS, COLOURS[:, :, 0], tensor):
         assert is_one(one)
-    for several in ([], ["a.png"], COLOURS[None], np.array(["a.png", "b.png"]), iter(())):
+    for several in (
+        [],
+        ["a.png"],
+        COLOURS[None],
+        tensor[None],
+        np.array(["a.png", "b.png"]),
+        iter(()),
+    ):
         assert not is_one(several)

@@ -216,11 +216,11 @@ def test_evaluation_reproduces_a_given_split_with_copies(bars, tmp_path):
 
 def test_pixels_of_another_kind_are_refused(run):
     predictor = onsight.load(run.path)
-    for pixels in (np.zeros((12, 12, 1), np.float32), np.zeros((12, 12, 2), np.uint8)):
+    for pixels in (np.zeros((12, 12, 1), np.int64), np.zeros((12, 12, 2), np.uint8)):
         with pytest.raises(PictureError, match=r"\(in memory\): an array of .* is not a picture"):
             predictor.predict([pixels])
-    (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 1))
-    assert prediction.problem.startswith("a Tensor is not a picture: give a path")
+    (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 2))
+    assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not a picture: give")
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):

@@ -10,13 +10,14 @@ from torch import nn
 from onsight.errors import ModelError
 from onsight.models import catalog
 from onsight.models.catalog import (
+    expected_input,
     make_model,
     model_names,
     preferred_size,
-    pretrained_normalization,
 )
 from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
+from onsight.models.expected_input import ExpectedInput
 
 OWN = {"compact": Compact, "lenet": LeNet, "conv3": Conv3, "quick": Quick, "linear": Linear}
 
@@ -123,11 +124,12 @@ def test_preferred_sizes():
 
 
 def test_normalization_of_published_weights():
-    assert pretrained_normalization("compact") is None
-    assert pretrained_normalization("my.net:Net") is None
-    assert pretrained_normalization("tf_efficientnet_lite0") == ((0.5,) * 3, (0.5,) * 3)
+    assert expected_input("compact") is None
+    assert expected_input("my.net:Net") is None
+    lite = expected_input("tf_efficientnet_lite1")
+    assert lite == ExpectedInput((0.5,) * 3, (0.5,) * 3, (240, 240), 0.882, "bicubic")
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    assert pretrained_normalization("resnet10t") == imagenet
+    assert expected_input("resnet10t").scaling(3) == imagenet
 
 
 @pytest.mark.parametrize("name", ["compact", "my_nets:Net"])

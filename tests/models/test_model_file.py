@@ -2,6 +2,7 @@
 
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from onsight.errors import ModelError
 from onsight.models.catalog import make_model
 from onsight.models.file import ModelFile, build_model, load_model_file, picture_keys, save_model
 from onsight.models.preprocessing import Preprocessing
-from onsight.tensorfile import write_tensors
+from onsight.tensorfile import read_tensors, write_tensors
 
 PREPROCESSING = Preprocessing(
     height=16,
@@ -37,6 +38,20 @@ def model_file(name: str, net: nn.Module) -> ModelFile:
         weights=dict(net.state_dict()),
         seen=np.array([5, -3, 9], np.int64),
     )
+
+
+def test_the_temperature_comes_back_and_an_old_file_has_none(tmp_path):
+    file, path = model_file("mine:net", tiny()), tmp_path / "model.safetensors"
+    save_model(path, replace(file, temperature=1.37))
+    assert load_model_file(path).temperature == 1.37
+    tensors, facts = read_tensors(path)
+    del facts["temperature"]
+    write_tensors(path, tensors, facts)
+    assert load_model_file(path).temperature == 1.0
+    for damaged in (0, -1.0, "2", float("nan")):
+        write_tensors(path, tensors, facts | {"temperature": damaged})
+        with pytest.raises(ModelError, match="the temperature must be a number above 0"):
+            load_model_file(path)
 
 
 def tiny() -> nn.Module:

@@ -306,6 +306,38 @@ def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Pat
     assert "several views" not in said(read(make_run(tmp_path / "plain"))[1])
 
 
+def test_what_qualifies_the_accuracy_is_said(tmp_path: Path) -> None:
+    pair = {"classes": [HOSTILE, "Bag"], "told_apart": "no", "images": 84, "mistakes": 40}
+    point = {"images": 300, "accuracy": 0.8, "accuracy_low": 0.75, "accuracy_high": 0.84}
+    law = {"exponent": 0.3, "factor": 1.0, "gain": 0.03, "gain_low": 0.01, "gain_high": 0.05}
+    asked = {
+        "confused_pairs": [pair | metric("accuracy", 44, 84)] * 9,
+        "learning_curve": law | {"points": [point | {"train_images": n} for n in (50, 100, 200)]},
+        "temperature": 1.5,
+        "temperature_reason": "fitted on 512 validation pictures",
+        "expected_calibration_error_before": 0.0456,
+        "calibration_before": calibration_bins(500),
+        **metric("balanced_accuracy", 812, 1000),
+    }
+    page, parsed = read(make_run(tmp_path / "asked", **asked))
+    assert HOSTILE not in page
+    text = said(parsed)
+    for phrase in (
+        f"'{HOSTILE}' and 'Bag' cannot be told apart with these pictures: 52% (42 to 63) right of",
+        "1 more pair",
+        "about +3.0 points of accuracy (1.0 to 5.0)",
+        "It was 4.6% before the outputs were divided by a temperature of 1.5",
+    ):
+        assert phrase in text
+    for figure in ("before the temperature", "training pictures"):
+        assert figure in page
+    assert "Balanced accuracy" not in text  # all classes have 1,000 pictures
+    plain = said(read(make_run(tmp_path / "plain"))[1])
+    assert "temperature" not in plain
+    assert "more pictures help" not in plain
+    assert "told apart" not in plain
+
+
 def test_hostile_names_are_text_only(tmp_path: Path) -> None:
     names = [HOSTILE, '" onload="alert(2)', 'id="x" #010203 url(#y)', "猫 & $x$", "a\nb"]
     run = make_run(tmp_path, names)

@@ -3,7 +3,15 @@
 from typing import Any
 
 from onsight.evaluation.intervals import wilson
-from onsight.report.sentences import meaning, noise_sentences, trust
+from onsight.report.sentences import (
+    curve_sentence,
+    is_unbalanced,
+    meaning,
+    noise_sentences,
+    pair_sentence,
+    temperature_sentence,
+    trust,
+)
 
 
 def metric(name: str, right: int, n: int) -> dict[str, float]:
@@ -46,3 +54,50 @@ def test_trust_is_withheld_only_beyond_noise() -> None:
     assert trust(0.95, 0.90, results) == "It is overconfident."
     assert trust(0.85, 0.90, results) == "It is underconfident."
     assert trust(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""
+
+
+def test_a_pair_is_told_with_its_n_and_interval() -> None:
+    pair: Any = {
+        "classes": ["cats", "dogs"],
+        "told_apart": "no",
+        "images": 84,
+        "accuracy": 0.52,
+        "accuracy_low": 0.41,
+        "accuracy_high": 0.63,
+    }
+    assert pair_sentence(pair) == (
+        "'cats' and 'dogs' cannot be told apart with these pictures: 52% (41 to 63) right of 84, "
+        "where 50% is guessing."
+    )
+    assert "are hardly told apart" in pair_sentence(pair | {"told_apart": "hardly"})
+
+
+def test_a_temperature_is_told_with_what_it_changed_or_why_there_is_none() -> None:
+    fitted: Any = {
+        "temperature": 1.37,
+        "temperature_reason": "fitted on 512 validation pictures",
+        "expected_calibration_error_before": 0.042,
+    }
+    assert temperature_sentence(fitted) == (
+        "It was 4.2% before the outputs were divided by a temperature of 1.37 (fitted on 512 "
+        "validation pictures)."
+    )
+    assert "pictures, the same ones)." in temperature_sentence(fitted | {"split": "validation"})
+    none: Any = {"temperature": 1.0, "temperature_reason": "too few pictures"}
+    assert temperature_sentence(none) == "No temperature is applied: too few pictures."
+    old: Any = {}
+    assert temperature_sentence(old) == ""
+
+
+def test_what_more_pictures_bring_is_told_in_points() -> None:
+    curve: Any = {"gain": 0.031, "gain_low": 0.012, "gain_high": 0.049, "points": [0, 1, 2]}
+    assert "about +3.1 points of accuracy (1.2 to 4.9)" in curve_sentence(curve)
+
+
+def test_classes_are_unbalanced_beyond_twice_the_pictures() -> None:
+    def rows(*images: int) -> Any:
+        return [{"images": n} for n in images]
+
+    assert is_unbalanced(rows(21, 10))
+    assert not is_unbalanced(rows(20, 10, 0))
+    assert not is_unbalanced([])

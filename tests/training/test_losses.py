@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
-from onsight.training.step.losses import balanced_weights, make_loss
+from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(11, 4, generator=GENERATOR, dtype=torch.float64)
@@ -50,13 +50,40 @@ def test_weighted_mse_of_class_probabilities_weighs_each_class_by_its_probabilit
 
 def test_balanced_weights_equal_scikit_learns():
     labels = torch.tensor([0] * 90 + [1] * 9 + [2])
-    weights = balanced_weights(torch.bincount(labels, minlength=3))
+    weights = class_weights(torch.bincount(labels, minlength=3), "balanced")
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
     assert torch.allclose(weights.double(), torch.from_numpy(expected), rtol=1e-6)
 
 
 def test_a_class_without_pictures_has_weight_zero():
-    assert balanced_weights(torch.tensor([5, 0, 5])).tolist() == [1.0, 0.0, 1.0]
+    for how in ("none", "root", "balanced"):
+        assert class_weights(torch.tensor([5, 0, 5]), how).tolist() == [1.0, 0.0, 1.0]
+
+
+def test_root_weights_go_half_of_the_way():
+    """In logarithms, between none and balanced; the mean over the pictures stays 1."""
+    counts = torch.tensor([900, 90, 9, 1])
+    none, root, balanced = (class_weights(counts, how) for how in ("none", "root", "balanced"))
+    assert none.tolist() == [1.0] * 4
+    assert torch.allclose(root / root[0], (balanced / balanced[0]).sqrt(), rtol=1e-6)
+    for weights in (root, balanced):
+        assert (weights * counts).sum().item() == pytest.approx(counts.sum().item(), rel=1e-6)
+
+
+def test_weights_are_chosen_where_a_class_has_over_five_times_the_pictures_of_another():
+    for counts, how in [
+        ([50, 10, 0], "none"),
+        ([51, 10, 0], "root"),
+        ([7, 7], "none"),
+        ([0, 0], "none"),
+    ]:
+        choice = choose_class_weights("auto", torch.tensor(counts))
+        assert choice.value == how
+    assert choose_class_weights("auto", torch.tensor([2000, 20])).reason == (
+        "the largest class has 100 times the training pictures of the smallest"
+    )
+    for asked in ("none", "balanced"):
+        assert choose_class_weights(asked, torch.tensor([2000, 20])).value == asked
 
 
 def test_weights_move_with_the_module():

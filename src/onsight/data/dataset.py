@@ -220,7 +220,7 @@ def _leak(pack: Pack, row: int) -> Problem:
 
 
 def _notes(dataset: Dataset, source: Source) -> list[str]:
-    notes = []
+    notes = list(source.notes)
     gone = sorted(set(source.index.classes) - set(dataset.classes))
     if gone:
         notes.append(f"classes without a usable picture, left out: {listed(gone)}")
@@ -262,7 +262,7 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     if len(dataset.classes) < 2:
         raise DataError(
             f"only one class ('{dataset.classes[0]}') has usable pictures in {source.root}; "
-            "a classifier needs at least two. Put each class in a folder of its own."
+            "a classifier needs at least two; in folders, each has one of its own."
         )
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:

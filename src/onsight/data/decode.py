@@ -31,6 +31,7 @@ _ORIENTATION = 0x0112
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_MODES = {"I", "I;16", "I;16B", "I;16L"}
+_PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
 
 # The pixel limit below is lower than Pillow's own and gives a reason instead of a warning.
@@ -101,6 +102,22 @@ def decode_image(
         if image.mode == "La":  # which Pillow turns into nothing else
             image = image.convert("LA")
         return _to_pixels(image, background, pixel_limit)
+
+
+def encode_image(image: Image.Image) -> bytes | Pixels:
+    """The pixels of a Pillow image, or its PNG if they depend on the background behind it.
+
+    There is no pixel limit, as the image is in memory already. Raises PictureError.
+    """
+    limit = image.width * image.height
+    if not (image.has_transparency_data or image.mode == "La"):
+        return decode_image(image, pixel_limit=limit)
+    file = io.BytesIO()
+    with _reasons(limit):
+        if image.mode not in _PNG_MODES:
+            image = image.convert("LA" if image.mode == "La" else "RGBA")
+        image.save(file, "PNG", compress_level=1, exif=image.getexif())
+    return file.getvalue()
 
 
 def probe(data: bytes) -> tuple[int, int, int] | None:

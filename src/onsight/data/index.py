@@ -5,9 +5,9 @@ and take tens of megabytes instead of a million Python strings.
 """
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,10 +91,10 @@ class Index:
         return len(self.locators)
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "Index":
-        """Build from rows; labels are NFC-normalised and ordered by code point."""
+    def of(cls, rows: Sequence[Row], order: Callable[[str], Any] | None = None) -> "Index":
+        """Build from rows; labels are NFC-normalised and ordered by a key or by code point."""
         names = [unicodedata.normalize("NFC", row.label) for row in rows]
-        ordered = tuple(sorted(set(names)))
+        ordered = tuple(sorted(set(names), key=order))
         number = {name: position for position, name in enumerate(ordered)}
         count = len(rows)
         return cls(

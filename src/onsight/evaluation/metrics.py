@@ -6,7 +6,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.evaluation.intervals import wilson
+from onsight.evaluation.intervals import mean_share, wilson
+from onsight.evaluation.pairs import confused_pairs
 from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import CalibrationBin, ClassResult, Results, TtaResult
 
@@ -19,21 +20,40 @@ def summarise(per_image: PerImageResults, classes: Sequence[str]) -> Results:
     images = len(per_image)
     right = int((per_image.labels == per_image.predicted).sum())
     results: dict[str, Any] = {"images": images, **share("accuracy", right, images)}
+    results |= _balanced_accuracy(per_image, len(classes))
     results["loss"] = float(per_image.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
         results |= share("top5", int(per_image.in_top5.sum()), images)
     else:
         results["top5"] = None
-    calibration = calibration_bins(per_image)
-    results["expected_calibration_error"] = expected_calibration_error(calibration, images)
-    results["calibration"] = calibration
+    results |= _calibration("", per_image.confidence, per_image)
+    if not np.array_equal(per_image.confidence, per_image.raw_confidence):
+        results |= _calibration("_before", per_image.raw_confidence, per_image)
     results["classes"] = class_results(per_image, classes)
-    results["confusion"] = (
-        confusion_matrix(per_image, len(classes)).tolist()
-        if len(classes) <= _MOST_CLASSES
-        else None
-    )
+    results["confusion"] = results["confused_pairs"] = None
+    if len(classes) <= _MOST_CLASSES:
+        confusion = confusion_matrix(per_image, len(classes))
+        results["confusion"] = confusion.tolist()
+        results["confused_pairs"] = confused_pairs(confusion, classes)
     return cast(Results, results)
+
+
+def _balanced_accuracy(per_image: PerImageResults, classes: int) -> dict[str, float | None]:
+    right = per_image.labels == per_image.predicted
+    images = np.bincount(per_image.labels, minlength=classes)
+    hits = np.bincount(per_image.labels[right], minlength=classes)
+    counted = [(int(hit), int(n)) for hit, n in zip(hits, images, strict=True) if n]
+    values = mean_share(counted) if counted else (None, None, None)
+    ends = ("", "_low", "_high")
+    return {f"balanced_accuracy{end}": value for end, value in zip(ends, values, strict=True)}
+
+
+def _calibration(
+    suffix: str, confidence: NDArray[np.float32], per_image: PerImageResults
+) -> dict[str, Any]:
+    bins = calibration_bins(confidence, per_image.labels == per_image.predicted)
+    error = expected_calibration_error(bins, len(per_image))
+    return {f"expected_calibration_error{suffix}": error, f"calibration{suffix}": bins}
 
 
 def share(name: str, successes: int, count: int) -> dict[str, float | None]:
@@ -81,19 +101,21 @@ def class_results(per_image: PerImageResults, classes: Sequence[str]) -> list[Cl
     return cast(list[ClassResult], rows)
 
 
-def calibration_bins(per_image: PerImageResults) -> list[CalibrationBin]:
-    """Mean confidence and accuracy in 15 bins of equal width of the confidence."""
-    place = np.clip(np.ceil(per_image.confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+def calibration_bins(
+    confidence: NDArray[np.float32], right: NDArray[np.bool_]
+) -> list[CalibrationBin]:
+    """Mean confidence and accuracy of pictures (n,) in 15 bins of equal width of the confidence."""
+    place = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
     images = np.bincount(place, minlength=_BINS)
-    confidence = np.bincount(place, per_image.confidence.astype(np.float64), minlength=_BINS)
-    right = np.bincount(place, per_image.labels == per_image.predicted, minlength=_BINS)
+    claimed = np.bincount(place, confidence.astype(np.float64), minlength=_BINS)
+    hits = np.bincount(place, right, minlength=_BINS)
     return [
         {
             "low": number / _BINS,
             "high": (number + 1) / _BINS,
             "images": int(images[number]),
-            "confidence": float(confidence[number] / images[number]) if images[number] else None,
-            "accuracy": float(right[number] / images[number]) if images[number] else None,
+            "confidence": float(claimed[number] / images[number]) if images[number] else None,
+            "accuracy": float(hits[number] / images[number]) if images[number] else None,
         }
         for number in range(_BINS)
     ]

@@ -21,7 +21,8 @@ class PerImageResults:
     """One entry per picture, in order: everything that results are computed from.
 
     ids, labels, predicted: int64 (n,); confidence: the predicted class's probability;
-    losses: cross-entropy; in_top5: bool (n,), all False for 5 classes or fewer.
+    losses: cross-entropy; in_top5: bool (n,), all False for 5 classes or fewer; raw_confidence:
+    the confidence without the temperature.
     """
 
     ids: NDArray[np.int64]
@@ -30,6 +31,7 @@ class PerImageResults:
     confidence: NDArray[np.float32]
     losses: NDArray[np.float32]
     in_top5: NDArray[np.bool_]
+    raw_confidence: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -37,18 +39,19 @@ class PerImageResults:
 
 @torch.inference_mode()
 def evaluate_batches(
-    forward: Callable[[Tensor], Tensor], batches: Iterable[Batch]
+    forward: Callable[[Tensor], Tensor], batches: Iterable[Batch], temperature: float = 1.0
 ) -> PerImageResults:
     """Run a model over batches. forward: uint8 (B, H, W, C) to logits (B, K).
 
-    Entries are kept per picture, so the batches make no difference to the results.
+    temperature: what forward has divided its logits by. Entries are kept per picture, so the
+    batches make no difference to the results.
     """
-    parts = [_observe_batch(forward(batch.images).float(), batch) for batch in batches]
+    parts = [_observe_batch(forward(batch.images).float(), batch, temperature) for batch in batches]
     columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
     return PerImageResults(*columns) if columns else _nothing()
 
 
-def _observe_batch(logits: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+def _observe_batch(logits: Tensor, batch: Batch, temperature: float) -> tuple[Tensor, ...]:
     labels = batch.labels.to(logits.device)
     probabilities = logits.softmax(dim=1)
     confidence, predicted = probabilities.max(dim=1)
@@ -57,10 +60,13 @@ def _observe_batch(logits: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         in_top5 = (logits.topk(_TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
     else:
         in_top5 = torch.zeros_like(labels, dtype=torch.bool)
-    return batch.ids, labels, predicted, confidence, losses, in_top5
+    raw = confidence
+    if temperature != 1:
+        raw = (logits * temperature).softmax(dim=1).amax(dim=1)
+    return batch.ids, labels, predicted, confidence, losses, in_top5, raw
 
 
 def _nothing() -> PerImageResults:
     empty = np.zeros(0, np.int64)
     floats = np.zeros(0, np.float32)
-    return PerImageResults(empty, empty, empty, floats, floats, np.zeros(0, bool))
+    return PerImageResults(empty, empty, empty, floats, floats, np.zeros(0, bool), floats)

@@ -5,7 +5,7 @@ all three are None where n is 0. What only some results have is not required.
 """
 
 from collections.abc import Iterable
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from onsight.data.index import Problem
 
@@ -53,22 +53,46 @@ class CalibrationBin(TypedDict):
     accuracy: float | None
 
 
+class ConfusedPair(TypedDict):
+    """Two classes that are hard to tell apart, or cannot be (told_apart: `hardly` or `no`).
+
+    images: pictures of both that were predicted as either; accuracy: the mean of the two shares
+    that are right, with its 95% interval; mistakes: pictures of one predicted as the other.
+    """
+
+    classes: tuple[str, str]
+    told_apart: Literal["no", "hardly"]
+    images: int
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    mistakes: int
+
+
 class Metrics(Accuracy):
     """What follows from the predictions alone; images is the n of every share.
 
-    top5 is None for five classes or fewer. confusion: counts (K, K), rows are labels; None
-    for very many classes.
+    balanced_accuracy: the mean of the recalls of the classes that have pictures. top5 is None for
+    five classes or fewer. Keys in `_before` say what held without the temperature, where it is not
+    1. confusion: counts (K, K), rows are labels; it and confused_pairs are None for very many
+    classes.
     """
 
     images: int
+    balanced_accuracy: float | None
+    balanced_accuracy_low: float | None
+    balanced_accuracy_high: float | None
     loss: float | None
     top5: float | None
     top5_low: NotRequired[float | None]
     top5_high: NotRequired[float | None]
     expected_calibration_error: float | None
     calibration: list[CalibrationBin]
+    expected_calibration_error_before: NotRequired[float | None]
+    calibration_before: NotRequired[list[CalibrationBin]]
     classes: list[ClassResult]
     confusion: list[list[int]] | None
+    confused_pairs: list[ConfusedPair] | None
 
 
 class FoldResult(Accuracy):
@@ -94,15 +118,41 @@ class TtaResult(TypedDict, total=False):
     tta_accuracy_high: float | None
 
 
+class LearningCurvePoint(Accuracy):
+    """The accuracy after training on train_images pictures, judged by images others."""
+
+    train_images: int
+    images: int
+
+
+class LearningCurve(TypedDict):
+    """What more pictures would bring, from trainings on fewer.
+
+    The error is taken to fall as train_images ** -exponent; gain: the accuracy to expect in
+    addition with twice the pictures, as a share, with its 95% interval.
+    """
+
+    points: list[LearningCurvePoint]
+    exponent: float
+    factor: float
+    gain: float
+    gain_low: float
+    gain_high: float
+
+
 class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
-    folds: by how many models the pictures were judged, each once; used, problems: numbers of
-    pictures used and refused; seen: left out of an evaluation because
-    they trained or chose the model; phases: seconds by name.
+    temperature: what the logits are divided by before they become probabilities; folds: by how many
+    models the pictures were judged, each once; used, problems: numbers of pictures used and
+    refused; seen: left out of an evaluation because they trained or chose the model; phases:
+    seconds by name.
     """
 
     split: str
+    temperature: float
+    temperature_reason: str
+    learning_curve: LearningCurve
     folds: int
     fold_results: list[FoldResult]
     used: int

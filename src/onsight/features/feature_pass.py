@@ -7,22 +7,27 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from onsight.data import decode
+from onsight.data.decode import PictureFormat
 from onsight.data.loader import Batch, Loader
-from onsight.errors import DiskError, ModelError
+from onsight.errors import DiskError
 from onsight.models.classifier import Classifier
-from onsight.models.head import features_kept, linear_head
+from onsight.models.head import features_kept, linear_head, no_features, required_head
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 PLAIN, MIRRORED = "plain", "mirrored"
 
 # Small batches keep a CPU's activations in its caches: 1.5 times as fast as 64 at 96 pixels.
 _CPU_BATCH, _BATCH = 16, 256
+
+_MOST_BYTES = 4_000_000_000
 
 
 def feature_loader(loader: Loader) -> Loader:
@@ -45,30 +50,38 @@ def compute_features(
     ModelError for a network that does not end in a linear layer.
     """
     parts: list[Tensor] = []
-    with features_kept(classifier.net) as kept:
-        for batch in batches:
-            classifier(batch.images.flip(2) if view == MIRRORED else batch.images)
-            parts.append(_checked(kept.pop()).float().cpu())
-            progress(len(batch.ids))
-            if time.monotonic() > deadline:
-                break
+    for batch in batches:
+        images = batch.images.flip(2) if view == MIRRORED else batch.images
+        parts.append(with_features(classifier, images)[1].cpu())
+        progress(len(batch.ids))
+        if time.monotonic() > deadline:
+            break
     if not parts:
-        head = linear_head(classifier.net)
-        return torch.zeros(0, head.in_features if head else 0)
+        return torch.zeros(0, required_head(classifier.net).in_features)
     with torch.no_grad():
         return torch.cat(parts).clone()  # outside inference mode: heads are trained on them
 
 
-def _checked(features: Tensor) -> Tensor:
-    if features.dim() != 2:
-        raise ModelError(
-            f"the head is given a tensor of shape {tuple(features.shape)}, not one row per picture"
-        )
-    return features
+def with_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (B, K) of uint8 pictures (B, H, W, C), and the float32 features (B, D) behind them.
+
+    Raises ModelError for a network that does not end in a linear layer.
+    """
+    net = classifier.net
+    head = required_head(net)
+    with features_kept(net) as kept:
+        logits = classifier(images)
+    # The last linear layer may be in the middle of a network, which then has no head.
+    if len(kept) != 1 or kept[0].dim() != 2 or head.out_features != logits.shape[1]:
+        raise no_features(net)
+    return logits, kept[0].float()
 
 
 class FeatureStore:
-    """Features kept in a cache folder by everything that went into them; None keeps nothing."""
+    """Features kept in a cache folder by everything that went into them; None keeps nothing.
+
+    Of more than 4 GB, those are dropped that were not used for longest.
+    """
 
     def __init__(self, cache_folder: Path | None) -> None:
         self.folder = cache_folder / "features" if cache_folder else None
@@ -78,32 +91,61 @@ class FeatureStore:
 
         Fewer features, because there was no time for all, are not kept.
         """
-        if self.folder is None:
-            return compute()
-        path = self.folder / f"{key}.safetensors"
-        try:
-            tensors, _ = read_tensors(path)
-            return tensors["features"].clone()
-        except (DamagedFile, KeyError):
+        features = self.find(key)
+        if features is None:
             features = compute()
-        if len(features) < count:
-            return features
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(path, {"features": features}, {})
-        except (OSError, DiskError):  # a full disk costs time in the next run, nothing else
-            pass
+            if len(features) == count:
+                self._keep(key, features)
         return features
 
+    def find(self, key: str) -> Tensor | None:
+        """The features under a key, None if they are not there."""
+        if self.folder is None:
+            return None
+        path = self._path(key)
+        try:
+            tensors, _ = read_tensors(path)
+            features = tensors["features"].clone()
+            path.touch()  # what is used is kept
+        except (DamagedFile, KeyError, OSError):
+            return None
+        return features
 
-def features_key(classifier: Classifier, digests: Tensor, view: str) -> str:
+    def _keep(self, key: str, features: Tensor) -> None:
+        if self.folder is None or features.nbytes > _MOST_BYTES:
+            return
+        # A full disk costs time in the next run, nothing else.
+        with suppress(OSError, DiskError):
+            write_tensors(self._path(key), {"features": features}, {})
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Every training has features of its own, so old ones must go."""
+        assert self.folder is not None
+        facts = [(path, path.stat()) for path in self.folder.glob("*.safetensors")]
+        room = _MOST_BYTES
+        for path, fact in sorted(facts, key=lambda one: one[1].st_mtime_ns, reverse=True):
+            room -= fact.st_size
+            if room < 0:
+                path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{key}.safetensors"
+
+
+def features_key(
+    classifier: Classifier, target: PictureFormat, digests: Tensor, view: str = PLAIN
+) -> str:
     """A digest of all that determines features: backbone, preprocessing, pictures and view.
 
-    digests: uint8 (n, 16) of the pictures in order.
+    target: what pictures are fitted to; digests: uint8 (n, 16) of the pictures in order, before
+    they are fitted.
     """
     head = linear_head(classifier.net)
     own = {id(parameter) for parameter in head.parameters()} if head else set()
-    digest = hashlib.sha256(repr((classifier.normalization, classifier.precision, view)).encode())
+    prepared = decode.VERSION, target.facts(), classifier.normalization, classifier.precision
+    digest = hashlib.sha256(repr((prepared, view)).encode())
     digest.update(type(classifier.net).__name__.encode())
     for name, tensor in classifier.net.state_dict(keep_vars=True).items():
         if id(tensor) not in own:

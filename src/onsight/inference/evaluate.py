@@ -15,7 +15,8 @@ from onsight.data.index import Index, Problem
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job
-from onsight.data.sources.find import find_source
+from onsight.data.sources.find import find_source, name_data, take_data
+from onsight.data.sources.memory import InMemory
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
@@ -32,7 +33,7 @@ from onsight.report.tables import write_predictions
 
 def evaluate(
     model: str | Path,
-    data: str | Path,
+    data: str | Path | InMemory,
     *,
     device: str = "auto",
     data_format: str = "auto",
@@ -42,7 +43,7 @@ def evaluate(
     tta: str = "one",
     reporter: Reporter | None = None,
 ) -> Results:
-    """Evaluate a run folder or model file on labelled pictures.
+    """Evaluate a run folder or model file on labelled pictures, given as for `train`.
 
     Pictures identical to one that the model was trained or selected with are left out and counted
     in `seen`. module: as for `load`; csv: a file to write a row per evaluated picture to; tta:
@@ -54,8 +55,11 @@ def evaluate(
     predictor = load(model, device=device, module=module)
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
-    source = find_source(str(data), data_format, kept)
+    taken = take_data(data)
+    source = find_source(taken, data_format, kept)
     reporter.say(f"data: {source.found}")
+    for note in source.notes:
+        reporter.warn(note)
     with reporter.bar("decode", len(source.index)) as bar:
         job = Job(source, predictor.format, threads=usable_cores(), progress=bar.advance)
         pack = open_pack(job, kept)
@@ -67,12 +71,13 @@ def evaluate(
     ids = torch.from_numpy(np.flatnonzero(known & ~seen & ~copies))
     if len(ids) == 0:
         raise DataError(
-            f"every picture of {data} was used to train this model, so none can be used to "
-            "evaluate it; give pictures that it has not seen"
+            f"every picture of {name_data(taken)} was used to train this model, so none can be "
+            "used to evaluate it; give pictures that it has not seen"
         )
     begun = time.perf_counter()
     loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
-    per_image = evaluate_batches(predictor.classifier, loader.in_order())
+    temperature = predictor.file.temperature
+    per_image = evaluate_batches(predictor.classifier, loader.in_order(), temperature)
     seconds = time.perf_counter() - begun
     views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
@@ -80,6 +85,7 @@ def evaluate(
     return {
         **summarise(per_image, predictor.classes),
         **views,
+        "temperature": temperature,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

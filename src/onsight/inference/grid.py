@@ -7,15 +7,12 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 from onsight.data.decode import PictureFormat, Pixels, decode
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import OutputError, PictureError
 from onsight.files import check_writable, write_atomically
 from onsight.inference.predictor import Prediction, Predictor
-from onsight.report.canvas import Canvas, Words
+from onsight.report.canvas import Canvas, Words, tile
 from onsight.words import percent, shortened
 
 _MOST = 64  # pictures shown
@@ -80,7 +77,7 @@ def _actual(path: str, classes: Sequence[str]) -> str | None:
 
 
 def _thumbnail(prediction: Prediction, target: PictureFormat) -> Pixels | None:
-    """The stored picture as (H, W, 3) that fits a tile; tiny ones are enlarged pixel by pixel."""
+    """The stored picture as (H, W, 3) that fits a tile."""
     if prediction.problem is not None:
         return None
     try:
@@ -88,11 +85,7 @@ def _thumbnail(prediction: Prediction, target: PictureFormat) -> Pixels | None:
         pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
     except PictureError:
         return None
-    image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
-    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    factor = _SIDE // max(image.size)
-    size = image.width * factor, image.height * factor
-    return np.asarray(image.resize(size, Image.Resampling.NEAREST))
+    return tile(pixels, _SIDE)
 
 
 def _reason(prediction: Prediction) -> Words:

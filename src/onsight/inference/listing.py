@@ -48,16 +48,16 @@ def list_predictions(
     if csv and csv != "-":
         write_atomically(Path(csv), _as_csv(predictions).encode("utf-8", "surrogateescape"))
     elif csv == "-":
-        _print(_as_csv(predictions), end="")
+        print_paths(_as_csv(predictions), end="")
     elif not as_json:
         for line in _lines(predictions):
-            _print(line)
+            print_paths(line)
     reporter.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
     if grid:
         shown = save_grid(grid, predictions, predictor)
         reporter.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
     if as_json:
-        _print(_as_json(predictions, refused))
+        print_paths(_as_json(predictions, refused))
 
 
 def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _as_json(predictions: Sequence[Prediction], refused: int) -> str:
     return json.dumps({**counts, "predictions": rows})
 
 
-def _print(text: str, end: str = "\n") -> None:
+def print_paths(text: str, end: str = "\n") -> None:
     """Print with the original bytes of paths that are not UTF-8."""
     sys.stdout.flush()
     sys.stdout.buffer.write((text + end).encode("utf-8", "surrogateescape"))

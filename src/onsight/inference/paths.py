@@ -1,4 +1,4 @@
-"""The inputs of `onsight predict`: files as given, and the files in folders."""
+"""The inputs of predict, embed and similar: files as given, and the files in folders."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from onsight.errors import DataError
 
 
 def input_paths(paths: Iterable[str]) -> list[str]:
-    """Every file to predict on, in order; hidden files inside folders are left out.
+    """Every file, in order; hidden files inside folders are left out.
 
     Raises DataError for a path that does not exist, or if there are no files.
     """
     found = [file for path in paths for file in _expand(path)]
     if not found:
-        raise DataError("no files to predict on in the folders given")
+        raise DataError("no files: none were given, or the folders given are empty")
     return found
 
 

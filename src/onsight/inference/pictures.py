@@ -1,30 +1,31 @@
-"""What can be given as a picture: a path, encoded bytes, a Pillow image or an array."""
+"""What can be given as a picture: a path, encoded bytes, a Pillow image, an array or a tensor."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from onsight.data.decode import PictureFormat, Pixels, decode_image
 from onsight.data.packing import prepare_picture
+from onsight.data.pixels import WANTED, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import PictureError
 
-Picture = str | Path | bytes | Image.Image | Pixels
+Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
 
-_WANTED = (
-    "give a path, the bytes of a file, a Pillow image, or an array of uint8 in the shape (H, W), "
-    "(H, W, 1), (H, W, 3) or (H, W, 4); several pictures as a list or an array (n, H, W, C)"
-)
 _LOADING = Lock()  # two entries may be the same image, which Pillow loads in place
 
 
 def is_one(pictures: Picture | Iterable[Picture]) -> bool:
     """Whether this is a single picture rather than several."""
+    if isinstance(pictures, Tensor):
+        return pictures.ndim < 4
     if isinstance(pictures, np.ndarray):
         return pictures.ndim < 4 and pictures.dtype.kind not in "OUS"  # those are paths in an array
     return isinstance(pictures, (str, bytes)) or not isinstance(pictures, Iterable)
@@ -48,20 +49,15 @@ def read_picture(picture: Picture, target: PictureFormat) -> Pixels:
     elif isinstance(picture, Image.Image):
         with _LOADING:
             content = decode_image(picture, target.background, target.pixel_limit)
-    elif isinstance(picture, np.ndarray):
+    elif isinstance(picture, (np.ndarray, Tensor)):
         content = _from_array(picture, target)
     if not isinstance(content, (bytes, np.ndarray)):
-        raise PictureError(f"a {type(picture).__name__} is not a picture: {_WANTED}")
+        raise PictureError(f"a {type(picture).__name__} is not a picture: {WANTED}")
     return prepare_picture(content, target)[1]
 
 
-def _from_array(array: Pixels, target: PictureFormat) -> Pixels:
-    channels = array.shape[2] if array.ndim == 3 else 1
-    if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4):
-        kind = f"{array.dtype} {array.shape}"
-        raise PictureError(f"an array of {kind} is not a picture: {_WANTED}")
-    if array.size == 0:
-        raise PictureError("has no pixels")
-    if channels == 4:
-        return decode_image(Image.fromarray(array), target.background, array.size)
-    return array.reshape(*array.shape[:2], channels)
+def _from_array(array: NDArray[Any] | Tensor, target: PictureFormat) -> Pixels:
+    pixels = read_array(array)
+    if pixels.shape[2] == 4:
+        return decode_image(Image.fromarray(pixels), target.background, pixels.size)
+    return pixels

@@ -1,6 +1,6 @@
 """A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -10,17 +10,19 @@ from typing import TypeVar, cast, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from onsight.data.decode import Pixels
 from onsight.errors import PictureError
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import Results
+from onsight.features.feature_pass import with_features
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
+from onsight.models.head import required_head
 from onsight.models.memory_format import set_memory_format
 from onsight.models.user import make_user_model
 from onsight.report.console import headline
@@ -34,7 +36,8 @@ Item = TypeVar("Item")
 class Prediction:
     """What the model predicts for one input, or why it cannot.
 
-    probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used.
+    probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used;
+    features: float32 (D,), what the network's last layer was given, if they were asked for.
     """
 
     path: str
@@ -42,6 +45,7 @@ class Prediction:
     probability: float | None
     problem: str | None
     probabilities: NDArray[np.float32] | None
+    features: NDArray[np.float32] | None = None
 
 
 class Predictor:
@@ -53,7 +57,9 @@ class Predictor:
         self.classes = file.classes
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
-        self.classifier = Classifier(net, prepared.normalization, prepared.precision, device)
+        self.classifier = Classifier(
+            net, prepared.normalization, prepared.precision, device, file.temperature
+        )
 
     def __repr__(self) -> str:
         return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"
@@ -81,10 +87,11 @@ class Predictor:
     def predict(self, pictures: Picture | Iterable[Picture]) -> str | list[str]:
         """The class of a picture, or of each of several in a list.
 
-        A picture is a path, the bytes of a file, a Pillow image or an array uint8 (H, W),
-        (H, W, 1), (H, W, 3) or (H, W, 4); several are any iterable of these or an array
-        (n, H, W, C). As with NumPy's functions, one picture gives one label and several give a
-        list. Raises PictureError for a picture that cannot be used, which `predictions` lists.
+        A picture is a path, the bytes of a file, a Pillow image, or an array or tensor of uint8
+        or of floats from 0 to 1, (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; several
+        are any iterable of these or an array (n, H, W, C). As with NumPy's functions, one picture
+        gives one label and several give a list. Raises PictureError for a picture that cannot be
+        used, which `predictions` lists.
         """
         winners = self.predict_proba(pictures).argmax(axis=-1)
         if winners.ndim == 0:
@@ -96,20 +103,43 @@ class Predictor:
 
         Takes what `predict` takes. Raises PictureError.
         """
-        rows = []
-        for prediction in self.predictions(pictures):
-            if prediction.probabilities is None:
-                raise PictureError(f"{prediction.path}: {prediction.problem}")
-            rows.append(prediction.probabilities)
+        rows = self._rows(self.predictions(pictures), "probabilities")
         if is_one(pictures):
             return rows[0]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)), np.float32)
 
-    def predictions(self, pictures: Picture | Iterable[Picture]) -> Iterator[Prediction]:
-        """One Prediction per input, in order; for one that cannot be used, it says why."""
+    def embed(self, pictures: Picture | Iterable[Picture]) -> NDArray[np.float32]:
+        """Features (n, D), what the network's last layer is given, or (D,) of one picture alone.
+
+        Alike pictures have alike features. Takes what `predict` takes. Raises PictureError, and
+        ModelError for a network that does not end in a linear layer.
+        """
+        rows = self._rows(self.predictions(pictures, features=True), "features")
+        if is_one(pictures):
+            return rows[0]
+        wide = required_head(self.classifier.net).in_features
+        return np.stack(rows) if rows else np.zeros((0, wide), np.float32)
+
+    def predictions(
+        self, pictures: Picture | Iterable[Picture], features: bool = False
+    ) -> Iterator[Prediction]:
+        """One Prediction per input, in order; for one that cannot be used, it says why.
+
+        features: give those too. Raises ModelError if the network has none.
+        """
+        forward = self._forward_with_features if features else self._forward
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
             for batch in _batches(several(pictures), BATCH_SIZE):
-                yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)))
+                yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)), forward)
+
+    def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
+        """A column of predictions. Raises PictureError for a picture that cannot be used."""
+        rows = []
+        for prediction in predictions:
+            if prediction.problem is not None:
+                raise PictureError(f"{prediction.path}: {prediction.problem}")
+            rows.append(getattr(prediction, name))
+        return rows
 
     def _prepare(self, picture: Picture) -> Pixels | PictureError:
         try:
@@ -118,24 +148,33 @@ class Predictor:
             return error
 
     def _predict_batch(
-        self, batch: Sequence[Picture], prepared: Sequence[Pixels | PictureError]
+        self,
+        batch: Sequence[Picture],
+        prepared: Sequence[Pixels | PictureError],
+        forward: Callable[[Tensor], Sequence[Tensor]],
     ) -> Iterator[Prediction]:
         usable = [pixels for pixels in prepared if not isinstance(pixels, PictureError)]
-        rows = iter(self._probabilities(usable))
+        columns = forward(torch.from_numpy(np.stack(usable))) if usable else ()
+        rows = zip(*(column.cpu().numpy() for column in columns), strict=True)
         for picture, pixels in zip(batch, prepared, strict=True):
             if isinstance(pixels, PictureError):
                 yield Prediction(name_of(picture), None, None, str(pixels), None)
                 continue
-            row = next(rows)
+            row, *features = next(rows)
             winner = int(row.argmax())
-            yield Prediction(name_of(picture), self.classes[winner], float(row[winner]), None, row)
+            probability = float(row[winner])
+            yield Prediction(
+                name_of(picture), self.classes[winner], probability, None, row, *features
+            )
 
-    def _probabilities(self, pictures: Sequence[Pixels]) -> NDArray[np.float32]:
-        if not pictures:
-            return np.zeros((0, len(self.classes)), np.float32)
-        logits = self.classifier(torch.from_numpy(np.stack(pictures)))
-        rows: NDArray[np.float32] = logits.softmax(dim=1).cpu().numpy()
-        return rows
+    def _forward(self, images: Tensor) -> tuple[Tensor]:
+        """Probabilities (B, K) of pictures uint8 (B, H, W, C)."""
+        return (self.classifier(images).softmax(dim=1),)
+
+    def _forward_with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities (B, K) and features (B, D)."""
+        logits, features = with_features(self.classifier, images)
+        return logits.softmax(dim=1), features
 
 
 def load(

@@ -4,6 +4,7 @@ It holds tensors and JSON, never code, and detects any damage. A user's own netw
 imported because a file names it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class ModelFile:
 
     results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
     of the pictures that trained or chose the model, so that none of them ever judges it.
+    temperature: what the network's logits are divided by.
     """
 
     model: str
@@ -41,6 +43,7 @@ class ModelFile:
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    temperature: float = 1.0
 
 
 def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -56,6 +59,7 @@ def save_model(path: Path, file: ModelFile) -> None:
         "model": file.model,
         "classes": list(file.classes),
         "picture": file.preprocessing.facts(),
+        "temperature": file.temperature,
         "results": file.results,
         "provenance": file.provenance,
     }
@@ -84,6 +88,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             provenance=_typed(facts["provenance"], dict),
             seen=weights.pop(_SEEN).numpy(),
             weights=weights,
+            temperature=_temperature(facts.get("temperature", 1.0)),
         )
     except (KeyError, TypeError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
@@ -128,6 +133,12 @@ def _check_version(path: Path, facts: Any) -> None:
             f"{path} has version {facts.get('version')} of the model file, but this Onsight reads "
             f"version {_VERSION}. Upgrade: pip install -U onsight"
         )
+
+
+def _temperature(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise TypeError(f"the temperature must be a number above 0, not {value!r}")
+    return float(value)
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:

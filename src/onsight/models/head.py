@@ -29,10 +29,22 @@ def linear_head(model: nn.Module) -> nn.Linear | None:
     return heads[0] if len(heads) == 1 and isinstance(heads[0], nn.Linear) else None
 
 
-def start_at_zero(model: nn.Module) -> None:
-    """Set new heads to zero: all classes start equally probable, and the loss at ln K."""
-    for head in heads_of(model):
-        for parameter in head.parameters():
+def required_head(model: nn.Module) -> nn.Linear:
+    """The one linear layer that turns features into logits. Raises ModelError."""
+    head = linear_head(model)
+    if head is None:
+        raise no_features(model)
+    return head
+
+
+def start_head_at_zero(net: nn.Module) -> None:
+    """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
+
+    Whatever a random head says about good features is noise, and its gradient spoils them.
+    """
+    for head in heads_of(net):
+        layers = [one for one in head.modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
+        for parameter in (parameter for layer in layers[-1:] for parameter in layer.parameters()):
             nn.init.zeros_(parameter)
 
 
@@ -49,15 +61,22 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
 @contextmanager
 def features_kept(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collects what the head is given, (B, D) of each forward pass within the block."""
-    head = linear_head(model)
-    if head is None:
-        raise ModelError(f"{type(model).__name__} does not end in a linear layer")
+    head = required_head(model)
     kept: list[Tensor] = []
     handle = head.register_forward_pre_hook(lambda _, given: kept.append(given[0]))
     try:
         yield kept
     finally:
         handle.remove()
+
+
+def no_features(model: nn.Module) -> ModelError:
+    """The error for a network whose pictures have no features."""
+    return ModelError(
+        f"{type(model).__name__} does not end in a linear layer that is given one row of numbers "
+        "per picture, so it has no features to compare pictures by; the nets of `onsight models` "
+        "whose last layer is linear do, such as compact and resnet18"
+    )
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
+from PIL import Image
 
 _DPI = 100
 # matplotlib's own font has no Chinese, Japanese or Korean.
@@ -29,6 +30,15 @@ class Words(NamedTuple):
     colour: str
     size: float
     weight: str = "normal"
+
+
+def tile(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Pixels (H, W, 1 or 3) as (H, W, 3) that fits a square; tiny ones grow pixel by pixel."""
+    image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    factor = side // max(image.size)
+    size = image.width * factor, image.height * factor
+    return np.asarray(image.resize(size, Image.Resampling.NEAREST))
 
 
 class Canvas:

@@ -19,10 +19,17 @@ from rich.table import Table
 
 from onsight.choice import Choice
 from onsight.evaluation.results import ClassResult, Results, worst_first
-from onsight.words import fixed_percent
+from onsight.report.sentences import (
+    curve_sentence,
+    is_unbalanced,
+    pair_sentence,
+    temperature_sentence,
+)
+from onsight.words import fixed_percent, percent, plural
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
+_PAIRS_SHOWN = 5
 
 
 class Bar:
@@ -111,6 +118,8 @@ def print_results(results: Results, console: Console) -> None:
         console.print(_tta_line(results))
     if results.get("split") == "folds":
         console.print("the model that is kept has seen all pictures, so none is left to judge it")
+    for line in _details(results):
+        console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
     for name in ("n", "recall", "95% interval", "precision", "95% interval"):
@@ -125,6 +134,31 @@ def print_results(results: Results, console: Console) -> None:
         )
 
 
+def _details(results: Results) -> Iterator[str]:
+    """What the accuracy alone does not say: balance, calibration, confusions, more pictures."""
+    if is_unbalanced(results["classes"]):
+        yield _accuracy(
+            results["balanced_accuracy"],
+            results["balanced_accuracy_low"],
+            results["balanced_accuracy_high"],
+            f"mean over {plural(_present(results), 'class', 'classes')}, n = {results['images']:,}",
+            name="balanced accuracy",
+        )
+    if results["expected_calibration_error"] is not None:
+        error = percent(results["expected_calibration_error"])
+        yield f"expected calibration error {error}. {temperature_sentence(results)}".strip()
+    pairs = results["confused_pairs"] or []
+    yield from (pair_sentence(pair) for pair in pairs[:_PAIRS_SHOWN])
+    if len(pairs) > _PAIRS_SHOWN:
+        yield f"(and {plural(len(pairs) - _PAIRS_SHOWN, 'more such pair')}; the report has all)"
+    if "learning_curve" in results:
+        yield curve_sentence(results["learning_curve"])
+
+
+def _present(results: Results) -> int:
+    return sum(row["images"] > 0 for row in results["classes"])
+
+
 def headline(results: Results) -> str:
     """The accuracy in one line, with its interval and n."""
     if not results["images"]:
@@ -134,7 +168,7 @@ def headline(results: Results) -> str:
     where = ", on the pictures that were used to choose the epoch" if flattered else ""
     if results.get("split") == "folds":
         where = f", each picture judged by one of {results['folds']} models that had not seen it"
-    return f"{_accuracy(*shares, results['images'])}{where}"
+    return _accuracy(*shares, f"n = {results['images']:,}") + where
 
 
 def _tta_line(results: Results) -> str:
@@ -144,15 +178,15 @@ def _tta_line(results: Results) -> str:
         results["tta_accuracy_low"],
         results["tta_accuracy_high"],
     )
-    return (
-        f"averaged over several views of each picture ({results['tta']}): "
-        f"{_accuracy(*shares, results['tta_images'])}"
-    )
+    accuracy = _accuracy(*shares, f"n = {results['tta_images']:,}")
+    return f"averaged over several views of each picture ({results['tta']}): {accuracy}"
 
 
-def _accuracy(share: float | None, low: float | None, high: float | None, n: int) -> str:
+def _accuracy(
+    share: float | None, low: float | None, high: float | None, of: str, name: str = "accuracy"
+) -> str:
     ends = f"{fixed_percent(low)} to {fixed_percent(high)}"
-    return f"accuracy {fixed_percent(share)} (95% interval {ends}, n = {n:,})"
+    return f"{name} {fixed_percent(share)} (95% interval {ends}, {of})"
 
 
 def _share_cells(row: ClassResult) -> list[str]:

@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import ArrayLike, NDArray
 
 from onsight.evaluation.intervals import wilson
+from onsight.evaluation.results import LearningCurve
 from onsight.words import shortened
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
@@ -99,13 +100,19 @@ def learning_rate_curve(epochs: Rows) -> str:
     return _draw("rate", (4.1, 2.8), paint, "Learning rate by epoch")
 
 
-def calibration_diagram(bins: Rows) -> str:
-    """The accuracy at each level of confidence, and the number of pictures there, as SVG."""
-    filled = [row for row in bins if row["images"]]
+def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
+    """The accuracy at each level of confidence, and the number of pictures there, as SVG.
+
+    before: the same without the temperature, drawn in addition.
+    """
+    filled, earlier = ([row for row in some if row["images"]] for some in (bins, before))
 
     def paint(figure: Figure) -> None:
         share, count = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         share.plot([0, 1], [0, 1], "--", color=_INK, lw=1, label="perfectly calibrated")
+        if earlier:
+            x, y = (_column(earlier, key) for key in ("confidence", "accuracy"))
+            share.plot(x, y, "o:", color=_SECOND, lw=1.2, label="before the temperature")
         right, confidence = (_column(filled, key) for key in ("accuracy", "confidence"))
         intervals = [
             wilson(round(row["accuracy"] * row["images"]), row["images"]) for row in filled
@@ -113,8 +120,8 @@ def calibration_diagram(bins: Rows) -> str:
         spread = [[p - low for p, (low, _) in zip(right, intervals, strict=True)]]
         spread += [[high - p for p, (_, high) in zip(right, intervals, strict=True)]]
         share.errorbar(
-            confidence, right, np.maximum(spread, 0), fmt="o", color=_FIRST, elinewidth=1.4,
-            label="this model, 95% interval",
+            confidence, right, np.maximum(spread, 0), fmt="o-", color=_FIRST, lw=1.2,
+            elinewidth=1.4, label="this model, 95% interval",
         )  # fmt: skip
         share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
         share.legend(loc="upper left")
@@ -123,6 +130,35 @@ def calibration_diagram(bins: Rows) -> str:
             axis.set_major_formatter(PercentFormatter(1))
 
     return _draw("calibration", (4.4, 4.3), paint, "Calibration: accuracy by confidence")
+
+
+def learning_curve(curve: LearningCurve) -> str:
+    """The accuracy by the number of training pictures, and the law through it, as SVG."""
+    points = curve["points"]
+    sizes = [point["train_images"] for point in points]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        x = np.geomspace(sizes[0], 2 * sizes[-1], 60)
+        y = 1 - curve["factor"] * x ** -curve["exponent"]
+        axes.plot(x, y, "--", color=_SECOND, lw=1.4, label="fitted law")
+        axes.vlines(
+            sizes,
+            _column(points, "accuracy_low"),
+            _column(points, "accuracy_high"),
+            color=_FIRST,
+            lw=1.4,
+        )
+        axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST, label="95% interval")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([*sizes, 2 * sizes[-1]])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_xlabel("training pictures")
+        axes.legend(loc="lower right")
+
+    return _draw("more", (4.1, 2.8), paint, "Accuracy by the number of training pictures")
 
 
 def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:

@@ -12,7 +12,13 @@ from onsight.evaluation.results import (
     worst_first,
 )
 from onsight.report import figures
-from onsight.report.sentences import clearly_below, noise_sentences, trust
+from onsight.report.sentences import (
+    clearly_below,
+    curve_sentence,
+    noise_sentences,
+    temperature_sentence,
+    trust,
+)
 
 _ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
 
@@ -46,7 +52,10 @@ class Curves:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How confident it was (claimed) against how often it was right, on average and in bins."""
+    """How confident it was (claimed) against how often it was right, on average and in bins.
+
+    temperature: a sentence on what was done about it, or empty.
+    """
 
     svg: str
     bins: list[CalibrationBin]
@@ -54,6 +63,15 @@ class Calibration:
     claimed: float
     right: float
     verdict: str
+    temperature: str
+
+
+@dataclass(frozen=True)
+class More:
+    """What more training pictures would bring."""
+
+    svg: str
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +133,14 @@ def calibration(results: Results) -> Calibration | None:
     claimed = sum(row["images"] * (row["confidence"] or 0) for row in bins) / n
     right = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
     verdict = trust(claimed, right, results)
-    return Calibration(figures.calibration_diagram(bins), bins, n, claimed, right, verdict)
+    svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
+    return Calibration(svg, bins, n, claimed, right, verdict, temperature_sentence(results))
+
+
+def more_pictures(results: Results) -> More | None:
+    """What more training pictures would bring; None if that is not known."""
+    curve = results.get("learning_curve")
+    return More(figures.learning_curve(curve), curve_sentence(curve)) if curve else None
 
 
 def phases(results: Results) -> list[Phase]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.data.sources.source import is_memory_name
 from onsight.report.filters import plain
 from onsight.report.runfiles import Row, Said
 
@@ -100,7 +101,7 @@ def refused(rows: list[Row] | None) -> Refused | None:
 
 
 def command(run: Path, data: str | None) -> str | None:
-    """The command that repeats the run."""
-    if data is None:
+    """The command that repeats the run; None if the data is not known or was in memory."""
+    if data is None or is_memory_name(data):
         return None
     return shlex.join(["onsight", "train", str(data), "--config", str(run / "config.toml")])

@@ -7,7 +7,7 @@ from onsight.evaluation.results import Results
 from onsight.report import confusion, measured, origin
 from onsight.report.embedding import embedded_gallery
 from onsight.report.runfiles import Said, read_csv, read_epochs, read_json, read_toml_text
-from onsight.report.sentences import meaning
+from onsight.report.sentences import is_unbalanced, meaning, pair_sentence
 
 
 def page_of(run: Path) -> dict[str, object]:
@@ -21,6 +21,9 @@ def page_of(run: Path) -> dict[str, object]:
         "results": results,
         "meaning": meaning(results, classes),
         "classes": measured.class_table(results, classes),
+        "told_apart": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
+        "unbalanced": results["balanced_accuracy"] is not None and is_unbalanced(classes),
+        "more": measured.more_pictures(results),
         "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
         "gallery": embedded_gallery(run / "gallery"),
         "curves": measured.curves(read_epochs(run / "metrics.jsonl"), results["best_epoch"]),

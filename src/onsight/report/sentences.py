@@ -1,9 +1,13 @@
 """What a run's figures mean, and what they do not mean, in plain sentences."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from onsight.evaluation.results import ClassResult, Results
+from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
 from onsight.words import percent
+
+_ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
+_UNBALANCED = 2.0  # times the held-out pictures
 
 
 def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
@@ -95,3 +99,47 @@ def trust(claimed: float, right: float, results: Results) -> str:
     if abs(claimed - right) <= (high - low) / 2:
         return "Within noise, its confidence matches its accuracy."
     return "It is overconfident." if claimed > right else "It is underconfident."
+
+
+def is_unbalanced(classes: Sequence[ClassResult]) -> bool:
+    """Whether the largest class has over twice the held-out pictures of the smallest."""
+    images = [row["images"] for row in classes if row["images"]]
+    return bool(images) and max(images) > _UNBALANCED * min(images)
+
+
+def pair_sentence(pair: ConfusedPair) -> str:
+    """How well two classes are told apart, with n, interval and what guessing would give."""
+    one, other = pair["classes"]
+    how = "cannot be" if pair["told_apart"] == "no" else "are hardly"
+    low, high = 100 * pair["accuracy_low"], 100 * pair["accuracy_high"]
+    return (
+        f"'{one}' and '{other}' {how} told apart with these pictures: "
+        f"{100 * pair['accuracy']:.0f}% ({low:.0f} to {high:.0f}) right of {pair['images']:,}, "
+        "where 50% is guessing."
+    )
+
+
+def curve_sentence(curve: LearningCurve) -> str:
+    """What twice the pictures would bring."""
+    low, high = (_points(curve[end]) for end in ("gain_low", "gain_high"))
+    return (
+        f"With twice the training pictures, expect about +{_points(curve['gain'])} points of "
+        f"accuracy ({low} to {high}), judged by trainings on {len(curve['points'])} amounts of "
+        "them."
+    )
+
+
+def temperature_sentence(results: Results) -> str:
+    """What the calibration error was without the temperature, or why there is none."""
+    reason, before = results.get("temperature_reason"), results.get(_ERROR_BEFORE)
+    if before is None:
+        return f"No temperature is applied: {reason}." if reason else ""
+    same = ", the same ones" if results.get("split") == "validation" else ""
+    return (
+        f"It was {percent(before)} before the outputs were divided by a temperature of "
+        f"{results['temperature']:g}" + (f" ({reason}{same})." if reason else ".")
+    )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"

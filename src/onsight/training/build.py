@@ -1,38 +1,57 @@
 """From words to objects: makes what a config asks for, for the given pictures and device."""
 
+from collections.abc import Callable
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
-from onsight.models.catalog import make_model
+from onsight.models.catalog import load_weights, make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
 from onsight.models.trial_forward import check_output
+from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
 from onsight.training.step.ema import MovingAverage
-from onsight.training.step.losses import balanced_weights, make_loss
+from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
 from onsight.training.step.update import Update
 
 
 def make_net(
-    config: Config, dataset: Dataset, device: torch.device, module: nn.Module | None = None
+    config: Config,
+    dataset: Dataset,
+    device: torch.device,
+    module: nn.Module | None = None,
+    tell: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """The network on its device, its initial weights a function of the seed; or the user's own."""
+    """The network on its device, its initial weights a function of the seed; or the user's own.
+
+    tell is called with the weights that it starts from, if they are not random.
+    """
     shape = dataset.input_shape
     torch.manual_seed(key(config.seed) >> 1)
     if module is None:
-        module = make_model(config.model, shape, len(dataset.classes), pretrained=config.pretrained)
+        module = make_model(
+            config.model,
+            shape,
+            len(dataset.classes),
+            pretrained=config.pretrained,
+            weights=config.weights,
+            tell=tell,
+        )
     else:
         check_output(module, shape, len(dataset.classes), config.model)
+        if config.weights:
+            tell(load_weights(module, config.weights))
     if config.freeze:
         freeze_backbone(module)
     return set_memory_format(module, shape, device, config.memory_format)
@@ -65,8 +84,7 @@ def make_step(
     world: World,
 ) -> Step:
     """The optimisation step with its loss and optimizer."""
-    balanced = config.class_weights == "balanced"
-    weights = balanced_weights(torch.from_numpy(dataset.counts(TRAIN))) if balanced else None
+    weights = loss_weights(config, dataset)
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
         net,
@@ -88,6 +106,13 @@ def make_step(
         compiled=Compiled(net, device) if config.compile == "on" else None,
         replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
+
+
+def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
+    """The weight of each class in the loss, float32 (K,); None where all count the same."""
+    counts = torch.from_numpy(dataset.counts(TRAIN))
+    how = choose_class_weights(config.class_weights, counts).value
+    return None if how == "none" else class_weights(counts, how)
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:

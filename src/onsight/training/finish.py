@@ -44,6 +44,8 @@ def finish(
     results: Results = {
         **summarise(judged.per_image, dataset.classes),
         "split": judged.split,
+        "temperature": trained.temperature.value,
+        "temperature_reason": trained.temperature.reason,
         **views,
     }
     if judged.folds:

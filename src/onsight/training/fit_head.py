@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import share
@@ -28,8 +27,8 @@ from onsight.features.heads.choose import ChosenHead, LabelledFeatures, choose_h
 from onsight.models.classifier import Classifier
 from onsight.models.head import linear_head, set_linear_head
 from onsight.report.console import Reporter
+from onsight.training.build import loss_weights
 from onsight.training.pictures.training_data import TrainingData
-from onsight.training.step.losses import balanced_weights
 from onsight.words import fixed_percent, plural
 
 
@@ -37,7 +36,7 @@ def fits_head(config: Config, net: nn.Module) -> bool:
     """Whether a run fits its head on features: it is frozen, or starts from published weights."""
     head = linear_head(net)
     plain = config.loss == "cross-entropy" and head is not None and head.bias is not None
-    return plain and (config.freeze or config.pretrained)
+    return plain and (config.freeze or config.starts_from_weights)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def fit_head(
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
     train = passes.labelled(TRAIN, views, 0.9)
     classes = len(data.dataset.classes)
-    weights = _class_weights(config, data.dataset)
+    weights = loss_weights(config, data.dataset)
     chosen = choose_head(train, validation, classes, weights)
     head = chosen.settings.fit(train, classes, weights)
     set_linear_head(classifier.net, head.weight, head.bias)
@@ -114,8 +113,9 @@ class _FeaturePasses:
         return LabelledFeatures(views_of_all, labels[: views_of_all.shape[1]])
 
     def _pass(self, ids: Tensor, view: str, deadline: float) -> Tensor:
-        digests = torch.from_numpy(self.data.dataset.pack.digests)[ids]
-        key = features_key(self.classifier, digests, view)
+        dataset = self.data.dataset
+        digests = torch.from_numpy(dataset.pack.digests)[ids]
+        key = features_key(self.classifier, dataset.format, digests, view)
         return self.store.get(key, lambda: self._compute(ids, view, deadline), len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
@@ -129,12 +129,6 @@ class _FeaturePasses:
         self.seconds += time.perf_counter() - begun
         self.images += len(features)
         return features
-
-
-def _class_weights(config: Config, dataset: Dataset) -> Tensor | None:
-    if config.class_weights == "none":
-        return None
-    return balanced_weights(torch.from_numpy(dataset.counts(TRAIN)))
 
 
 def _loss(logits: Tensor, labels: Tensor) -> float | None:

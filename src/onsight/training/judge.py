@@ -38,10 +38,13 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
     loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
-    per_image = _predict(classifier, loader, world)
+    per_image = _predict(classifier, loader, world, classifier.temperature)
     views = None if tta == "one" else _predict(TtaForward(classifier, tta), loader, world)
     return Judged(per_image, views, SPLIT_NAMES[split])
 
 
-def _predict(forward: Callable[[Tensor], Tensor], loader: Loader, world: World) -> PerImageResults:
-    return gather_per_image(evaluate_batches(forward, loader.in_order()), loader.ids, world)
+def _predict(
+    forward: Callable[[Tensor], Tensor], loader: Loader, world: World, temperature: float = 1.0
+) -> PerImageResults:
+    judged = evaluate_batches(forward, loader.in_order(), temperature)
+    return gather_per_image(judged, loader.ids, world)

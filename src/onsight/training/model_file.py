@@ -30,4 +30,5 @@ def make_model_file(
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
         seen=picture_keys(dataset.pack.digests[taken]),
+        temperature=classifier.temperature,
     )

@@ -58,6 +58,7 @@ class Plan:
     packed_size: Choice[tuple[int, int]]
     pictures: Choice[str]
     ranks: Choice[int]
+    class_weights: Choice[str]
     folds: Choice[int]
     compute: ComputePlan
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)

@@ -13,6 +13,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
+from onsight.data.sources.source import Source
 from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import default_options
@@ -27,6 +28,7 @@ from onsight.training.pictures.training_data import TrainingData, data_key, plac
 from onsight.training.plan import ComputePlan, Plan
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
+from onsight.training.step.losses import choose_class_weights
 from onsight.training.step.optim import choose_learning_rate, settle_fine_tuning
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
@@ -63,7 +65,7 @@ class PreparedRun:
 
 def prepare(
     config: Config,
-    data: str,
+    data: str | Source,
     device: Choice[torch.device],
     threads: Choice[int],
     reporter: Reporter,
@@ -97,6 +99,10 @@ def prepare(
     pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
     reporter.choice("pictures", pictures)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
+    weights = choose_class_weights(config.class_weights, torch.from_numpy(dataset.counts(TRAIN)))
+    if weights.value != "none":
+        reporter.choice("class_weights", weights)
+    config = config.model_copy(update={"class_weights": weights.value})
     placed = place(dataset, config, device.value, pictures.value, module)
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         compute = _choose_compute(config, placed, threads.value, reporter, world, budget)
@@ -111,6 +117,7 @@ def prepare(
         packed_size=dataset.packed_size,
         pictures=pictures,
         ranks=ranks,
+        class_weights=weights,
         folds=dataset.folds,
         compute=compute,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],

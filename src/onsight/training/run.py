@@ -12,6 +12,8 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config, config_layers, make_config, read_config_file
+from onsight.data.sources.find import name_data, take_data
+from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
 from onsight.hardware.allocator import keep_freed_memory
@@ -71,7 +73,7 @@ class Run:
 
 
 def train(
-    data: str | Path,
+    data: str | Path | InMemory,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -83,6 +85,8 @@ def train(
 ) -> Run:
     """Train a classifier on pictures; every field of the config is a keyword.
 
+    data: what the command takes, a pair (images, labels), or a torch Dataset whose items are
+    (image, label): paths, Pillow images, or arrays or tensors of uint8 or of floats from 0 to 1.
     `model` may also be a torch.nn.Module, which is then trained in place; spent returns the seconds
     of a budget used so far, by default since this call. Raises UserError for what the user can
     fix, Interrupted after a signal, NonFiniteLoss, DiskError.
@@ -102,20 +106,24 @@ def train(
         raise ConfigError("--budget works in one process: leave out --ranks, or use --epochs")
     if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
+        if not isinstance(data, (str, Path)):
+            raise _not_sent("pictures in memory", "save them as files")
         path = path or next_run_folder(str(data))
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
+    taken = take_data(data)
+    folder_name = taken if isinstance(taken, str) else taken.kind
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)
     keep_freed_memory()
     with reproducible(threads.value):
         world = join(rank_info, device.value)
         with world.joined():
-            chosen = world.broadcast("folder", lambda: str(path or next_run_folder(str(data))))
-            refuse_inside_data(Path(chosen), str(data))
+            chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
+            refuse_inside_data(Path(chosen), name_data(taken))
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with _claimed(Path(chosen), resume, world) as folder:
                 session = RunSession(folder, reporter, world)
-                results = session.run(str(data), config, device, threads, spent, module, resume)
+                results = session.run(taken, config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
@@ -135,12 +143,15 @@ def _launch_ranks(
     """Train in the given number of processes; each calls train again, as one rank."""
     refuse_inside_data(path, data)
     if module is not None:
-        raise ConfigError(
-            "a network in memory cannot be sent to other processes: pass it as "
-            "package.module:callable, or start your script with torchrun"
-        )
+        raise _not_sent("a network in memory", "pass it as package.module:callable")
     launch({"data": data, "out": str(path), "resume": resume, **given}, ranks, path)
     return Run(path, read_results(path))
+
+
+def _not_sent(what: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        f"{what} cannot be sent to other processes: {remedy}, or start your script with torchrun"
+    )
 
 
 def read_results(run: Path) -> Results:

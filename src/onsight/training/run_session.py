@@ -9,6 +9,8 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config, Switch, save_config
+from onsight.data.sources.find import name_data
+from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment, package_versions
@@ -36,7 +38,7 @@ class RunSession:
 
     def run(
         self,
-        data: str,
+        data: str | Source,
         config: Config,
         device: Choice[torch.device],
         threads: Choice[int],
@@ -63,7 +65,7 @@ class RunSession:
         self.phases |= prepared.seconds
         self._save_start(prepared)
         provenance = {
-            "data": data,
+            "data": name_data(data),
             "found": prepared.found,
             "data_key": prepared.data_key,
             "config": prepared.config.model_dump(),

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from onsight.choice import Choice
 from onsight.config import Switch
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
@@ -16,6 +17,7 @@ from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.report.console import Reporter
+from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
@@ -29,6 +31,7 @@ from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
+from onsight.training.step.calibrate import calibrate
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 from onsight.words import listed
@@ -51,10 +54,14 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with the weights that were chosen, how its training went, and seconds by phase."""
+    """A network with the weights that were chosen, how its training went, and seconds by phase.
+
+    temperature: the classifier's, with its reason.
+    """
 
     classifier: Classifier
     progress: Progress
+    temperature: Choice[float]
     seconds: dict[str, float]
 
 
@@ -66,13 +73,14 @@ def train_once(
     Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
     """
     config, data = prepared.config, prepared.data
-    net = make_net(config, data.dataset, data.device, data.module)
+    tell = announcing_weights(config, data.dataset.input_shape[1:], context.reporter)
+    net = make_net(config, data.dataset, data.device, data.module, tell)
     head = None
     if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
         classifier = Classifier(net, data.normalization, config.precision, data.device)
         head = fit_head(config, data, classifier, context.reporter)
         if config.freeze:
-            return _without_training(head, classifier, context)
+            return _without_training(head, classifier, data.dataset, context)
     with stop_on_signals(context.world.stop):
         with naming_misplaced(lambda: prepared.data.new_network(config)):
             trainer = _make_trainer(prepared, context, budget, net)
@@ -80,27 +88,40 @@ def train_once(
             trainer.resume()
         progress = trainer.run(head.row if head else None)
     classifier = trainer.classifier
-    context.world.broadcast(
-        "best weights", str
-    )  # the first rank has written them when it gets here
+    context.world.broadcast("best weights", str)  # the first rank has written them by now
     load_weights(context.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
-    if prepared.config.recalibrate_norm and not prepared.config.freeze:  # frozen: keeps its own
+    if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
         begun = time.perf_counter()
-        dataset = prepared.dataset
-        recalibrate_norms(classifier, dataset.pictures, dataset.ids(TRAIN))
+        recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
         seconds["recalibration"] = time.perf_counter() - begun
-    return Trained(classifier, progress, seconds)
+    return _calibrated(classifier, progress, seconds, data.dataset, context)
 
 
-def _without_training(head: FittedHead, classifier: Classifier, context: RunContext) -> Trained:
+def _without_training(
+    head: FittedHead, classifier: Classifier, dataset: Dataset, context: RunContext
+) -> Trained:
     """A frozen backbone with its fitted head is already the trained network."""
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if context.world.is_main:
         record = Record(context.folder.path, progress.rows, 0)
         record.add(head.row)
         record.close()
-    return Trained(classifier, progress, {"training": head.seconds})
+    return _calibrated(classifier, progress, {"training": head.seconds}, dataset, context)
+
+
+def _calibrated(
+    classifier: Classifier,
+    progress: Progress,
+    seconds: dict[str, float],
+    dataset: Dataset,
+    context: RunContext,
+) -> Trained:
+    begun = time.perf_counter()
+    ids = dataset.ids(VALIDATION)
+    temperature = calibrate(classifier, dataset.pictures, ids, context.world)
+    seconds["calibration"] = time.perf_counter() - begun
+    return Trained(classifier, progress, temperature, seconds)
 
 
 def _make_trainer(

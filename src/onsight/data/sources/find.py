@@ -7,7 +7,7 @@ from functools import partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from onsight.data.sources.archive import archive_kind, read_archive
 from onsight.data.sources.cifar import holds_cifar, read_cifar
@@ -18,6 +18,9 @@ from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from onsight.data.sources.memory import InMemory
 
 DEMO = "demo"
 _NEIGHBOURS = 10_000  # names compared with one that does not exist
@@ -43,13 +46,31 @@ def _formats(cache_folder: Path | None) -> dict[str, _Format]:
     }
 
 
-def find_source(data: str, data_format: str = "auto", cache_folder: Path | None = None) -> Source:
+def take_data(data: "str | Path | InMemory") -> str | Source:
+    """DATA by its name, or gathered if it is in memory. Raises DataError."""
+    if isinstance(data, (str, Path)):
+        return str(data)
+    from onsight.data.sources.memory import memory_source  # loads torch, which paths do without
+
+    return memory_source(data)
+
+
+def name_data(data: str | Source) -> str:
+    """DATA as results and messages name it."""
+    return data if isinstance(data, str) else str(data.root)
+
+
+def find_source(
+    data: str | Source, data_format: str = "auto", cache_folder: Path | None = None
+) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
-    data_format: auto, torchvision (for a name) or one of the formats above, which forces its
-    reader. cache_folder: where a compressed tar is decompressed to, in an unlinked file. Raises
-    DataError for what cannot be found or used; DiskError.
+    What was in memory is open already. data_format: auto, torchvision (for a name) or one of the
+    formats above, which forces its reader. cache_folder: where a compressed tar is decompressed
+    to, in an unlinked file. Raises DataError for what cannot be found or used; DiskError.
     """
+    if isinstance(data, Source):
+        return data
     if data == DEMO and data_format in ("auto", "archive"):
         return _demo(cache_folder)
     if data_format == "torchvision":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onsight.data.index import Index, Problem
+from onsight.data.index import Index, Problem, Row
 from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source, found_line, hidden_note, identity
@@ -34,6 +34,25 @@ def read_folder(root: Path) -> Source:
         fingerprint=walk.digest.hexdigest(),
         found=found_line("class folders", index, size, walk.notes()),
         problems=problems,
+    )
+
+
+def read_unlabelled(root: Path) -> Source:
+    """Every file below root, all of one class without a name. Raises DataError if there is none."""
+    root = Path(os.path.realpath(root))
+    walk = _Walk(str(root))
+    walk.run()
+    if not walk.files:
+        raise DataError(f"{root} holds no files{walk.first_reason()}")
+    index = Index.of([Row(path, "") for path in walk.files])
+    return Source(
+        kind="unlabelled",
+        root=root,
+        index=index,
+        read=FileReader(str(root), index.locators),
+        fingerprint=walk.digest.hexdigest(),
+        found=", ".join([f"a folder, {plural(len(walk.files), 'file')}", *walk.notes()]),
+        problems=walk.problems,
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +28,8 @@ class Source:
     read(row) returns a picture's encoded bytes, or its pixels uint8 (H, W, C) if the container
     holds plain pixels; it is safe to call from several threads and raises PictureError for a
     picture that cannot be read. found: one line that says what DATA was recognised as, with the
-    flag that overrides it. fingerprint: changes whenever any file behind the index changes.
+    flag that overrides it. fingerprint: changes whenever any file behind the index changes;
+    notes: what the user should know about the whole.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Source:
     fingerprint: str
     found: str
     problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
@@ -74,6 +77,11 @@ def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) ->
     classes = plural(len(index.classes), "class", "classes")
     parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
     return f"{', '.join(parts)} (override with --data-format)"
+
+
+def is_memory_name(name: str) -> bool:
+    """Whether DATA of this name was in memory, where no command finds it again."""
+    return re.fullmatch(r".+ in memory \([0-9,]+\)", name) is not None
 
 
 def hidden_note(hidden: int) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
+from onsight.data.sources.source import is_memory_name
 from onsight.errors import OutputError
 from onsight.explain.busy import warn_if_busy
 from onsight.explain.compare.candidates import Candidate
@@ -95,7 +96,13 @@ def data_of_run(run: Path) -> str:
             f"{run} is not a finished run: it has no model.safetensors to say what it was trained "
             "on. Name the DATA instead, with --config for the run's settings"
         )
-    return str(load_model_file(model).provenance["data"])
+    data = str(load_model_file(model).provenance["data"])
+    if is_memory_name(data):
+        raise OutputError(
+            f"{run} was trained on {data}, which no command can read again. Name DATA with "
+            "such pictures instead, with --config for the run's settings"
+        )
+    return data
 
 
 class _Bench:

@@ -14,6 +14,7 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
 from onsight.training.pictures.training_data import TrainingData
+from onsight.training.step.calibrate import SAMPLE as CALIBRATION_SAMPLE
 from onsight.training.step.timing import mean_seconds
 
 
@@ -44,7 +45,8 @@ def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Rep
 def evaluated_pictures(config: Config, dataset: Dataset) -> int:
     """How many pictures are evaluated after the last epoch, counting every view."""
     validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
-    return validation + (1 + len(VIEWS.get(config.tta, ()))) * test
+    calibrated = min(validation, CALIBRATION_SAMPLE)
+    return validation + calibrated + (1 + len(VIEWS.get(config.tta, ()))) * test
 
 
 def _judging_seconds(trial: Trial) -> float:

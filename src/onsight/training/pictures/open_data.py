@@ -45,7 +45,7 @@ class OpenedData:
 
 
 def open_data(
-    data: str,
+    data: str | Source,
     config: Config,
     device: torch.device,
     threads: int,
@@ -84,7 +84,7 @@ def open_data(
 def _choose_image_size(
     source: Source, config: Config, device: torch.device, threads: int, budget: Budget | None
 ) -> _Size:
-    preferred = preferred_size(config.model)
+    preferred = preferred_size(config.model, config.weights)
     size = choose_size(source, config.size, preferred)
     if budget and not (config.size or preferred) and size.value == USUAL_SIZE:
         return fit_image_size(budget, source, config, device, threads)

@@ -13,7 +13,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.normalization import Normalization, measure
-from onsight.models.catalog import pretrained_normalization
+from onsight.models.catalog import expected_input
 from onsight.training.build import make_net
 from onsight.training.pictures.residency import place_pictures
 
@@ -60,12 +60,10 @@ def _make_scaling(config: Config, pictures: BatchSource, dataset: Dataset) -> No
         return Normalization((0.5,) * channels, (0.5,) * channels)
     if config.normalize == "none":
         return Normalization((0.0,) * channels, (1.0,) * channels)
-    wanted = pretrained_normalization(config.model) if config.pretrained else None
-    if config.normalize == "auto" and wanted:
-        mean, std = wanted
-        if channels == 1:
-            return Normalization((sum(mean) / 3,), (sum(std) / 3,))
-        return Normalization(mean, std)
+    if config.normalize == "auto" and config.starts_from_weights:
+        wanted = expected_input(config.model, config.weights)
+        if wanted:
+            return Normalization(*wanted.scaling(channels))
     kept = pictures if isinstance(pictures, Pictures) else Pictures.of(dataset.pack)
     return measure(kept, dataset.ids(TRAIN))
 

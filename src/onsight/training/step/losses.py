@@ -4,6 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from onsight.choice import Choice
+
+_UNBALANCED = 5.0  # times the pictures: where rare classes begin to be left out
+
 
 class Loss(nn.Module):
     """The mean loss of logits (B, K) against labels (B,) or class probabilities (B, K)."""
@@ -49,11 +53,28 @@ class MeanSquaredError(Loss):
         return (errors.mean(dim=1) * weights).sum() / weights.sum()
 
 
-def balanced_weights(counts: Tensor) -> Tensor:
-    """n / (K n_class) for each class, 0 for a class without pictures. counts: (K,)."""
+def choose_class_weights(asked: str, counts: Tensor) -> Choice[str]:
+    """Which weights suit classes with these counts (K,) of training pictures: none or root."""
+    if asked != "auto":
+        return Choice(asked, "as asked")
+    present = counts[counts > 0]
+    ratio = (present.max() / present.min()).item() if len(present) else 1.0
+    how = "root" if ratio > _UNBALANCED else "none"
+    times = f"{ratio:,.1f}" if ratio < 10 else f"{ratio:,.0f}"
+    reason = f"the largest class has {times} times the training pictures of the smallest"
+    return Choice(how, reason, ratio)
+
+
+def class_weights(counts: Tensor, how: str) -> Tensor:
+    """A weight for each class, float32 (K,), whose mean over all pictures is 1.
+
+    counts: (K,) training pictures, a class without any gets 0. how: balanced makes all classes
+    count alike, root goes half of the way (by the square root of the counts), none leaves all at 1.
+    """
     present = counts > 0
-    weights = counts.sum() / (present.sum() * counts.clamp(min=1))
-    return torch.where(present, weights, 0.0).float()
+    power = {"none": 0.0, "root": 0.5, "balanced": 1.0}[how]
+    weights = torch.where(present, counts.clamp(min=1).double() ** -power, 0.0)
+    return (weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)).float()
 
 
 def make_loss(name: str, label_smoothing: float, weights: Tensor | None) -> Loss:

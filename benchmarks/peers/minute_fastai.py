@@ -1,0 +1,167 @@
+"""How accurate is fastai's fine_tune after some seconds?
+
+    python benchmarks/peers/minute_fastai.py TRAIN TEST --seconds 60
+
+fastai's own parts: vision_learner with its head for the network, its item and batch transforms, and
+fine_tune: one epoch of the head, then as many of everything as end in time. If not even two epochs
+do, both are of fewer pictures, drawn at random.
+"""
+
+import argparse
+import random
+import time
+
+import torch
+from fastai.vision.all import (
+    Callback,
+    CancelFitException,
+    CategoryBlock,
+    CrossEntropyLossFlat,
+    DataBlock,
+    ImageBlock,
+    IndexSplitter,
+    Learner,
+    Normalize,
+    Resize,
+    ResizeMethod,
+    aug_transforms,
+    vision_learner,
+)
+from minute_shared import (
+    DEVIATION,
+    MEAN,
+    NETWORK,
+    Pictures,
+    autocast,
+    count_right,
+    evaluation_seconds,
+    make_net,
+    make_parser,
+    memory_format,
+    read_pictures,
+    report,
+    seconds_left,
+    start,
+)
+
+TIMED_BATCHES = 4
+SLACK = 1.1  # on the time of a batch
+METHODS = {"crop": ResizeMethod.Crop, "stretch": ResizeMethod.Squish}
+
+
+def parse() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--item-share", type=float, default=1.25, help="item's side, of --size")
+    parser.add_argument("--base-rate", type=float, default=2e-3, help="fine_tune's base_lr")
+    parser.add_argument("--label-smoothing", type=float, default=0.0)
+    return start(parser)
+
+
+class InFormat(Callback):
+    """Memory format and precision as asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def before_batch(self):
+        images = self.learn.xb[0].as_subclass(torch.Tensor)
+        self.learn.xb = (images.contiguous(memory_format=memory_format(self.options)),)
+        self.cast = autocast(self.options)
+        self.cast.__enter__()
+
+    def after_pred(self):
+        self.cast.__exit__(None, None, None)
+        self.learn.pred = self.pred.float()
+
+
+class InTime(Callback):
+    """Ends training when the time is up, should the machine have become slower."""
+
+    def __init__(self, options: argparse.Namespace, reserved: float) -> None:
+        self.options, self.reserved, self.steps = options, reserved, 0
+
+    def after_batch(self):
+        self.steps += self.training
+        if seconds_left(self.options, self.reserved) < 0:
+            raise CancelFitException
+
+
+def make_loaders(pictures: Pictures, options: argparse.Namespace):
+    """Training pictures in random order, so that the first of them are a random part."""
+    numbers = list(range(len(pictures)))
+    random.Random(options.seed).shuffle(numbers)
+    block = DataBlock(
+        blocks=(ImageBlock, CategoryBlock(vocab=pictures.classes)),
+        get_x=lambda number: pictures.open(number),
+        get_y=lambda number: pictures.classes[pictures.labels[number]],
+        splitter=IndexSplitter([]),  # the test pictures are for the end
+        item_tfms=Resize(round(options.item_share * options.size), METHODS[options.fit]),
+        batch_tfms=[
+            *aug_transforms(size=options.size, min_scale=0.75),
+            Normalize.from_stats(MEAN, DEVIATION, cuda=False),
+        ],
+    )
+    return block.dataloaders(
+        numbers, bs=options.batch_size, num_workers=options.workers, device=torch.device("cpu")
+    )
+
+
+def make_learner(loaders, options: argparse.Namespace, classes: int) -> Learner:
+    """The learner for timm's network, with the weights that all contenders share."""
+    learner = vision_learner(
+        loaders,
+        NETWORK,
+        pretrained=False,
+        n_out=classes,
+        loss_func=CrossEntropyLossFlat(label_smoothing=options.label_smoothing),
+        cbs=[InFormat(options)],
+    )
+    published = make_net(options, classes)
+    published.reset_classifier(0)
+    learner.model[0].model.load_state_dict(published.state_dict())
+    learner.model.to(memory_format=memory_format(options))
+    return learner
+
+
+def batch_seconds(trial: Learner) -> float:
+    """Seconds per batch of training; changes the learner."""
+    stamps: list[float] = []
+
+    class Stamp(Callback):
+        def after_batch(self):
+            stamps.append(time.perf_counter())
+            if len(stamps) > TIMED_BATCHES:
+                raise CancelFitException
+
+    trial.fit(1, cbs=[Stamp()])
+    return SLACK * (stamps[-1] - stamps[0]) / max(1, len(stamps) - 1)
+
+
+def fit_epochs(loaders, batches: int) -> int:
+    """How many epochs of everything there is time for; shortens the epochs if not even one."""
+    epoch = len(loaders.train)
+    if batches >= 2 * epoch:
+        return batches // epoch - 1
+    loaders.train.n = max(1, batches // 2) * loaders.train.bs
+    return 1
+
+
+def main() -> None:
+    options = parse()
+    pictures, test = read_pictures(options, None)
+    loaders = make_loaders(pictures, options)
+    classes = len(test.classes)
+    learner, trial = (make_learner(loaders, options, classes) for _ in range(2))
+    reserved = evaluation_seconds(learner.model, test, options)
+    with trial.no_bar(), trial.no_logging():
+        seconds = batch_seconds(trial)
+    epochs = fit_epochs(loaders, int(seconds_left(options, reserved) / seconds))
+    clock = InTime(options, reserved)
+    with learner.no_bar(), learner.no_logging():
+        learner.fine_tune(epochs, options.base_rate, cbs=[clock])
+    right = count_right(learner.model, test, options)
+    report(right, len(test), steps=clock.steps, epochs=epochs + 1)
+
+
+if __name__ == "__main__":
+    main()

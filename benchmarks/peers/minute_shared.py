@@ -1,0 +1,191 @@
+"""What the peers with a time budget share: pictures, published weights, clock, and final claim.
+
+    python benchmarks/peers/minute_torchvision.py TRAIN TEST --seconds 60
+
+TRAIN and TEST hold class folders. The seconds start with the process and include imports, reading,
+and the evaluation on all test pictures. The last line printed is JSON.
+"""
+
+import argparse
+import json
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from onsight.hardware.usage import seconds_since_start
+from onsight.models.catalog import make_model, pretrained_normalization
+
+NETWORK = "tf_efficientnet_lite0"
+MEAN, DEVIATION = pretrained_normalization(NETWORK)
+TIMED_PICTURES = 64
+SLACK = 1.15  # on the evaluation's estimate
+REPORT_SECONDS = 1.0  # with the end of the process
+
+
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """The arguments that every peer takes."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("train", type=Path)
+    parser.add_argument("test", type=Path)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--size", type=int, default=128, help="the network's input, in pixels")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--fit", choices=("crop", "stretch"), default="stretch")
+    keep = "keep decoded training pictures in memory, this long at most; 0: keep none"
+    parser.add_argument("--keep-side", type=int, default=0, help=keep)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--bf16", type=int, choices=(0, 1), default=0)
+    parser.add_argument("--channels-last", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    return options
+
+
+def open_picture(path: Path) -> Image.Image:
+    """In RGB, over white where it is transparent: over black, much clip art could not be seen."""
+    with Image.open(path) as image:
+        if not image.has_transparency_data:
+            return image.convert("RGB")
+        base = Image.new("RGBA", image.size, "white")
+        base.alpha_composite(image.convert("RGBA"))
+    return base.convert("RGB")
+
+
+class Pictures(Dataset):
+    """A folder of class folders, as (transformed picture, label) by number."""
+
+    def __init__(self, folder: Path, transform=None) -> None:
+        self.classes = sorted(place.name for place in folder.iterdir())
+        self.paths = [path for name in self.classes for path in sorted((folder / name).iterdir())]
+        self.labels = [self.classes.index(path.parent.name) for path in self.paths]
+        self.transform = transform
+        self.kept: dict[int, Image.Image] = {}
+
+    def keep(self, side: int, threads: int) -> None:
+        """Decode every picture now, and keep it with its longest side at most this many pixels."""
+
+        def shrink(number: int) -> Image.Image:
+            picture = self.open(number)
+            picture.thumbnail((side, side))
+            return picture
+
+        with ThreadPoolExecutor(threads) as pool:
+            self.kept = dict(enumerate(pool.map(shrink, range(len(self)))))
+
+    def open(self, number: int) -> Image.Image:
+        return self.kept[number] if number in self.kept else open_picture(self.paths[number])
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, number: int):
+        return self.transform(self.open(number)), self.labels[number]
+
+
+def read_pictures(options: argparse.Namespace, train_transform) -> tuple[Pictures, Pictures]:
+    """The pictures for training and for testing."""
+    train = Pictures(options.train, train_transform)
+    test = Pictures(options.test, evaluation_transform(options))
+    assert train.classes == test.classes
+    if options.keep_side:
+        train.keep(options.keep_side, options.workers or 1)
+    return train, test
+
+
+def scaled() -> list:
+    return [transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
+
+
+def evaluation_transform(options: argparse.Namespace) -> transforms.Compose:
+    """All of the picture, or the usual central crop of 7/8."""
+    size = options.size
+    crop = [transforms.Resize(round(size * 8 / 7)), transforms.CenterCrop(size)]
+    stretch = [transforms.Resize((size, size))]
+    return transforms.Compose([*(crop if options.fit == "crop" else stretch), *scaled()])
+
+
+def make_loader(pictures: Dataset, options: argparse.Namespace, train: bool = False) -> DataLoader:
+    return DataLoader(
+        pictures,
+        options.batch_size,
+        shuffle=train,
+        drop_last=train and len(pictures) > options.batch_size,
+        num_workers=options.workers,
+        persistent_workers=train and options.workers > 0,
+    )
+
+
+def make_net(options: argparse.Namespace, classes: int) -> nn.Module:
+    """EfficientNet-Lite0 with its published weights, for K classes."""
+    net = make_model(NETWORK, (3, options.size, options.size), classes, pretrained=True)
+    return net.to(memory_format=memory_format(options))
+
+
+def memory_format(options: argparse.Namespace) -> torch.memory_format:
+    return torch.channels_last if options.channels_last else torch.contiguous_format
+
+
+def autocast(options: argparse.Namespace) -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=bool(options.bf16))
+
+
+def forward(net: nn.Module, images: Tensor, options: argparse.Namespace) -> Tensor:
+    """Float32 outputs for pictures (B, 3, H, W)."""
+    with autocast(options):
+        return net(images.to(memory_format=memory_format(options))).float()
+
+
+@torch.inference_mode()
+def count_right(net: nn.Module, pictures: Pictures, options: argparse.Namespace) -> int:
+    net.eval()
+    return sum(
+        int((forward(net, images, options).argmax(1) == labels).sum())
+        for images, labels in make_loader(pictures, options)
+    )
+
+
+@torch.inference_mode()
+def evaluation_seconds(net: nn.Module, pictures: Pictures, options: argparse.Namespace) -> float:
+    """How long evaluation on all the pictures will take, from a few, timed one stage at a time.
+
+    Workers decode side by side, but all of the cores' time is spent by one stage or the other.
+    """
+    step = math.ceil(len(pictures) / TIMED_PICTURES)
+    numbers = range(0, len(pictures), step)
+    net.eval()
+    begun = time.perf_counter()
+    images = torch.stack([pictures[number][0] for number in numbers])
+    decode_seconds = time.perf_counter() - begun
+    forward(net, images[: options.batch_size], options)  # the first takes longer
+    begun = time.perf_counter()
+    for batch in images.split(options.batch_size):
+        forward(net, batch, options)
+    forward_seconds = time.perf_counter() - begun
+    sample_seconds = decode_seconds / max(1, options.workers) + forward_seconds
+    return SLACK * sample_seconds / len(numbers) * len(pictures)
+
+
+def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:
+    """Until the budget ends, less what is reserved for later work and for the report."""
+    return options.seconds - seconds_since_start() - reserved - REPORT_SECONDS
+
+
+def report(right: int, test_images: int, **more: object) -> None:
+    facts = {"accuracy": right / test_images, "right": right, "n": test_images}
+    print(json.dumps(facts | {"seconds": seconds_since_start()} | more))

@@ -1,0 +1,96 @@
+"""How accurate is a fine-tuning loop like that of torchvision's references after some seconds?
+
+    python benchmarks/peers/minute_torchvision.py TRAIN TEST --seconds 60
+
+RandomResizedCrop, mirroring, label smoothing, a warm-up and a cosine. The cosine follows the clock,
+so that it ends with the budget whatever the speed of the machine.
+"""
+
+import argparse
+import math
+import time
+
+import torch
+import torch.nn.functional as F
+from minute_shared import (
+    Pictures,
+    count_right,
+    evaluation_seconds,
+    forward,
+    make_loader,
+    make_net,
+    make_parser,
+    read_pictures,
+    report,
+    scaled,
+    seconds_left,
+    start,
+)
+from torch import nn
+from torchvision import transforms
+
+WARM_UP = 0.1
+OPTIMIZERS = {
+    "adamw": torch.optim.AdamW,
+    "sgd": lambda parameters, lr, weight_decay: torch.optim.SGD(
+        parameters, lr, momentum=0.9, weight_decay=weight_decay
+    ),
+}
+
+
+def parse() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.02)
+    parser.add_argument("--label-smoothing", type=float, default=0.1)
+    parser.add_argument("--least-area", type=float, default=0.35)
+    return start(parser)
+
+
+def training_transform(options: argparse.Namespace) -> transforms.Compose:
+    crop = transforms.RandomResizedCrop(options.size, (options.least_area, 1.0))
+    return transforms.Compose([crop, transforms.RandomHorizontalFlip(), *scaled()])
+
+
+def rate_share(progress: float) -> float:
+    """The learning rate as a share of the highest, when this share of the time has passed."""
+    if progress < WARM_UP:
+        return max(0.01, progress / WARM_UP)
+    return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
+
+
+def train(net: nn.Module, pictures: Pictures, options: argparse.Namespace, seconds: float) -> int:
+    """Train for this many seconds; returns the number of steps."""
+    loader = make_loader(pictures, options, train=True)
+    make = OPTIMIZERS[options.optimizer]
+    optimizer = make(net.parameters(), options.learning_rate, weight_decay=options.weight_decay)
+    net.train()
+    steps, begun = 0, time.perf_counter()
+    while True:
+        for images, labels in loader:
+            progress = (time.perf_counter() - begun) / seconds if seconds > 0 else 1.0
+            if progress >= 1:
+                return steps
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * rate_share(progress)
+            outputs = forward(net, images, options)
+            loss = F.cross_entropy(outputs, labels, label_smoothing=options.label_smoothing)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+
+
+def main() -> None:
+    options = parse()
+    train_pictures, test = read_pictures(options, training_transform(options))
+    net = make_net(options, len(test.classes))
+    seconds = seconds_left(options, evaluation_seconds(net, test, options))
+    steps = train(net, train_pictures, options, seconds)
+    right = count_right(net, test, options)
+    report(right, len(test), steps=steps, epochs=steps * options.batch_size / len(train_pictures))
+
+
+if __name__ == "__main__":
+    main()

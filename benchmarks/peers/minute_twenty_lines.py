@@ -1,0 +1,117 @@
+"""How accurate is scikit-learn's logistic regression on frozen features after some seconds?
+
+    python benchmarks/peers/minute_twenty_lines.py TRAIN TEST --seconds 60
+
+The twenty lines that many would write: the network without its last layer, applied once to each
+picture and to its mirror image; then a linear classifier whose C is chosen on a held-out part. The
+test pictures come first, because all of them must be classified; then training pictures in random
+order, as many as the time allows.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from minute_shared import (
+    Pictures,
+    evaluation_transform,
+    forward,
+    make_loader,
+    make_net,
+    make_parser,
+    read_pictures,
+    report,
+    seconds_left,
+    start,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+from torch.utils.data import Subset
+
+STRENGTHS = [0.01, 0.001, 0.1]  # the likeliest first: the rest is tried if there is time
+HELD_OUT_SHARE = 0.2
+MOST_ITERATIONS = 200
+
+# Features (n, views, D) and labels (n,).
+Features = tuple[np.ndarray, np.ndarray]
+
+
+def parse() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--mirror", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--fit-share", type=float, default=0.2, help="of the time, for fitting")
+    parser.add_argument("--strengths", type=float, nargs="+", default=STRENGTHS, help="values of C")
+    return start(parser)
+
+
+@torch.inference_mode()
+def compute(net: nn.Module, pictures, options: argparse.Namespace, until: float = 0.0) -> Features:
+    """The features of the pictures, in order, until so many seconds are left of the budget."""
+    features, labels = [], []
+    for images, some in make_loader(pictures, options):
+        views = [images, images.flip(3)] if options.mirror else [images]
+        features.append(torch.stack([forward(net, view, options) for view in views], 1))
+        labels.append(some)
+        if until and seconds_left(options) < until:
+            break
+    return torch.cat(features).numpy(), torch.cat(labels).numpy()
+
+
+def fit(data: Features, strength: float) -> Pipeline:
+    """A classifier that sees every view as a picture of its own."""
+    features, labels = data
+    rows, views, _ = features.shape
+    model = make_pipeline(
+        StandardScaler(), LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+    )
+    return model.fit(features.reshape(rows * views, -1), np.repeat(labels, views))
+
+
+def count_right(model: Pipeline, data: Features) -> int:
+    """Views vote with their mean probabilities."""
+    features, labels = data
+    votes = sum(model.predict_proba(features[:, view]) for view in range(features.shape[1]))
+    return int((model.classes_[votes.argmax(1)] == labels).sum())
+
+
+def choose_strength(data: Features, options: argparse.Namespace) -> float:
+    """The C that does best on a held-out part, of those that there is time to try."""
+    numbers = np.arange(len(data[1]))
+    fitted, held = train_test_split(numbers, test_size=HELD_OUT_SHARE, random_state=options.seed)
+    right: dict[float, int] = {}
+    for strength in options.strengths:
+        begun = time.perf_counter()
+        model = fit((data[0][fitted], data[1][fitted]), strength)
+        right[strength] = count_right(model, (data[0][held], data[1][held]))
+        # The fit on all pictures takes longer, and must be in time.
+        if seconds_left(options) < 3 * (time.perf_counter() - begun):
+            break
+    return max(right, key=right.__getitem__)
+
+
+def shuffled(pictures: Pictures, seed: int) -> Subset:
+    order = np.random.default_rng(seed).permutation(len(pictures))
+    return Subset(pictures, order.tolist())
+
+
+def main() -> None:
+    options = parse()
+    pictures, test = read_pictures(options, evaluation_transform(options))
+    net = make_net(options, len(test.classes)).eval()
+    net.reset_classifier(0)
+    test_data = compute(net, test, options)
+    until = options.fit_share * options.seconds
+    data = compute(net, shuffled(pictures, options.seed), options, until)
+    strength = options.strengths[0]
+    if len(options.strengths) > 1:
+        strength = choose_strength(data, options)
+    right = count_right(fit(data, strength), test_data)
+    report(right, len(test), train_images=len(data[1]), strength=strength)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Crops of wallpapers: the class is the picture that a crop was cut from.
+
+Each picture is divided into cells; a quarter of them, drawn by a hash, are for testing, so no pixel
+is in both parts. A crop is a part of one cell, of random place and scale, brighter or darker,
+saved as a JPEG of 320x240.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from finished_folder import finished_folder
+from PIL import Image, ImageEnhance
+
+from onsight.hardware.cores import usable_cores
+
+SIZE = (320, 240)
+CELLS = (4, 4)
+TEST_CELLS = 4
+SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length
+BRIGHTNESS = (0.6, 1.4)
+QUALITY = 90
+PICTURES = {".png", ".jpg", ".jpeg"}
+
+
+class Cell(NamedTuple):
+    """A part of a picture, in pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int = 20) -> Path:
+    """A folder with train/PICTURE and test/PICTURE, of so many crops each."""
+    counts = {"train": train, "test": test}
+    originals = {place.name: largest(place) for place in sorted(source.iterdir())}
+
+    def fill(target: Path) -> None:
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            cut = partial(cut_picture, counts=counts, target=target)
+            list(pool.map(cut, originals.keys(), originals.values()))
+
+    return finished_folder(cache / f"wallpapers-{train}-{test}", fill)
+
+
+def largest(place: Path) -> Path:
+    """The version of a wallpaper with the most pixels."""
+    paths = sorted(p for p in (place / "contents" / "images").iterdir() if p.suffix in PICTURES)
+    return max(paths, key=_pixels)
+
+
+def _pixels(path: Path) -> int:
+    with Image.open(path) as image:
+        return image.width * image.height
+
+
+def cut_picture(name: str, path: Path, counts: dict[str, int], target: Path) -> None:
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    for part, cells in divide(name, image).items():
+        (target / part / name).mkdir(parents=True, exist_ok=True)
+        for number in range(counts[part]):
+            crop = cut(image, cells, f"{name}/{part}/{number}")
+            crop.save(target / part / name / f"{number:04}.jpg", quality=QUALITY)
+
+
+def divide(name: str, image: Image.Image) -> dict[str, list[Cell]]:
+    """The cells for testing and those for training."""
+    columns, rows = CELLS
+    width, height = image.width // columns, image.height // rows
+    cells = [
+        Cell(column * width, row * height, width, height)
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    cells.sort(key=lambda cell: _hash(f"{name}/{cell}"))
+    return {"test": cells[:TEST_CELLS], "train": cells[TEST_CELLS:]}
+
+
+def cut(image: Image.Image, cells: list[Cell], name: str) -> Image.Image:
+    """One crop; its name decides everything that is random."""
+    generator = np.random.default_rng(int.from_bytes(_hash(name)[:8]))
+    cell = cells[generator.integers(len(cells))]
+    scale = min(cell.width / SIZE[0], cell.height / SIZE[1]) * generator.uniform(*SHARE)
+    width, height = round(SIZE[0] * scale), round(SIZE[1] * scale)
+    left = cell.left + int(generator.integers(cell.width - width + 1))
+    top = cell.top + int(generator.integers(cell.height - height + 1))
+    box = (left, top, left + width, top + height)
+    crop = image.resize(SIZE, Image.Resampling.BILINEAR, box)
+    return ImageEnhance.Brightness(crop).enhance(generator.uniform(*BRIGHTNESS))
+
+
+def _hash(text: str) -> bytes:
+    return sha256(text.encode()).digest()

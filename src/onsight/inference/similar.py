@@ -1,0 +1,192 @@
+"""The pictures of DATA that look most like others, by the features of a trained network.
+
+H height, W width, C channels, D features, n pictures to search.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onsight.data.cache import find_cache_folder
+from onsight.data.decode import Pixels
+from onsight.data.loader import Loader, Pictures
+from onsight.data.pack import Pack, is_packed, open_pack
+from onsight.data.packing import Job, digest_of, prepare_picture
+from onsight.data.sources.find import find_source
+from onsight.data.sources.folder import read_unlabelled
+from onsight.data.sources.read_file import read_regular_file
+from onsight.data.sources.source import Source
+from onsight.errors import AbsentData, DataError
+from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.features.feature_pass import (
+    FeatureStore,
+    compute_features,
+    feature_loader,
+    features_key,
+)
+from onsight.features.neighbours import nearest
+from onsight.hardware.cores import usable_cores
+from onsight.inference.predictor import Prediction, Predictor
+from onsight.models.file import picture_keys
+from onsight.models.head import required_head
+from onsight.report.console import Reporter
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A picture that looks like another.
+
+    path: where it came from; label: its class, None if it has none; similarity: the cosine of
+    centred features, -1 to 1; identical: a copy, with equal pixels; pixels: uint8 (H, W, C) as
+    the network takes them.
+    """
+
+    path: str
+    label: str | None
+    similarity: float
+    identical: bool
+    pixels: Pixels
+
+
+@dataclass(frozen=True)
+class SearchSet:
+    """Pictures to search: source and pack, int64 (n,) picture numbers, float (n, D) features.
+
+    name: what they are, in words.
+    """
+
+    name: str
+    source: Source
+    pack: Pack
+    ids: Tensor
+    features: Tensor
+
+    def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
+        """The most similar pictures for each query, which must have features and be a file."""
+        wanted = torch.from_numpy(np.stack([query.features for query in queries]))
+        rows, similarities = nearest(wanted, self.features, count)
+        return [
+            [
+                self._neighbour(int(self.ids[row]), similarity, digest)
+                for row, similarity in zip(places.tolist(), found.tolist(), strict=True)
+            ]
+            for places, found, digest in zip(
+                rows, similarities, map(self._digest, queries), strict=True
+            )
+        ]
+
+    def _digest(self, query: Prediction) -> bytes:
+        content = read_regular_file(query.path)
+        return digest_of(prepare_picture(content, self.pack.format)[0])
+
+    def _neighbour(self, picture: int, similarity: float, digest: bytes) -> Neighbour:
+        index = self.pack.index
+        return Neighbour(
+            path=_place(self.source, index.locators[picture]),
+            label=index.classes[index.labels[picture]] or None,
+            similarity=similarity,
+            identical=self.pack.digests[picture].tobytes() == digest,
+            pixels=self.pack.pixels[self.pack.rows[picture]],
+        )
+
+
+def open_search_set(
+    predictor: Predictor,
+    among: str | None,
+    *,
+    data_format: str = "auto",
+    cache_folder: str = "",
+    reporter: Reporter,
+) -> SearchSet:
+    """The pictures to search with their features, which are kept in the cache.
+
+    among: a folder of pictures or any DATA; None for the pictures that the model was trained or
+    selected with. Raises DataError, ModelError, DiskError.
+    """
+    required_head(predictor.classifier.net)
+    kept = find_cache_folder(cache_folder)
+    if among is None:
+        source = _training_source(predictor, kept)
+    else:
+        source = _source(among, data_format, kept)
+    reporter.say(f"data: {source.found}")
+    pack = _open_pack(source, predictor, kept, reporter)
+    for problem in [*source.problems, *pack.problems][:3]:
+        reporter.warn(f"not searched: {problem.path}: {problem.reason}")
+    taken = np.arange(len(pack))
+    name = among or "pictures that the model was trained or selected with"
+    if among is None:
+        taken = np.flatnonzero(np.isin(picture_keys(pack.digests), predictor.file.seen))
+        if len(taken) == 0:
+            raise DataError(
+                f"{source.root} has changed: the model knows none of its pictures. "
+                "Name the pictures to search: --among FOLDER"
+            )
+    ids = torch.from_numpy(taken)
+    return SearchSet(name, source, pack, ids, _features(predictor, pack, ids, kept, reporter))
+
+
+def _training_source(predictor: Predictor, kept: Path | None) -> Source:
+    """DATA of the run that made the model. Raises DataError."""
+    provenance = predictor.file.provenance
+    data, config = provenance.get("data"), provenance.get("config", {})
+    try:
+        if data is None:
+            raise DataError("the model file does not say what it was trained with")
+        return find_source(data, config.get("data_format", "auto"), kept)
+    except DataError as error:
+        raise DataError(
+            f"the pictures that the model was trained with cannot be searched: {error}\n"
+            "Name others: --among FOLDER"
+        ) from error
+
+
+def _source(among: str, data_format: str, kept: Path | None) -> Source:
+    """DATA, or a folder of pictures that are not in class folders."""
+    try:
+        return find_source(among, data_format, kept)
+    except AbsentData:
+        raise
+    except DataError:
+        if data_format != "auto" or not Path(among).is_dir():
+            raise
+        return read_unlabelled(Path(among))
+
+
+def _open_pack(source: Source, predictor: Predictor, kept: Path | None, reporter: Reporter) -> Pack:
+    """The decoded pictures, in the pack of the model's own run if that is still in the cache."""
+    job = Job(source, predictor.format, threads=usable_cores())
+    trained = replace(job, target=replace(job.target, channels=0))
+    if is_packed(trained, kept):
+        pack = open_pack(trained, kept)
+        if pack.format == predictor.format:
+            return pack
+    with reporter.bar("decode", len(source.index)) as bar:
+        return open_pack(replace(job, progress=bar.advance), kept)
+
+
+def _features(
+    predictor: Predictor, pack: Pack, ids: Tensor, kept: Path | None, reporter: Reporter
+) -> Tensor:
+    classifier = predictor.classifier
+    loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, classifier.device)
+
+    def compute() -> Tensor:
+        with reporter.bar("embed", len(ids)) as bar:
+            batches = feature_loader(loader).in_order()
+            return compute_features(classifier, batches, progress=bar.advance)
+
+    digests = torch.from_numpy(pack.digests[ids.numpy()])
+    key = features_key(classifier, predictor.format, digests)
+    return FeatureStore(kept).get(key, compute, len(ids))
+
+
+def _place(source: Source, locator: str) -> str:
+    """The path of a picture's file, or its place within DATA."""
+    folder = source.root if source.root.is_dir() else source.root.parent
+    path = folder / locator
+    return str(path) if path.is_file() else locator

@@ -1,0 +1,92 @@
+"""Synthetic laws: the gain is known, so the interval's promise can be counted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from onsight.evaluation.learning_curve import Trained, learning_curve
+
+SIZES = (100, 200, 400, 800)
+
+
+def draw(error, images, rng, sizes=SIZES):
+    return [Trained(n, 1 - rng.binomial(images, error(n)) / images, images) for n in sizes]
+
+
+def exact(error, sizes=SIZES):
+    return [Trained(n, 1 - error(n), 10**9) for n in sizes]
+
+
+def test_an_exact_power_law_is_found():
+    curve = learning_curve(exact(lambda n: 2 * n**-0.35))
+    assert curve["exponent"] == pytest.approx(0.35, abs=1e-4)
+    assert curve["factor"] == pytest.approx(2, rel=1e-3)
+    assert curve["gain"] == pytest.approx(2 * (800**-0.35 - 1600**-0.35), rel=1e-4)
+    assert [point["train_images"] for point in curve["points"]] == list(SIZES)
+    json.dumps(curve)
+
+
+def test_the_fit_is_scipys_weighted_least_squares():
+    from scipy.optimize import curve_fit
+
+    rng = np.random.default_rng(3)
+    points = draw(lambda n: 2 * n**-0.35, 500, rng)
+    errors = np.array([(round((1 - p.accuracy) * 500) + 0.5) / 501 for p in points])
+    line, _ = curve_fit(
+        lambda x, height, slope: height + slope * x,
+        np.log(SIZES),
+        np.log(errors),
+        sigma=np.sqrt((1 - errors) / (errors * 500)),
+    )
+    assert learning_curve(points)["exponent"] == pytest.approx(-line[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda n: 2 * n**-0.35,
+        lambda n: 3 * n**-0.9,
+        lambda n: 0.1 + 2 * n**-0.5,  # levels off, which a power law does not know
+    ],
+)
+def test_the_interval_covers_the_gain(error):
+    rng = np.random.default_rng(0)
+    truth = error(800) - error(1600)
+    curves = [learning_curve(draw(error, 1000, rng)) for _ in range(200)]
+    said = [curve for curve in curves if curve]
+    assert len(said) > 150
+    hits = sum(curve["gain_low"] <= truth <= curve["gain_high"] for curve in said)
+    assert hits / len(said) > 0.93
+
+
+def test_an_error_that_does_not_fall_gives_no_claim():
+    rng = np.random.default_rng(0)
+    claims = sum(learning_curve(draw(lambda n: 0.3, 400, rng)) is not None for _ in range(300))
+    assert claims / 300 < 0.06
+    assert learning_curve(exact(lambda n: 0.01 * n**0.3)) is None
+
+
+def test_points_that_do_not_support_a_law_give_no_claim():
+    law = exact(lambda n: 2 * n**-0.35)
+    assert learning_curve([]) is None
+    assert learning_curve(law[:2]) is None
+    assert learning_curve(exact(lambda n: 2 * n**-0.35, (100, 150, 200))) is None
+    assert learning_curve([Trained(n, 0.8, 0) for n in SIZES]) is None
+    jagged = [
+        Trained(n, accuracy, 1000) for n, accuracy in zip(SIZES, (0.5, 0.9, 0.5, 0.9), strict=True)
+    ]
+    assert learning_curve(jagged) is None
+
+
+def test_twice_the_pictures_at_most_halve_the_error():
+    curve = learning_curve(exact(lambda n: 50 * n**-1.3))
+    assert curve["exponent"] == 1
+    assert curve["gain"] == pytest.approx(25 * 800**-1.3, rel=1e-2)
+    assert curve["gain_high"] <= 50 * 800**-1.3
+
+
+def test_no_mistake_at_all_is_no_error_of_zero():
+    points = [Trained(n, a, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
+    curve = learning_curve(points)
+    assert curve is None or 0 <= curve["gain_low"] <= curve["gain"] <= curve["gain_high"] < 0.02

@@ -1,0 +1,127 @@
+"""The temperature at the end of a run: fitted on validation pictures, shared by everything."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.data.loader import Pictures
+from onsight.data.normalization import Normalization
+from onsight.evaluation.temperature import choose_temperature
+from onsight.models.classifier import Classifier
+from onsight.report.console import SilentReporter
+from onsight.training.ranks.world import World
+from onsight.training.step import calibrate as calibration
+from onsight.training.step.calibrate import calibrate
+
+CPU = torch.device("cpu")
+
+
+def noisy_task(count, overconfident=4.0):
+    """One-pixel pictures whose label follows from the brightness only with some probability."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 1), dtype=torch.uint8, generator=generator)
+    logit = (pixels[:, 0] / 255 - 0.5) * 6
+    labels = (torch.rand(count, generator=generator) < logit.sigmoid()).long()
+    net = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
+    net[1].weight.data = torch.tensor([[-3.0], [3.0]]) * overconfident
+    classifier = Classifier(net, Normalization((0.5,), (1.0,)), "fp32", CPU)
+    return classifier, Pictures(pixels, torch.arange(count), labels, (1, 1, 1))
+
+
+class OtherRank(World):
+    """A rank that is told the first one's value."""
+
+    rank, size = 1, 2
+
+    def all_reduce(self, tensor):
+        assert tensor.item() == 0
+        return tensor + 2.5
+
+
+def test_the_planted_overconfidence_is_divided_out():
+    classifier, pictures = noisy_task(4000)
+    before = classifier(pictures.pixels.view(-1, 1, 1, 1)[:9])
+    choice = calibrate(classifier, pictures, torch.arange(4000), World())
+    assert choice.value == classifier.temperature == pytest.approx(4.0, rel=0.15)
+    after = classifier(pictures.pixels.view(-1, 1, 1, 1)[:9])
+    assert torch.equal(after, before / choice.value)
+
+
+def test_every_rank_takes_the_first_ones_temperature():
+    classifier, pictures = noisy_task(100)
+    calibrate(classifier, pictures, torch.arange(100), OtherRank())
+    assert classifier.temperature == 2.5
+
+
+def test_the_first_pictures_are_a_sample_and_none_leave_it_at_1(monkeypatch):
+    classifier, pictures = noisy_task(1000)
+    monkeypatch.setattr(calibration, "SAMPLE", 300)
+    logits = classifier(pictures.pixels.view(-1, 1, 1, 1)[:300])
+    choice = calibrate(classifier, pictures, torch.arange(1000), World())
+    assert choice == choose_temperature(logits, pictures.labels[:300])
+    classifier.temperature = 1.0
+    assert calibrate(classifier, pictures, torch.arange(0), World()).value == 1
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """A run with smoothed labels, so that the network is not sure enough, and its data."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 1200).astype(np.uint8)
+    images = rng.integers(0, 200, (1200, 8, 8), dtype=np.uint8)
+    seen = np.where(rng.random(1200) < 0.9, labels, 1 - labels)
+    images[seen == 1, :4] += 40
+    data = folder / "data"
+    data.mkdir()
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+        (data / f"train-{name}-ubyte").write_bytes(head + array.tobytes())
+    settings = {
+        "epochs": 4,
+        "label_smoothing": 0.5,
+        "validation_fraction": 0.25,
+        "test_fraction": 0.25,
+        "flip": False,
+    }
+    run = onsight.train(
+        data,
+        out=folder / "run",
+        model="compact",
+        threads=1,
+        translate=0.0,
+        plan="default",
+        cache_folder="none",
+        reporter=SilentReporter(),
+        **settings,
+    )
+    return run, data
+
+
+def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated):
+    run, data = calibrated
+    results = json.loads((run.path / "results.json").read_text())
+    assert results["temperature"] < 0.8
+    assert "validation pictures" in results["temperature_reason"]
+    assert results["expected_calibration_error"] < results["expected_calibration_error_before"]
+    again = onsight.evaluate(run.path, data, cache_folder="none")
+    for same in ("accuracy", "loss", "calibration", "calibration_before", "temperature"):
+        assert again[same] == results[same]
+    page = (run.path / "report.html").read_text()
+    assert f"divided by a temperature of {results['temperature']:g} (fitted on" in page
+    assert "before the temperature" in page
+
+
+def test_a_temperature_changes_no_prediction(calibrated):
+    run, _ = calibrated
+    predictor = onsight.load(run.path)
+    assert predictor.classifier.temperature == run.results["temperature"]
+    images = np.random.default_rng(1).integers(0, 256, (500, 8, 8, 1), dtype=np.uint8)
+    cooled, labels = predictor.predict_proba(images), predictor.predict(images)
+    predictor.classifier.temperature = 1.0
+    assert predictor.predict(images) == labels
+    assert not np.allclose(predictor.predict_proba(images), cooled, atol=0.01)
