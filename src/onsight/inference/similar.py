@@ -67,16 +67,15 @@ class SearchSet:
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
         """The most similar pictures for each query, which must have features and be a file."""
-        rows = [query.features for query in queries if query.features is not None]
-        wanted = torch.from_numpy(np.stack(rows))
-        nearest_rows, similarities = nearest(wanted, self.features, count)
+        wanted = torch.from_numpy(np.array([query.features for query in queries], np.float32))
+        rows, similarities = nearest(wanted, self.features, count)
         return [
             [
                 self._neighbour(int(self.ids[row]), similarity, digest)
                 for row, similarity in zip(places.tolist(), found.tolist(), strict=True)
             ]
             for places, found, digest in zip(
-                nearest_rows, similarities, map(self._digest, queries), strict=True
+                rows, similarities, map(self._digest, queries), strict=True
             )
         ]
 

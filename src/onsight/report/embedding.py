@@ -10,17 +10,25 @@ _TINY_PIXELS = 112
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def embedded_gallery(folder: Path) -> dict[str, list[Row]] | None:
-    """The wrong and right predictions in gallery.json with their pictures; None if unreadable."""
+def embedded_gallery(folder: Path) -> Row | None:
+    """The wrong and right predictions in gallery.json with their pictures; None if unreadable.
+
+    lookalikes: how many training pictures were compared with the mistakes, if the file says so.
+    """
     listed = read_json(folder / "gallery.json")
     if listed is None:
         return None
-    return {
-        side: [
-            Said(item | _picture(folder / Path(item["file"]).name)) for item in listed.get(side, [])
-        ]
+    sides = {
+        side: [_embedded(folder, item) for item in listed.get(side, [])]
         for side in ("wrong", "right")
     }
+    return sides | {"lookalikes": listed.get("lookalikes")}
+
+
+def _embedded(folder: Path, item: Row) -> Row:
+    near = item.get("near_file")
+    strip = Said(_picture(folder / Path(near).name)) if near else None
+    return Said(item | _picture(folder / Path(item["file"]).name) | {"strip": strip})
 
 
 def _picture(path: Path) -> Row:

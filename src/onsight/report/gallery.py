@@ -1,8 +1,10 @@
 """The pictures that a report shows: correct predictions and the worst mistakes."""
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +15,27 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically, write_json
 
 _MOST = 40  # pictures of each kind
+_SMALL_SIDE = 64  # pixels of a lookalike's longer side at most
+_EDGE = 1  # pixels of white beside each lookalike
+
+
+class NearItem(TypedDict):
+    """A training picture in gallery.json that looks like a mistake; similarity: -1 to 1."""
+
+    path: str
+    label: str
+    similarity: float
 
 
 class GalleryItem(TypedDict):
-    """A picture in gallery.json; path: where it came from; probability: of the predicted class."""
+    """A picture in gallery.json; path: where it came from; probability: of the predicted class.
 
+    near: the training pictures that a mistake looks most like, if they were searched; near_file:
+    these side by side.
+    """
+
+    near: NotRequired[list[NearItem]]
+    near_file: NotRequired[str]
     file: str
     path: str
     label: str
@@ -26,19 +44,56 @@ class GalleryItem(TypedDict):
     loss: float
 
 
-def save_gallery(folder: Path, per_image: PerImageResults, pack: Pack) -> None:
+@dataclass(frozen=True)
+class Lookalikes:
+    """The training pictures that each of m mistakes looks most like, most similar first.
+
+    pictures: int64 (m, k) picture numbers; similarities: float32 (m, k); searched: how many
+    training pictures were compared, of how many; reason: why none were, if none were.
+    """
+
+    pictures: NDArray[np.int64]
+    similarities: NDArray[np.float32]
+    searched: int
+    of: int
+    reason: str = ""
+
+
+def worst_mistakes(per_image: PerImageResults) -> NDArray[np.int64]:
+    """The places of the mistakes that the gallery shows, the largest loss first."""
+    wrong = np.flatnonzero(per_image.labels != per_image.predicted)
+    return wrong[np.argsort(-per_image.losses[wrong], kind="stable")][:_MOST]
+
+
+def save_gallery(
+    folder: Path, per_image: PerImageResults, pack: Pack, lookalikes: Lookalikes
+) -> None:
     """Write the pictures as PNG files, and gallery.json, which describes them.
 
     Pictures are numbered by digest, so the first correct predictions are a fair sample.
+    lookalikes: of the worst mistakes, in their order.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
-    wrong = np.flatnonzero(per_image.labels != per_image.predicted)
-    wrong = wrong[np.argsort(-per_image.losses[wrong], kind="stable")][:_MOST]
+    wrong = _save_all(folder, "wrong", worst_mistakes(per_image), per_image, pack)
+    for number, (item, pictures, similarities) in enumerate(
+        zip(wrong, lookalikes.pictures, lookalikes.similarities, strict=False)
+    ):
+        item["near"] = [
+            _near(int(picture), float(similarity), pack)
+            for picture, similarity in zip(pictures, similarities, strict=True)
+        ]
+        item["near_file"] = f"near-{number:02d}.png"
+        _write_png(folder / item["near_file"], _side_by_side(pictures.tolist(), pack))
     write_json(
         folder / "gallery.json",
         {
             "right": _save_all(folder, "right", right, per_image, pack),
-            "wrong": _save_all(folder, "wrong", wrong, per_image, pack),
+            "wrong": wrong,
+            "lookalikes": {
+                "searched": lookalikes.searched,
+                "of": lookalikes.of,
+                "reason": lookalikes.reason,
+            },
         },
     )
 
@@ -54,10 +109,7 @@ def _save_all(
 
 def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> GalleryItem:
     picture = int(per_image.ids[place])
-    pixels = pack.pixels[pack.rows[picture]]
-    data = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(data, "PNG")
-    write_atomically(path, data.getvalue())
+    _write_png(path, _image(picture, pack))
     return {
         "file": path.name,
         "path": pack.index.locators[picture],
@@ -66,3 +118,34 @@ def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> Gal
         "probability": float(per_image.confidence[place]),
         "loss": float(per_image.losses[place]),
     }
+
+
+def _near(picture: int, similarity: float, pack: Pack) -> NearItem:
+    return {
+        "path": pack.index.locators[picture],
+        "label": pack.index.classes[pack.index.labels[picture]],
+        "similarity": similarity,
+    }
+
+
+def _side_by_side(pictures: Sequence[int], pack: Pack) -> Image.Image:
+    """The pictures, made small, in equal columns."""
+    images = [_image(picture, pack) for picture in pictures]
+    for image in images:
+        image.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
+    width, height = images[0].size
+    strip = Image.new(images[0].mode, (len(images) * (width + 2 * _EDGE), height), "white")
+    for column, image in enumerate(images):
+        strip.paste(image, (column * (width + 2 * _EDGE) + _EDGE, 0))
+    return strip
+
+
+def _image(picture: int, pack: Pack) -> Image.Image:
+    pixels = pack.pixels[pack.rows[picture]]
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def _write_png(path: Path, image: Image.Image) -> None:
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    write_atomically(path, data.getvalue())

@@ -16,9 +16,10 @@ from onsight.hardware.usage import (
     seconds_since_start,
 )
 from onsight.models.file import save_model
-from onsight.report.gallery import save_gallery
+from onsight.report.gallery import Lookalikes, save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.judge import Judged
+from onsight.training.lookalikes import find_lookalikes
 from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
@@ -54,7 +55,10 @@ def finish(
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
     save_model(folder.model_file, file)
     _add_circumstances(results, config, trained, provenance, world)
-    return _write_out(results, judged.per_image, dataset, folder, phases)
+    begun = time.perf_counter()
+    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image)
+    phases["similar pictures"] = time.perf_counter() - begun
+    return _write_out(results, judged.per_image, lookalikes, dataset, folder, phases)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -94,6 +98,7 @@ def _add_circumstances(
 def _write_out(
     results: Results,
     per_image: PerImageResults,
+    lookalikes: Lookalikes,
     dataset: Dataset,
     folder: RunFolder,
     phases: dict[str, float],
@@ -104,7 +109,7 @@ def _write_out(
     begun = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
-    save_gallery(folder.path / "gallery", per_image, dataset.pack)
+    save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()
     write_json(folder.path / "results.json", results)

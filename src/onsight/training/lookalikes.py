@@ -1,0 +1,100 @@
+"""The training pictures that a run's worst mistakes look most like, found if that is quick."""
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onsight.config import Config
+from onsight.data.cache import find_cache_folder
+from onsight.data.dataset import Dataset
+from onsight.data.index import TRAIN
+from onsight.data.loader import Loader
+from onsight.errors import ModelError
+from onsight.evaluation.per_image import PerImageResults
+from onsight.features.feature_pass import (
+    FeatureStore,
+    compute_features,
+    feature_loader,
+    features_key,
+)
+from onsight.features.neighbours import nearest
+from onsight.hardware.usage import seconds_since_start
+from onsight.models.classifier import Classifier
+from onsight.report.gallery import Lookalikes, worst_mistakes
+from onsight.training.budget import read_budget
+
+_EACH = 3
+_SAMPLE, _FEWEST = 2000, 100  # training pictures; of fewer, the nearest is far
+_SECONDS = 1.0
+_REPORT_SECONDS = 1.5  # of a budget, kept for what comes after
+
+
+def find_lookalikes(
+    config: Config, dataset: Dataset, classifier: Classifier, per_image: PerImageResults
+) -> Lookalikes:
+    """The three nearest training pictures of each of the worst mistakes.
+
+    All training pictures are compared if their features are in the cache, otherwise 2,000 or as
+    many as there is time for.
+    """
+    mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
+    pictures = dataset.ids(TRAIN)
+    if len(mistakes) == 0 or len(pictures) == 0:
+        return _none(pictures, "")
+    try:
+        return _search(config, dataset, classifier, mistakes, pictures)
+    except ModelError:
+        return _none(pictures, "the network does not end in a linear layer")
+
+
+def _search(
+    config: Config, dataset: Dataset, classifier: Classifier, mistakes: Tensor, pictures: Tensor
+) -> Lookalikes:
+    deadline = time.monotonic() + _seconds(config)
+    features = _kept_features(config, dataset, classifier, pictures)
+    queries = _features(dataset, classifier, mistakes, deadline)
+    others = ~torch.isin(pictures, mistakes)  # folds judge training pictures
+    searched = pictures[others]
+    if features is not None:
+        features = features[others]
+    elif len(queries) == len(mistakes):  # pictures are numbered by digest: the first are a sample
+        features = _features(dataset, classifier, searched[:_SAMPLE], deadline)
+    enough = max(1, min(_FEWEST, len(searched)))
+    if features is None or len(features) < enough or len(queries) == 0:
+        return _none(pictures, "there was no time to compute their features")
+    found = nearest(queries, features, _EACH)
+    numbers = searched[found.rows].numpy()
+    return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
+
+
+def _kept_features(
+    config: Config, dataset: Dataset, classifier: Classifier, pictures: Tensor
+) -> Tensor | None:
+    """The features of all training pictures, which a frozen backbone's run has computed."""
+    if not config.freeze:
+        return None
+    digests = torch.from_numpy(dataset.pack.digests)[pictures]
+    key = features_key(classifier, dataset.format, digests)
+    return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
+
+
+def _seconds(config: Config) -> float:
+    if not config.budget:
+        return _SECONDS
+    left = read_budget(config.budget) - seconds_since_start() - _REPORT_SECONDS
+    return min(_SECONDS, left)
+
+
+def _features(dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float) -> Tensor:
+    """Features (m, D) of the first pictures, as many as there is time for."""
+    if time.monotonic() > deadline:
+        ids = ids[:0]
+    loader = feature_loader(Loader(dataset.pictures, ids, 1, classifier.device))
+    return compute_features(classifier, loader.in_order(), deadline=deadline)
+
+
+def _none(pictures: Tensor, reason: str) -> Lookalikes:
+    empty = np.zeros((0, _EACH))
+    return Lookalikes(empty.astype(np.int64), empty.astype(np.float32), 0, len(pictures), reason)

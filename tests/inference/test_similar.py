@@ -1,0 +1,146 @@
+"""Similar pictures. Oracle: scikit-learn's cosine distances of the model's own features."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.neighbors import NearestNeighbors
+
+import onsight
+from onsight.cli import main
+from onsight.inference import similar
+from onsight.models.file import save_model
+
+
+def command(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def found(capsys, *words):
+    code, out, err = command(capsys, "similar", *words, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def query(tmp_path):
+    """A picture that is in no set."""
+    pixels = np.random.default_rng(7).integers(0, 80, (12, 12), np.uint8)
+    pixels[4] = 250
+    Image.fromarray(pixels).save(tmp_path / "query.png")
+    return tmp_path / "query.png"
+
+
+def test_neighbours_are_scikit_learns(capsys, trained, bars, query):
+    paths = sorted(map(str, bars.rglob("*.png")))
+    predictor = onsight.load(trained.path)
+    features = predictor.embed(paths).astype(np.float64)
+    centre = features.mean(0)
+    search = NearestNeighbors(n_neighbors=4, metric="cosine").fit(features - centre)
+    distances, rows = search.kneighbors(predictor.embed([query]) - centre)
+    answer = found(capsys, trained.path, query, "--among", bars, "--top", 4)
+    assert answer["images"] == 120
+    (one,) = answer["similar"]
+    assert [near["path"] for near in one["neighbours"]] == [paths[row] for row in rows[0]]
+    similarities = [near["similarity"] for near in one["neighbours"]]
+    assert np.allclose(similarities, 1 - distances[0], atol=1e-4)
+    labels = [near["path"].split("/")[-2] for near in one["neighbours"]]
+    assert [near["label"] for near in one["neighbours"]] == labels
+    assert not any(near["identical"] for near in one["neighbours"])
+
+
+def test_a_copy_under_another_name_and_format_is_identical(capsys, trained, bars, tmp_path):
+    copy = tmp_path / "copy.bmp"
+    Image.open(bars / "down" / "003.png").save(copy)
+    _, out, _ = command(capsys, "similar", trained.path, copy, "--among", bars, "--top", 2)
+    first, second = out.splitlines()[1:]
+    assert first.endswith("down/003.png  identical")
+    assert first.split()[:2] == ["1.000", "down"]
+    assert "identical" not in second
+
+
+def test_by_default_what_trained_or_chose_the_model_is_searched(capsys, trained, query):
+    answer = found(capsys, trained.path, query, "--top", 200)
+    held_out = (trained.path / "predictions.csv").read_text()
+    (one,) = answer["similar"]
+    assert answer["images"] == len(one["neighbours"]) == 120 - trained.results["images"]
+    names = ["/".join(near["path"].split("/")[-2:]) for near in one["neighbours"]]
+    assert not any(name in held_out for name in names)
+
+
+def test_features_are_computed_once(capsys, trained, bars, query, monkeypatch):
+    before = found(capsys, trained.path, query, "--among", bars)
+
+    def never(*given, **named):
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(similar, "compute_features", never)
+    assert found(capsys, trained.path, query, "--among", bars) == before
+
+
+def test_a_folder_without_classes_is_searched_and_bad_files_are_named(
+    capsys, trained, bars, query, tmp_path
+):
+    among = shutil.copytree(bars / "down", tmp_path / "flat")
+    (among / "notes.txt").write_text("no picture")
+    code, out, err = command(
+        capsys, "similar", trained.path, query, among / "notes.txt", "--among", among
+    )
+    assert code == 0
+    assert "notes.txt: not a picture" in err
+    assert "60 pictures searched" in err
+    assert len(out.splitlines()) == 1 + 5 + 1
+    assert all(line.split()[1] == "-" for line in out.splitlines()[1:6])
+
+
+def test_the_grid_shows_query_and_neighbours(capsys, trained, bars, query, tmp_path):
+    grid = tmp_path / "grid.png"
+    command(capsys, "similar", trained.path, query, "--among", bars, "--save-grid", grid)
+    with Image.open(grid) as image:
+        shown = np.asarray(image.convert("L"))
+    expected = np.repeat(np.repeat(np.asarray(Image.open(query)), 9, axis=0), 9, axis=1)
+    top = 14 + (112 - 108) // 2
+    assert np.array_equal(shown[top : top + 108, top : top + 108], expected)
+    nearest = found(capsys, trained.path, query, "--among", bars)["similar"][0]["neighbours"]
+    first = np.repeat(np.repeat(np.asarray(Image.open(nearest[0]["path"])), 9, 0), 9, 1)
+    left = 2 * 14 + (112 + 14) + 2
+    assert np.array_equal(shown[top : top + 108, left : left + 108], first)
+
+
+def refused(capsys, *words):
+    code, out, err = command(capsys, "similar", *words)
+    assert (code, out) == (2, "")
+    return err
+
+
+def test_what_cannot_be_done_is_said(capsys, trained, bars, query, tmp_path):
+    assert "--top 0 must be at least 1" in refused(capsys, trained.path, query, "--top", 0)
+    assert "does not exist" in refused(capsys, trained.path, query, "--among", tmp_path / "no")
+    (tmp_path / "b.txt").write_text("no picture")
+    message = refused(capsys, trained.path, tmp_path / "b.txt", "--among", bars)
+    assert "none of the 1 input can be used" in message
+    name = tmp_path / "grid.jpg"
+    assert ".png" in refused(capsys, trained.path, query, "--save-grid", name)
+
+
+def test_training_pictures_that_are_gone_or_others_are_named(capsys, trained, query, tmp_path):
+    file = onsight.load(trained.path).file
+    moved = tmp_path / "moved"
+    for data, said in ((str(moved), "does not exist"), (None, "does not say")):
+        file.provenance["data"] = data
+        save_model(tmp_path / "model.safetensors", file)
+        message = refused(capsys, tmp_path / "model.safetensors", query)
+        assert said in message
+        assert "--among FOLDER" in message
+    (moved / "x").mkdir(parents=True)
+    shutil.copy(query, moved / "x" / "1.png")
+    file.provenance["data"] = str(moved)
+    save_model(tmp_path / "model.safetensors", file)
+    message = refused(capsys, tmp_path / "model.safetensors", query)
+    assert "has changed" in message
+    assert "--among FOLDER" in message
