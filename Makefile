@@ -60,7 +60,7 @@ bench: .venv-bench/installed  ## every benchmark with few rounds and peers: abou
 	$(BENCH)/startup.py $(FASHION) --rounds 3
 	$(BENCH)/growth.py --rounds 1
 	$(BENCH)/plan_choice.py --rounds 3
-	$(BENCH)/budget_end.py --budgets 30 --runs 3
+	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
 	$(BENCH)/feature_pass.py $(SETS)/wallpapers-60-20 --rounds 3
@@ -77,7 +77,8 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several 
 	$(BENCH)/growth.py --full
 	$(BENCH)/plan_choice.py
 	$(BENCH)/plan_choice.py --load
-	$(BENCH)/budget_end.py
+	$(BENCH)/budgets.py
+	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30,60,300 --runs 10 --load
 	$(BENCH)/explain_planted.py
 	$(BENCH)/picture_sets.py clip-art $(SETS)
 	$(BENCH)/picture_sets.py wallpapers $(SETS)

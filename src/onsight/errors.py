@@ -10,6 +10,7 @@ OnsightError                exit 1  the run failed
     ├── ArgumentError       an argument in Python; also a ValueError
     │   └── NotFitted       predicting before fitting; also an AttributeError
     ├── ConfigError         a flag, a field or a config file
+    │   └── BudgetTooSmall  a time budget in which nothing can be trained
     ├── DataError           DATA: path, data format, pictures
     │   └── AbsentData      the files of a dataset known by name are missing
     ├── DeviceError         a device that does not exist
@@ -69,6 +70,10 @@ class NotFitted(ArgumentError, AttributeError):
 
 class ConfigError(UserError):
     """A flag, a field or a config file is wrong."""
+
+
+class BudgetTooSmall(ConfigError):
+    """A time budget in which nothing can be trained; the message names the least."""
 
 
 class DataError(UserError):

@@ -70,7 +70,7 @@ def test_a_load_that_has_changed_is_a_reason_to_measure_again(
     )
     measured = []
 
-    def measure(self):
+    def measure(self, most_seconds):
         measured.append(self)
         return Measured(other, {other: 0.01, one: 0.02})
 
@@ -88,7 +88,7 @@ def test_a_load_that_has_changed_is_a_reason_to_measure_again(
 
 
 def test_measuring_again_that_fails_does_not_end_the_run(load, monkeypatch, capsys):
-    def fail(self):
+    def fail(self, most_seconds):
         raise torch.OutOfMemoryError("no memory for a second network\nlong story")
 
     monkeypatch.setattr(adapt.Adaptation, "_measure", fail)
@@ -104,7 +104,7 @@ def test_a_kept_plan_survives_a_busy_moment(load, monkeypatch):
     one, other = (ComputeOptions("fp32", "auto", threads, "off", 1) for threads in (2, 1))
     forgotten = []
     found = Measured(other, {other: 0.01})
-    monkeypatch.setattr(adapt.Adaptation, "_measure", lambda self: found)
+    monkeypatch.setattr(adapt.Adaptation, "_measure", lambda self, most_seconds: found)
     monkeypatch.setattr(adapt.Adaptation, "_forget_kept_plan", forgotten.append)
     adaptation = adapt.Adaptation(make_config(FIELDS), one, 1000.0, None, SilentReporter())
     adaptation.watch.observed = 100.0

@@ -1,20 +1,19 @@
 """Oracles: a fake clock for the budget, made-up paces for what fits into it."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
-from prepared import make_prepared
 
 from onsight.config import make_config
-from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
 from onsight.training import run_session
-from onsight.training.autotune import fit_epochs as fitting
-from onsight.training.autotune.fit_epochs import fit_epochs
 from onsight.training.budget import Budget, read_budget
-from onsight.training.pictures.fit_size import Pace
 from onsight.training.run import train
 
 
@@ -26,6 +25,12 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def share_at(budget, clock, now):
+    clock.now = now
+    budget.look()
+    return budget.share
 
 
 def test_budgets_are_read_with_their_units():
@@ -42,47 +47,93 @@ def test_training_gets_the_time_that_evaluating_and_closing_leave():
     clock = Clock(2.0)
     budget = Budget(60, clock)
     clock.now = 10.0
-    budget.begin(pictures=1000, picture_seconds=0.004)
+    budget.reserve(tested=900, validation=100, picture_seconds=0.004)
+    budget.begin(0.0)
     assert budget.left_seconds == pytest.approx(60 - 1.5 - 4 - 10)
     assert budget.share == 0
-    clock.now = 10 + 44.5 / 2
-    assert budget.share == pytest.approx(0.5)
-    clock.now = 54.5
-    assert budget.share == pytest.approx(1)
+    assert share_at(budget, clock, 10 + 44.5 / 2) == pytest.approx(0.5)
+    assert not budget.is_over()
+    assert share_at(budget, clock, 54.5) == pytest.approx(1)
+    assert budget.is_over()
 
 
-def test_closing_takes_half_as_long_as_starting():
-    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 5 - 10)
+def test_closing_takes_three_quarters_as_long_as_starting():
+    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 7.5 - 10)
+
+
+def test_a_first_checkpoint_tells_how_long_saving_takes_at_the_end():
+    budget = Budget(60, Clock(1.0))
+    budget.saved(0.4)
+    assert budget.left_seconds == pytest.approx(60 - 1.5 - 2.0 - 1)
 
 
 def test_measured_evaluation_moves_the_end_but_never_turns_time_back():
     clock = Clock(0.0)
     budget = Budget(101.5, clock)
-    budget.begin(1000, 0.02)
-    clock.now = 40.0
-    assert budget.share == pytest.approx(0.5)
+    budget.reserve(1000, 0, 0.02)
+    budget.begin(0.0)
+    assert share_at(budget, clock, 40.0) == pytest.approx(0.5)
     budget.judged(500, 5.0)
     assert budget.left_seconds == pytest.approx(50)
     assert budget.share == pytest.approx(0.5)
-    clock.now = 46.0
-    assert budget.share == pytest.approx(46 / 90)
+    assert share_at(budget, clock, 46.0) == pytest.approx(46 / 90)
+
+
+def test_a_step_that_would_end_too_late_is_not_begun():
+    clock = Clock(0.0)
+    budget = Budget(61.5, clock)
+    budget.begin(step_seconds=20.0)
+    for end, over in ((20.0, False), (40.0, False), (55.0, True)):
+        clock.now = end
+        budget.step_done()
+        assert budget.is_over() == over  # another 20 s, the longer of the last two
+    assert not budget.is_over(0)
+
+
+def test_validation_takes_at_most_a_tenth_of_the_time():
+    budget = Budget(101.5, Clock(0.0))
+    budget.reserve(tested=100, validation=1000, picture_seconds=0.2)
+    assert budget.validated == int(0.1 * (100 - 20) / 0.2) == 40
+    assert budget.left_seconds == pytest.approx(100 - 20 - 8)
+    assert budget.validation_seconds == pytest.approx(100 - 20)
+    budget.reserve(tested=100, validation=10, picture_seconds=0.2)
+    assert budget.validated == 10
+
+
+def test_trials_take_a_tenth_of_the_budget_in_all():
+    clock = Clock(1.0)
+    budget = Budget(60, clock)
+    with budget.trying():
+        clock.now += 2
+    clock.now += 5
+    with budget.trying():
+        clock.now += 1
+    assert budget.trial_seconds == pytest.approx(6 - 3)
+
+
+def test_every_rank_decides_by_the_clock_of_the_first():
+    clocks = Clock(2.0), Clock(30.0)
+    readings = []
+    first = Budget(60, clocks[0], lambda value: readings.append(value) or value)
+    second = Budget(60, clocks[1], lambda value: readings.pop(0))
+    for budget in (first, second):
+        budget.reserve(100, 0, 0.1)
+        budget.begin(1.0)
+    for now in (10.0, 20.0, 47.6, 48.0):
+        clocks[0].now = now
+        for budget in (first, second):
+            budget.step_done()
+        assert (first.share, first.is_over()) == (second.share, second.is_over())
+    assert first.is_over()
 
 
 def test_a_resumed_run_continues_with_the_time_left():
     clock = Clock(1.0)
     budget = Budget(60, clock)
-    budget.begin(0, 0.0)
+    budget.begin(0.0)
     budget.resume(20.0)
     assert budget.left_seconds == pytest.approx(60 - 1.5 - 21)
     assert budget.share == pytest.approx(20 / (20 + 37.5))
-
-
-def test_larger_pictures_are_chosen_only_with_enough_time():
-    pace = Pace(decode_seconds=0.001, train_seconds=0.001)
-    assert pace.epochs(64, 1000, 11) == pytest.approx(10)
-    assert pace.epochs(128, 1000, 41) == pytest.approx(10)
-    sides = [pace.side(1000, seconds) for seconds in (0.5, 2, 3.5, 6, 60, 200)]
-    assert sides == [32, 32, 48, 64, 96, 128]
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
@@ -93,7 +144,9 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
         clock.now += 0.01
         return clock.now
 
-    monkeypatch.setattr(run_session, "Budget", lambda seconds, spent: Budget(seconds, ticking))
+    monkeypatch.setattr(
+        run_session, "Budget", lambda seconds, spent, agree: Budget(seconds, ticking)
+    )
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
@@ -106,34 +159,16 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
 
 
-def test_every_view_of_a_test_picture_counts_towards_the_budget(bars):
-    left = {}
-    for views in ("one", "flip-shift"):
-        config, prepared = make_prepared(
-            bars, model="lenet", image_size="32", learning_rate=0.01, threads=1, precision="fp32",
-            tta=views,
-        )  # fmt: skip
-        budget = Budget(60, Clock())
-        fit_epochs(budget, config, prepared, SilentReporter())
-        left[views] = budget.pictures
-    tested = len(prepared.dataset.ids(TEST))
-    assert left["flip-shift"] - left["one"] == 6 * tested
-
-
-def test_epochs_count_their_training_and_their_validation(bars, monkeypatch):
-    monkeypatch.setattr(fitting, "mean_seconds", lambda work: 16 * 0.01)
-    monkeypatch.setattr(fitting, "_judging_seconds", lambda trial: 0.05)
-    fields = {"model": "lenet", "image_size": "32", "learning_rate": 0.01, "batch_size": 16}
-    config, prepared = make_prepared(bars, threads=1, precision="fp32", **fields)
-    train, validation, test = (
-        len(prepared.dataset.ids(split)) for split in (TRAIN, VALIDATION, TEST)
-    )
-    fitted = fit_epochs(Budget(60, Clock()), config, prepared, SilentReporter())
-    left = 60 - 2 - 1.5 - 0.05 * (validation + test)
-    assert validation > 5
-    assert fitted.epochs == round(left / (0.01 * train + 0.05 * validation))
-
-
-def test_several_ranks_are_refused(bars, tmp_path):
-    with pytest.raises(ConfigError, match="one process"):
-        train(bars, out=tmp_path / "run", reporter=SilentReporter(), budget="5m", ranks=2)
+def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).with_name("budgeted.py")
+    command = [sys.executable, *launcher, script, bars, tmp_path]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+    assert 50 < first.pop("clock") <= 60
+    second.pop("clock")
+    assert first == second
+    assert first["images"] > 96
+    assert (tmp_path / "run" / "model.safetensors").exists()

@@ -106,6 +106,20 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
         assert [row[column] for row in theirs] == [row[column] for row in mine]
 
 
+def test_folds_are_the_same_with_two_ranks_as_in_one_process(shared_bars, tmp_path):
+    words = [*PRECISE, "--epochs", 1, "--ranks", 2, "--folds", 2, "--out", tmp_path / "two"]
+    with users_module(tmp_path):
+        code, _, err = Launched(tmp_path, shared_bars, *words[2:]).end()
+        assert code == 0, err
+        fields = {"epochs": 1, "folds": 2} | ALONE | THEIRS
+        alone = onsight.train(shared_bars, out=tmp_path / "one", **fields)
+    mine, theirs = (rows_of(run / "predictions.csv") for run in (alone.path, tmp_path / "two"))
+    assert len(mine) == 120
+    for column in ("path", "predicted", "fold"):
+        assert [row[column] for row in theirs] == [row[column] for row in mine]
+    assert files_of(tmp_path / "two") == files_of(alone.path)
+
+
 def test_every_rank_has_its_entry_in_the_placement(two_ranks):
     path, _, _, err = two_ranks
     entries = json.loads((path / "placement.json").read_text(encoding="utf-8"))

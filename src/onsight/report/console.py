@@ -117,9 +117,7 @@ def print_results(results: Results, console: Console) -> None:
     if results.get("tta_accuracy") is not None:
         console.print(_tta_line(results))
     if results.get("split") == "folds":
-        console.print(
-            "the model that is kept was trained on all pictures; none is left to judge it"
-        )
+        console.print("the model that is kept has seen all pictures, so none is left to judge it")
     for line in _details(results):
         console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")

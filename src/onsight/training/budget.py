@@ -1,70 +1,148 @@
 """A time budget: how much of it is spent, and when training must end for the run to be in time."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-_CLOSING_SHARE = 0.5  # of the seconds that starting took: a measure of this machine's speed now
+_CLOSING_SHARE = 0.75  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
+_SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
+_TRIAL_SHARE = 0.1  # of the budget, for the plan and everything else that is only tried out
+_FEWEST_VALIDATED = 8
+_VALIDATION_SHARE = 0.1  # of the time for training, at most, for one validation
 
 
 class Budget:
     """The seconds that a run may take, to its last line of output.
 
-    spent: returns the seconds so far; pictures: how many are evaluated after training, each in
-    picture_seconds as last measured.
+    spent: returns the seconds so far; agree: returns the first rank's value on every rank. All
+    figures are as of the last `look` at the clock, so that all ranks decide alike.
     """
 
-    def __init__(self, seconds: float, spent: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        spent: Callable[[], float],
+        agree: Callable[[float], float] = float,
+    ) -> None:
         self.seconds = seconds
-        self.spent = spent
-        self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * spent())
-        self.pictures = 0
+        self._clock = spent
+        self._agree = agree
+        self.now = agree(spent())
+        self.begun = self.now
+        self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * self.now)
+        self.tried_seconds = 0.0
+        self.tested = self.validated = 0
         self.picture_seconds = 0.0
-        self.begun = spent()
         self.reached = 0.0
         self.whole: Budget | None = None
+        self.last_steps: deque[float] = deque([0.0], maxlen=2)
+
+    def look(self) -> None:
+        """Read the clock; every rank gets the first rank's reading."""
+        self.now = self._agree(self._clock())
+
+    def peek(self) -> None:
+        """Read the clock of this process alone, where no other rank is at the same point."""
+        self.now = self._clock()
 
     @property
     def left_seconds(self) -> float:
         """Seconds left for training, without those for evaluating, saving and reporting."""
-        after = self.closing_seconds + self.pictures * self.picture_seconds
-        return self.seconds - after - self.spent()
+        return self.validation_seconds - self.validated * self.picture_seconds
+
+    @property
+    def validation_seconds(self) -> float:
+        """Seconds left for training and validation together."""
+        after = self.closing_seconds + self.tested * self.picture_seconds
+        return self.seconds - after - self.now
 
     @property
     def share(self) -> float:
         """The share of the time for training that has passed, 0 to 1."""
-        trained = self.spent() - self.begun
+        trained = self.now - self.begun
         share = min(1.0, trained / max(1e-9, trained + self.left_seconds))
         self.reached = max(self.reached, share)  # a better estimate must not turn time back
         return self.reached
 
-    def begin(self, pictures: int, picture_seconds: float) -> None:
-        """Training begins now; after it, this many pictures will be evaluated."""
-        self.begun = self.spent()
-        self.pictures, self.picture_seconds = pictures, picture_seconds
+    @property
+    def step_seconds(self) -> float:
+        """Seconds that the next step is expected to take: the longer of the last two."""
+        return max(self.last_steps)
 
-    def part(self, share: float, pictures: int) -> "Budget":
+    def is_over(self, steps: int = 1) -> bool:
+        """Whether that many more steps would take longer than there is time."""
+        return self.share >= 1 or steps * self.step_seconds > self.left_seconds
+
+    def reserve(self, tested: int, validation: int, picture_seconds: float) -> None:
+        """Keep the time to evaluate these pictures after training.
+
+        The validation part is evaluated once more in the end. Of it, only as many pictures as take
+        a tenth of the time for training, and none if those are too few to tell anything.
+        """
+        self.tested, self.validated = tested, 0
+        self.picture_seconds = picture_seconds
+        most = _VALIDATION_SHARE * max(0.0, self.left_seconds)
+        self.validated = validation
+        if validation * picture_seconds > most:
+            fitting = int(most / picture_seconds)
+            self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
+        self.tested += self.validated  # once more, for the temperature
+
+    def begin(self, step_seconds: float) -> None:
+        """Training begins now, with steps that were timed before."""
+        self.look()
+        self.begun = self.now
+        self.last_steps = deque([step_seconds], maxlen=2)
+
+    def step_done(self) -> None:
+        """Take note of how long the step since the last look took."""
+        before = self.now
+        self.look()
+        self.last_steps.append(self.now - before)
+
+    def part(self, share: float, tested: int, validation: int) -> "Budget":
         """A budget of a share of the time left, for one of several trainings, beginning now.
 
-        pictures: how many are evaluated after it.
+        tested, validation: as for `reserve`.
         """
-        part = Budget(self.spent() + share * self.left_seconds, lambda: self.spent())
+        self.look()
+        part = Budget(self.now + share * self.left_seconds, lambda: self._clock(), self._agree)
         part.closing_seconds = 0.0
         part.whole = self
-        part.begin(pictures, self.picture_seconds)
+        part.reserve(tested, validation, self.picture_seconds)
+        part.begin(self.step_seconds)
         return part
 
     def resume(self, seconds: float) -> None:
         """Count the seconds that an interrupted run has already used."""
         if self.whole:  # whose clock this one shows
             self.whole.resume(seconds)
-            return
-        spent = self.spent
-        self.spent = lambda: spent() + seconds
+        else:
+            clock = self._clock
+            self._clock = lambda: clock() + seconds
+        self.look()
+
+    def saved(self, seconds: float) -> None:
+        """Keep the time for what is saved at the end, after a first checkpoint took so long."""
+        self.closing_seconds += _SAVES_AT_THE_END * seconds
 
     def judged(self, pictures: int, seconds: float) -> None:
         """Take note of how many seconds the evaluation of how many pictures took."""
         if pictures:
             self.picture_seconds = seconds / pictures
+
+    @property
+    def trial_seconds(self) -> float:
+        """Seconds that plan and trials may still take: a tenth of the budget in all."""
+        return max(0.0, _TRIAL_SHARE * self.seconds - self.tried_seconds)
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Count the time of the block as that of a trial."""
+        begun = self._clock()
+        yield
+        self.tried_seconds += self._clock() - begun
 
 
 def read_budget(text: str) -> float:

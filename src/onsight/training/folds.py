@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from onsight.config import Switch
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import DataError
 from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
-from onsight.training.autotune.fit_epochs import evaluated_pictures
 from onsight.training.budget import Budget
 from onsight.training.judge import Judged, judge
+from onsight.training.pictures.least_budget import evaluated_pictures
 from onsight.training.pictures.training_data import data_key, make_normalization
 from onsight.training.prepare import PreparedRun
 from onsight.training.run_folder.folder import RunFolder
@@ -69,7 +70,8 @@ def judge_folds(
             part = _judge_fold(fold, held_out, mine, limit, resume)
         elif budget:
             budget.resume(part.folds[0]["seconds"])
-        mine.folder.remove_checkpoints()
+        if context.world.is_main:
+            mine.folder.remove_checkpoints()
         context.reporter.say(f"{name}: {_line(part.folds[0])}")
         parts.append(part)
     return _pooled(parts)
@@ -106,12 +108,18 @@ def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
 
 def _limit(budget: Budget, prepared: PreparedRun, trainings: int) -> Budget:
     """A fold's share of the time left for this many trainings."""
-    return budget.part(1 / trainings, evaluated_pictures(prepared.config, prepared.dataset))
+    training, validation, test = (
+        len(prepared.dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST)
+    )
+    tested = evaluated_pictures(prepared.config, training, validation, test)
+    return budget.part(1 / trainings, tested, validation)
 
 
 def _judge_fold(
     fold: int, prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
 ) -> Judged:
+    if context.world.is_main:
+        context.folder.make_checkpoints()
     trained = train_once(prepared, context, budget, resume)
     begun = time.perf_counter()
     judged = judge(trained.classifier, prepared.dataset, prepared.config.tta, context.world)

@@ -54,6 +54,7 @@ class Plan:
 
     device: Choice[torch.device]
     learning_rate: Choice[float]
+    batch_size: Choice[int]
     image_size: Choice[tuple[int, int]]
     packed_size: Choice[tuple[int, int]]
     pictures: Choice[str]

@@ -16,13 +16,16 @@ from onsight.data.loader import Loader
 from onsight.data.sources.source import Source
 from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
+from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options
-from onsight.training.autotune.fit_epochs import fit_epochs
+from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_precision import choose_inference_precision
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
+from onsight.training.pictures.fit_batch import fit_batch, keep_batch
 from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
 from onsight.training.plan import ComputePlan, Plan
@@ -89,7 +92,15 @@ def prepare(
     reporter.choice("learning_rate", rate)
     with world.local_first("pictures"), _timed(seconds, "decode"):
         opened = open_data(
-            data, config, device.value, threads.value, reporter, budget, before_decoding, module
+            data,
+            config,
+            device.value,
+            threads.value,
+            reporter,
+            before_decoding,
+            budget=budget,
+            world=world,
+            module=module,
         )
     config, dataset = opened.config, opened.dataset
     reporter.choice("folds", dataset.folds)
@@ -105,14 +116,20 @@ def prepare(
     config = config.model_copy(update={"class_weights": weights.value})
     placed = place(dataset, config, device.value, pictures.value, module)
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
-        compute = _choose_compute(config, placed, threads.value, reporter, world, budget)
-        settled = compute.apply(config)
-        torch.set_num_threads(settled.threads)
         if budget:
-            settled = fit_epochs(budget, settled, placed, reporter)
+            batch_size, compute, settled = _fit_training(
+                budget, config, placed, opened.pace, threads.value, reporter, world
+            )
+            config = config.model_copy(update={"batch_size": batch_size.value})
+        else:
+            batch_size = keep_batch(config)
+            compute = _choose_compute(config, placed, threads.value, reporter, world)
+            settled = compute.apply(config)
+            torch.set_num_threads(settled.threads)
     plan = Plan(
         device=device,
         learning_rate=rate,
+        batch_size=batch_size,
         image_size=opened.image_size,
         packed_size=dataset.packed_size,
         pictures=pictures,
@@ -125,13 +142,43 @@ def prepare(
     return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
 
 
+def _fit_training(
+    budget: Budget,
+    config: Config,
+    data: TrainingData,
+    pace: Pace | None,
+    threads: int,
+    reporter: Reporter,
+    world: World,
+) -> tuple[Choice[int], ComputePlan, Config]:
+    """The batch size, the plan and the config with which training fits into a budget."""
+    with budget.trying():
+        timing = time_run(budget, config, data, world, pace)
+    budget.look()
+    reserve(budget, config, data.dataset, timing)
+    batch_size = fit_batch(config, timing.train, budget.left_seconds)
+    reporter.choice("batch_size", batch_size)
+    config = config.model_copy(update={"batch_size": batch_size.value})
+    allowed = Allowed(budget.trial_seconds, timing.build_seconds, timing.train)
+    left = budget.left_seconds
+    with budget.trying():
+        compute = _choose_compute(config, data, threads, reporter, world, left, allowed)
+    settled = compute.apply(config)
+    torch.set_num_threads(settled.threads)
+    batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
+    rate = compute.images_per_second
+    step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
+    return batch_size, compute, fit_epochs(budget, settled, data.dataset, step_seconds, reporter)
+
+
 def _choose_compute(
     config: Config,
     data: TrainingData,
     threads: int,
     reporter: Reporter,
     world: World,
-    budget: Budget | None,
+    left_seconds: float | None = None,
+    allowed: Allowed = UNLIMITED,
 ) -> ComputePlan:
     """How each step is computed, reported with its reasons."""
     plain = default_options(config, data.device, threads)
@@ -141,7 +188,7 @@ def _choose_compute(
         precision = choose_inference_precision(config, data)
         compute = replace(unmeasured_plan(config, plain, _NOTHING_TRAINED), precision=precision)
     else:
-        compute = choose_compute(config, data, reporter, budget.left_seconds if budget else None)
+        compute = choose_compute(config, data, reporter, left_seconds, allowed)
     for name, choice in compute.choices().items():
         reporter.choice(name, choice)
     return compute

@@ -102,13 +102,12 @@ def train(
     path = Path(out).expanduser() if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(rank_info, config))
-    if config.budget and (rank_info.size if rank_info else len(devices.value)) > 1:
-        raise ConfigError("--budget works in one process: leave out --ranks, or use --epochs")
     if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
             raise _not_sent("pictures in memory", "save them as files")
         path = path or next_run_folder(str(data))
+        given["begun"] = time.monotonic() - spent()
         return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
     taken = take_data(data)
     folder_name = taken if isinstance(taken, str) else taken.kind

@@ -9,6 +9,7 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config, Switch, save_config
+from onsight.data.index import VALIDATION
 from onsight.data.sources.find import name_data
 from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
@@ -50,7 +51,8 @@ class RunSession:
 
         spent: returns the seconds of the budget used so far.
         """
-        budget = Budget(read_budget(config.budget), spent) if config.budget else None
+        seconds = read_budget(config.budget)
+        budget = Budget(seconds, spent, self.world.agree) if seconds else None
         prepared = prepare(
             config,
             data,
@@ -82,7 +84,8 @@ class RunSession:
         if prepared.dataset.folds.value > 1:
             judged = judge_folds(prepared, context, budget, resume)
             self.phases["folds"] = sum(row["seconds"] for row in judged.folds)
-            budget = budget and budget.part(1, 0)
+            validation = len(prepared.dataset.ids(VALIDATION))
+            budget = budget and budget.part(1, 0, validation)  # none is left to judge the model
         trained = train_once(prepared.for_fold(0), context, budget, resume)
         self.phases |= trained.seconds
         if judged is None:

@@ -1,5 +1,6 @@
 """Trains one network on the split of a prepared run, from its start or its last checkpoint."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Switch
+from onsight.config import Config, Switch
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
@@ -35,6 +36,8 @@ from onsight.training.step.calibrate import calibrate
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 from onsight.words import listed
+
+_HEAD_SHARE = 0.4  # of a budget, for the features that a head is fitted on before fine-tuning
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def train_once(
     head = None
     if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
         classifier = Classifier(net, data.normalization, config.precision, data.device)
-        head = fit_head(config, data, classifier, context.reporter)
+        head = fit_head(config, data, classifier, context.reporter, _left_seconds(config, budget))
         if config.freeze:
             return _without_training(head, classifier, data.dataset, context)
     with stop_on_signals(context.world.stop):
@@ -96,6 +99,19 @@ def train_once(
         recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
         seconds["recalibration"] = time.perf_counter() - begun
     return _calibrated(classifier, progress, seconds, data.dataset, context)
+
+
+def _left_seconds(config: Config, budget: Budget | None) -> Callable[[], float]:
+    """The time left for the head: all of a budget, or a part if the network is trained after it."""
+    if budget is None:
+        return lambda: math.inf
+    share = 1.0 if config.freeze else _HEAD_SHARE
+
+    def left() -> float:
+        budget.look()
+        return share * budget.left_seconds
+
+    return left
 
 
 def _without_training(

@@ -5,6 +5,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from onsight.training.run_folder.record import Record
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
+from onsight.training.timely import evaluate_in_time, shortened
 from onsight.words import fixed_percent
 
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
@@ -97,6 +99,15 @@ class Trainer:
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
 
+    def _settle_into_budget(self, budget: Budget) -> None:
+        """Keep the time that saving will take at the end; validate on no more than fits."""
+        self.watched = {name: shortened(loader, budget) for name, loader in self.watched.items()}
+        budget.look()
+        before = budget.now
+        self._save()
+        budget.look()
+        budget.saved(budget.now - before)
+
     def run(self, start: EpochRow | None = None) -> Progress:
         """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
 
@@ -104,6 +115,8 @@ class Trainer:
         """
         if self.world.is_main:
             self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
+        if self.budget:
+            self._settle_into_budget(self.budget)
         try:
             if start:
                 self._begin_from(start)
@@ -113,6 +126,9 @@ class Trainer:
         finally:
             if self.record:
                 self.record.close()
+        if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
+            self.reporter.warn("there was no time for a single step: the model has not learned")
+            self._save_best()
         return self.progress
 
     def _begin_from(self, start: EpochRow) -> None:
@@ -123,7 +139,8 @@ class Trainer:
     @property
     def _is_over(self) -> bool:
         if self.budget:
-            return self.budget.share >= 1
+            self.budget.look()
+            return self.budget.is_over()
         return self.progress.epoch >= self.config.epochs
 
     def _train_epoch(self) -> None:
@@ -144,10 +161,15 @@ class Trainer:
                 ended = time.perf_counter()
                 now.epoch_seconds += ended - asked
                 asked = ended
-                if self.budget and self.budget.share >= 1:
+                if self.budget and self._is_late(self.budget):
                     break
             self._flush()  # work still queued on an accelerator belongs to this epoch
             now.epoch_seconds += time.perf_counter() - asked
+
+    def _is_late(self, budget: Budget) -> bool:
+        """Whether another step, after those that an accelerator still computes, would not fit."""
+        budget.step_done()
+        return budget.is_over(1 + self.step.losses.lag)
 
     def _train_step(self, batch: Batch) -> None:
         now, config = self.progress, self.config
@@ -171,7 +193,11 @@ class Trainer:
 
     def _adapt(self) -> None:
         """Measure again if training is no longer as fast as planned."""
-        options = self.adaptation and self.adaptation.after_epoch(self.progress.epoch)
+        if not self.adaptation:
+            return
+        most_seconds = self.budget.trial_seconds if self.budget else math.inf
+        with self.budget.trying() if self.budget else nullcontext():
+            options = self.adaptation.after_epoch(self.progress.epoch, most_seconds)
         if options:
             switch = Switch(
                 epoch=self.progress.epoch,
@@ -243,10 +269,7 @@ class Trainer:
         now = self.progress
         begun = time.perf_counter()
         judged = {name: self._evaluate(loader) for name, loader in self.watched.items()}
-        seconds = time.perf_counter() - begun
-        now.validation_seconds += seconds
-        if self.budget:
-            self.budget.judged(sum(len(loader.ids) for loader in self.watched.values()), seconds)
+        now.validation_seconds += time.perf_counter() - begun
         facts: dict[str, Any] = {
             "epoch": now.epoch + 1,
             "train_loss": now.mean_loss,
@@ -276,6 +299,8 @@ class Trainer:
             self._adapt()
 
     def _evaluate(self, loader: Loader) -> PerImageResults:
+        if self.budget:
+            return evaluate_in_time(self.classifier, loader, self.budget, self.world)
         return gather_per_image(
             evaluate_batches(self.classifier, loader.in_order()), loader.ids, self.world
         )
@@ -288,7 +313,12 @@ class Trainer:
             if (accuracy, -loss) <= (now.best_accuracy, -now.best_loss):
                 return
             now.best_accuracy, now.best_loss = accuracy, loss
+        elif now.best_accuracy >= 0:  # no time was left to compare
+            return
         now.best_epoch = now.epoch
+        self._save_best()
+
+    def _save_best(self) -> None:
         if self.world.is_main:
             with self.world.watchdog_paused():
                 save_weights(self.folder.best_weights, self.classifier.net)

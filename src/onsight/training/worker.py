@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import NoReturn
 
@@ -20,7 +21,9 @@ def main() -> NoReturn:
     if os.environ["RANK"] == "0":  # the others may be in a call that Python cannot interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        train(**json.loads(sys.argv[1]))
+        request = json.loads(sys.argv[1])
+        begun = request.pop("begun")  # by a clock that all processes of a machine share
+        train(**request, spent=lambda: time.monotonic() - begun)
     except OnsightError as error:
         leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
         sys.exit(error.exit_code)

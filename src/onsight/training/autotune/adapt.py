@@ -1,5 +1,6 @@
 """Notices by its speed that a plan no longer fits, and measures again at the end of the epoch."""
 
+import math
 import time
 from contextlib import suppress
 
@@ -65,14 +66,19 @@ class Adaptation:
         self.watch = SpeedWatch(images_per_second)
         self._note_load()
 
-    def after_epoch(self, epoch: int) -> ComputeOptions | None:
-        """The options to continue with, if others are faster now. epoch: how many are done."""
+    def after_epoch(self, epoch: int, most_seconds: float = math.inf) -> ComputeOptions | None:
+        """The options to continue with, if others are faster now.
+
+        epoch: how many are done; most_seconds: what measuring again may take.
+        """
+        if most_seconds < 2 * _MEASURED_SECONDS:
+            return None
         reason, watch, before = self._reason(), self.watch, self.options
         if not reason:
             return None
         self.reporter.say(f"plan: {reason}; measuring again after epoch {epoch}")
         try:
-            found = self._measure()
+            found = self._measure(most_seconds)
         except (RuntimeError, NonFiniteLoss) as error:  # such as no memory for a second network
             self.reporter.warn(f"plan: not measured again: {str(error).splitlines()[0]}")
             watch.expect(watch.observed)
@@ -117,9 +123,9 @@ class Adaptation:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    def _measure(self) -> Measured:
+    def _measure(self, most_seconds: float) -> Measured:
         config = self.options.apply(self.asked)
-        probe = Probe(config, self.data)
+        probe = Probe(config, self.data, most_seconds)
         return probe.measure(_repeatable(self.asked, self.data), self.options, _MEASURED_SECONDS)
 
 

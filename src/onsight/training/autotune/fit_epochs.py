@@ -1,7 +1,13 @@
 """How many epochs fit into a time budget: measured when training is about to begin."""
 
+import json
+import math
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import islice
+
+import torch
 
 from onsight.config import Config
 from onsight.data.dataset import Dataset
@@ -9,54 +15,103 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.models.classifier import Classifier
-from onsight.models.tta import VIEWS
 from onsight.report.console import Reporter
+from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
+from onsight.training.pictures.least_budget import evaluated_pictures
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.training_data import TrainingData
-from onsight.training.step.calibrate import SAMPLE as CALIBRATION_SAMPLE
-from onsight.training.step.timing import mean_seconds
+from onsight.training.ranks.world import World
+from onsight.training.step.growing import Timing, time_growing
+
+_TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
 
 
-def fit_epochs(budget: Budget, config: Config, data: TrainingData, reporter: Reporter) -> Config:
-    """Start the clock of training; report how many epochs fit and return the config with them."""
-    dataset = data.dataset
-    trial = Trial(config, data)
-    size = min(config.batch_size, len(dataset.ids(TRAIN)))
-    timed = trial.at(size)
-    timed(1)
-    per_picture = mean_seconds(lambda: timed(1)) / size
-    budget.begin(evaluated_pictures(config, dataset), _judging_seconds(trial))
-    validation = len(dataset.ids(VALIDATION))
-    epoch_seconds = len(dataset.ids(TRAIN)) * per_picture + validation * budget.picture_seconds
-    folds = dataset.folds.value
-    trainings = folds + 1 if folds > 1 else 1
-    epoch_seconds *= trainings
-    epochs, more = budget.left_seconds / epoch_seconds, budget.seconds / epoch_seconds
-    each = f" for each of {folds} folds and the final model" if folds > 1 else ""
-    reporter.say(
-        f"budget: {budget.seconds:.0f} s, of which {budget.spent():.0f} are spent and "
-        f"{budget.left_seconds:.0f} are left for training: about {epochs:.1f} epochs{each} at "
-        f"{1 / per_picture:,.0f} images/s; with twice the time about {epochs + more:.1f}"
+@dataclass(frozen=True)
+class RunTiming:
+    """Seconds to make the network and its step; of a step and of an evaluation by batch size."""
+
+    build_seconds: float
+    train: Timing
+    judge: Timing
+
+
+def time_run(
+    budget: Budget, config: Config, data: TrainingData, world: World, pace: Pace | None = None
+) -> RunTiming:
+    """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
+
+    Each rank times its share of a batch while the others do. pace: what was measured before
+    decoding, where evaluation may have been less disturbed.
+    """
+    begun = time.perf_counter()
+    plain = default_options(config, data.device, torch.get_num_threads())
+    trial = Trial(replace(plain, compile="off").apply(config), data)
+    built = time.perf_counter() - begun
+    most = _TIMING_SHARE * budget.trial_seconds
+    share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
+    train = time_growing(lambda size: trial.at(size)(1), share, max(0.0, most - built))
+    judge = time_growing(_judging(trial), min(BATCH_SIZE, len(trial.ids)), most)
+    judge = judge.best(pace.judge) if pace else judge
+    mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
+    agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
+    train, judge = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])
+    return RunTiming(agreed[0], train, judge)
+
+
+def reserve(budget: Budget, config: Config, dataset: Dataset, timing: RunTiming) -> None:
+    """Keep the time that evaluating after training will take."""
+    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
+    budget.reserve(
+        evaluated_pictures(config, len(dataset.ids(TRAIN)), validation, test),
+        validation,
+        timing.judge.per_picture,
     )
+
+
+def fit_epochs(
+    budget: Budget, config: Config, dataset: Dataset, step_seconds: float, reporter: Reporter
+) -> Config:
+    """Start the clock of training; report how many epochs fit and return the config with them.
+
+    step_seconds: of a full batch, as it will be computed.
+    """
+    budget.begin(step_seconds)
+    training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
+    batch = min(config.batch_size, training)
+    epoch_seconds = training / batch * step_seconds + budget.validated * budget.picture_seconds
+    left = max(0.0, budget.left_seconds)
+    folds = dataset.folds.value
+    if folds > 1:
+        epoch_seconds *= folds + 1
+    each = f" for each of {folds} folds and the final model" if folds > 1 else ""
+    epochs, more = left / epoch_seconds, budget.seconds / epoch_seconds
+    reporter.say(
+        f"budget: {budget.seconds:.0f} s, of which {budget.now:.0f} are spent and "
+        f"{left:.0f} are left for training: about {epochs:.1f} epochs{each} at "
+        f"{batch / step_seconds:,.0f} images/s; with twice the time about {epochs + more:.1f}"
+    )
+    if validation and not budget.validated:
+        reporter.say("budget: no time for validation: the last weights will be the model")
+    elif budget.validated < validation:
+        reporter.say(
+            f"budget: validation on {budget.validated:,} of its {validation:,} pictures, as many "
+            "as there is time for"
+        )
     return config.model_copy(update={"epochs": max(1, round(epochs))})
 
 
-def evaluated_pictures(config: Config, dataset: Dataset) -> int:
-    """How many pictures are evaluated after the last epoch, counting every view."""
-    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
-    calibrated = min(validation, CALIBRATION_SAMPLE)
-    return validation + calibrated + (1 + len(VIEWS.get(config.tta, ()))) * test
-
-
-def _judging_seconds(trial: Trial) -> float:
-    """Seconds to evaluate a picture; the first batch is not timed."""
+def _judging(trial: Trial) -> Callable[[int], float]:
+    """A function that evaluates so many pictures and returns the seconds it took."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
-    ids = trial.ids[: 2 * BATCH_SIZE]
-    loader = Loader(trial.data.pictures, ids, BATCH_SIZE, device)
-    judge = iter(loader.in_order())
-    evaluate_batches(classifier, islice(judge, 1))
-    begun = time.perf_counter()
-    evaluate_batches(classifier, judge)
-    return (time.perf_counter() - begun) / max(1, len(ids) - BATCH_SIZE)
+
+    def judge(pictures: int) -> float:
+        loader = Loader(trial.data.pictures, trial.ids[:pictures], pictures, device)
+        batches = islice(loader.in_order(), 1)
+        begun = time.perf_counter()
+        evaluate_batches(classifier, batches)  # ends with the results on the CPU
+        return time.perf_counter() - begun
+
+    return judge

@@ -1,5 +1,6 @@
 """Times candidates in interleaved rounds; of those as fast as the fastest, the simplest wins."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -29,22 +30,29 @@ class Candidate(Generic[Options]):
 
 
 def pick_fastest(
-    candidates: Sequence[Candidate[Options]], most_seconds: float
+    candidates: Sequence[Candidate[Options]],
+    most_seconds: float,
+    hard_seconds: float = math.inf,
 ) -> Candidate[Options]:
     """The first candidate, simplest first, that is as fast as the fastest within noise.
 
     Every candidate that still has a chance is visited once per round, so that noise affects all
-    alike. Those not yet timed when the time is up do not take part.
+    alike. Those not yet timed when the time is up do not take part. hard_seconds: a visit is not
+    begun if it would end later, as long as it takes no longer than the longest so far.
     """
     begun = time.perf_counter()
+    longest = 0.0
     hopeful = list(candidates)
     for number in range(_ROUNDS):
         for candidate in hopeful:
             # The first round may take twice the time: what is never timed is never chosen.
             limit = most_seconds * (1 if candidates[-1].seconds else 2)
-            if candidate is not candidates[0] and time.perf_counter() - begun > limit:
+            now = time.perf_counter() - begun
+            is_late = now > limit or now + longest > hard_seconds
+            if is_late and candidates[0].seconds:
                 return choose(candidates)
             candidate.seconds.append(candidate.visit())
+            longest = max(longest, time.perf_counter() - begun - now)
         timed = [candidate for candidate in hopeful if candidate.seconds]
         best = min(candidate.median for candidate in timed)
         slowest = best * _HOPELESS[min(number, len(_HOPELESS) - 1)]

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from onsight.data.index import TRAIN
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
-from onsight.training.autotune.compute_options import ComputeOptions, default_options, open_stages
+from onsight.training.autotune.allowed import UNLIMITED, Allowed
+from onsight.training.autotune.compute_options import (
+    ComputeOptions,
+    Stage,
+    default_options,
+    open_stages,
+)
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
 from onsight.training.autotune.plan_cache import keep_plan, plan_file, read_plan
 from onsight.training.autotune.probe import Measured, Probe
@@ -29,27 +36,34 @@ def choose_compute(
     data: TrainingData,
     reporter: Reporter,
     left_seconds: float | None = None,
+    allowed: Allowed = UNLIMITED,
 ) -> ComputePlan:
     """Precision, memory format, threads, compiling and parts of a batch, each with its reason.
 
-    left_seconds: for training, if there is a budget. Takes a few seconds at most.
+    left_seconds: for training, if there is a budget; allowed: what measuring may take then. Takes
+    a few seconds at most, if steps do.
     """
     seconds = training_seconds(config, data) if left_seconds is None else left_seconds
     plain = default_options(config, data.device, choose_threads(config.threads).value)
-    stages = open_stages(config, data, seconds)
+    stages = open_stages(config, data, allowed.worth_compiling(seconds))
     if config.plan == "default" or not stages:
         reason = "nothing is left open" if config.plan != "default" else "as asked"
         return unmeasured_plan(config, plain, f"not measured: {reason}")
     if seconds < _WORTH_SECONDS:
         return unmeasured_plan(config, plain, "not measured: the run is too short to gain from it")
+    most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
+    pictures = allowed.pictures(config.batch_size, most)
+    if not pictures:
+        why = f"not measured: it would take more than the {allowed.seconds:.1f} s there are for it"
+        return unmeasured_plan(config, plain, why)
     path = plan_path(config, data, seconds)
     kept = read_plan(path) if path and config.plan == "auto" else None
     if kept:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
         return _measured_plan(config, kept, "kept from an earlier run")
-    most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
     begun = time.perf_counter()
-    measured = _measure(config, data, seconds, most)
+    probe = Probe(config, data, allowed.seconds, pictures)
+    measured = _measure(probe, stages, plain, most)
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
     if path and not is_busy():  # a plan for a busy machine is no plan for later runs
@@ -107,18 +121,16 @@ def _measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
 
 
 def _measure(
-    config: Config, data: TrainingData, expected_seconds: float, most_seconds: float
+    probe: Probe, stages: list[Stage], plain: ComputeOptions, most_seconds: float
 ) -> Measured:
     """Measure; a batch that does not fit in memory is split into twice as many parts."""
     while True:
-        stages = open_stages(config, data, expected_seconds)
-        plain = default_options(config, data.device, choose_threads(config.threads).value)
         try:
-            return Probe(config, data).measure(stages, plain, most_seconds)
+            return probe.measure(stages, plain, most_seconds)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or 2 * config.accumulate > config.batch_size:
+            if not is_out_of_memory(error) or 2 * plain.accumulate > probe.batch_size:
                 raise
-        config = config.model_copy(update={"accumulate": 2 * config.accumulate})
+        plain = replace(plain, accumulate=2 * plain.accumulate)
 
 
 def _asked(config: Config, name: str) -> str:

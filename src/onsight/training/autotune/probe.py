@@ -1,5 +1,6 @@
 """The measured plan: a run's own step, timed briefly with each set of options."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,12 +29,25 @@ class Measured:
 
 
 class Probe:
-    """Times a run's training step with several options."""
+    """Times a run's training step with several options.
 
-    def __init__(self, config: Config, data: TrainingData) -> None:
+    hard_seconds: measuring must not take longer, whatever it finds; most_pictures: those of a
+    batch that are computed, if whole batches would take too long.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data: TrainingData,
+        hard_seconds: float = math.inf,
+        most_pictures: int | None = None,
+    ) -> None:
         self.config = config
         self.data = data
-        self.batch_size = min(config.batch_size, len(data.dataset.ids(TRAIN)))
+        self.until = time.perf_counter() + hard_seconds
+        self.batch_size = min(
+            config.batch_size, len(data.dataset.ids(TRAIN)), most_pictures or config.batch_size
+        )
         self.reference: list[float] = []
         self.refused: dict[ComputeOptions, str] = {}
 
@@ -45,16 +59,24 @@ class Probe:
         visits: dict[ComputeOptions, Callable[[], float]] = {}
         begun = time.perf_counter()
         for stage in stages:
+            if found.seconds and time.perf_counter() >= min(self.until, begun + 2 * most_seconds):
+                break
             entered = stage(found.chosen)
             for one in entered:
                 visits.setdefault(one, self._visits(one))
             candidates = [Candidate(one, visits[one]) for one in entered if one not in self.refused]
             seconds = most_seconds - (time.perf_counter() - begun)
             seconds *= 1 if stage is stages[-1] else _FIRST_SHARE
-            found.chosen = pick_fastest(candidates, seconds).options
+            left = self.until - time.perf_counter()
+            found.chosen = pick_fastest(candidates, seconds, left).options
             timed = [one for one in candidates if one.seconds and one.options not in self.refused]
-            found.seconds |= {one.options: one.median for one in timed}
+            found.seconds |= {one.options: self._whole(one.median) for one in timed}
         return found
+
+    def _whole(self, seconds: float) -> float:
+        """Seconds for a whole batch, from those for the part of it that was computed."""
+        whole = min(self.config.batch_size, len(self.data.dataset.ids(TRAIN)))
+        return seconds * whole / self.batch_size
 
     def _visits(self, options: ComputeOptions) -> Callable[[], float]:
         """A function that times steps with these options; its first call builds and checks them."""
@@ -81,7 +103,7 @@ class Probe:
         trial = Trial(options.apply(self.config), self.data)
         try:
             timed = trial.at(self.batch_size)
-            timed(1)
+            self._in_time(timed(1))
             seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
         except (RuntimeError, NonFiniteLoss) as error:
             if not self.reference:
@@ -89,6 +111,12 @@ class Probe:
             raise _Refused(str(error).splitlines()[0]) from error
         self._check(trial, options)
         return timed, seconds
+
+    def _in_time(self, step_seconds: float) -> None:
+        """Refuse options with which even checking their losses would take too long."""
+        late = time.perf_counter() + (_CHECKED_STEPS - 1) * step_seconds > self.until
+        if late and self.reference:
+            raise _Refused(f"a step took {step_seconds:.1f} s, too long to time it")
 
     def _check(self, trial: Trial, options: ComputeOptions) -> None:
         trial.losses += trial.step.flush()

@@ -23,9 +23,11 @@ from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
-from onsight.training.pictures.fit_size import fit_image_size
+from onsight.training.pictures.fit_to_budget import Undecoded, fit_to_budget
 from onsight.training.pictures.most_folds import choose_most_folds
+from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_streaming
+from onsight.training.ranks.world import World
 
 _Size = Choice[tuple[int, int]]
 
@@ -35,13 +37,14 @@ class OpenedData:
     """The opened dataset, and what was decided about it.
 
     found: what DATA was recognised as; config: with what was decided; image_size: (height, width)
-    of the model's input in pixels.
+    of the model's input in pixels; pace: measured before decoding if there is a budget.
     """
 
     found: str
     config: Config
     image_size: _Size
     dataset: Dataset
+    pace: Pace | None = None
 
 
 def open_data(
@@ -50,19 +53,27 @@ def open_data(
     device: torch.device,
     threads: int,
     reporter: Reporter,
-    budget: Budget | None = None,
     before_decoding: Callable[[Config], None] = lambda config: None,
+    *,
+    budget: Budget | None = None,
+    world: World | None = None,
     module: nn.Module | None = None,
 ) -> OpenedData:
     """Find out what DATA is, choose the picture size, and decode or reopen it.
 
     before_decoding is called with the config as decided by then; module: the user's own network,
-    if any. Raises DataError, ConfigError.
+    if any. Raises DataError, ConfigError; BudgetTooSmall before anything is decoded.
     """
     cache = find_cache_folder(config.cache_folder)
     source = find_source(data, config.data_format, cache)
     reporter.say(f"data: {source.found}")
-    image_size = _choose_image_size(source, config, device, threads, budget)
+    preferred = preferred_size(config.model, config.weights)
+    image_size = choose_size(source, config.size, preferred)
+    pace = None
+    if budget:
+        is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
+        undecoded = Undecoded(source, config, device, threads, cache, module)
+        image_size, pace = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
     reporter.choice("image_size", image_size)
     config = _settle_streaming(source, config, image_size.value, cache, reporter)
     before_decoding(config)
@@ -78,17 +89,7 @@ def open_data(
         )
     config = config.model_copy(update={"folds": str(dataset.folds.value)})
     _report(dataset, reporter)
-    return OpenedData(source.found, config, image_size, dataset)
-
-
-def _choose_image_size(
-    source: Source, config: Config, device: torch.device, threads: int, budget: Budget | None
-) -> _Size:
-    preferred = preferred_size(config.model, config.weights)
-    size = choose_size(source, config.size, preferred)
-    if budget and not (config.size or preferred) and size.value == USUAL_SIZE:
-        return fit_image_size(budget, source, config, device, threads)
-    return size
+    return OpenedData(source.found, config, image_size, dataset, pace)
 
 
 def _settle_streaming(

@@ -72,17 +72,20 @@ def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Fu
 
 
 def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerImageResults:
-    """The results of all ranks in the order of ids (n,), each picture once."""
+    """The results of all ranks in the order of ids (n,), each picture at most once."""
     if world.size == 1:
         return part
     places = torch.searchsorted(ids, torch.from_numpy(part.ids))
+    seen = torch.zeros(len(ids), dtype=torch.uint8)
+    seen[places] = 1
+    kept = world.all_reduce(seen).numpy() > 0
     columns = {}
     for name, column in vars(part).items():
         values = torch.from_numpy(column)
         kind = torch.uint8 if values.dtype == torch.bool else values.dtype
         whole = torch.zeros(len(ids), dtype=kind)
         whole[places] = values.to(kind)
-        columns[name] = world.all_reduce(whole).to(values.dtype).numpy()
+        columns[name] = world.all_reduce(whole).to(values.dtype).numpy()[kept]
     return PerImageResults(**columns)
 
 

@@ -49,6 +49,10 @@ class World:
         """The sum over all ranks of a tensor on the CPU."""
         return tensor
 
+    def agree(self, value: float) -> float:
+        """The first rank's value, on every rank."""
+        return value
+
     def count_sync(self) -> None:
         """Count a point in a step where all ranks wait for each other."""
 
@@ -130,6 +134,13 @@ class Ranks(World):
         """The sum over all ranks of a tensor on the CPU."""
         dist.all_reduce(tensor)
         return tensor
+
+    def agree(self, value: float) -> float:
+        """The first rank's value, on every rank."""
+        self.count_sync()
+        shared = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(shared, src=0)
+        return float(shared)
 
     def count_sync(self) -> None:
         """Count a point in a step where all ranks wait for each other."""

@@ -30,9 +30,12 @@ class RunFolder:
     def of_fold(self, fold: int) -> "RunFolder":
         """The folder of a fold's own training; folds are counted from 1."""
         path = self.path / "folds" / str(fold)
-        with disk_errors(path):
-            (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         return RunFolder(path, None, resumed=True, run=self.path)
+
+    def make_checkpoints(self) -> None:
+        """Make the folder of the checkpoints."""
+        with disk_errors(self.path):
+            (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
 
     @property
     def to_resume(self) -> Path:
@@ -46,8 +49,7 @@ class RunFolder:
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints, which a finished fold no longer needs."""
-        with disk_errors(self.path):
-            shutil.rmtree(self.path / _CHECKPOINTS)
+        shutil.rmtree(self.path / _CHECKPOINTS, ignore_errors=True)
 
     @property
     def last_checkpoint(self) -> Path:

@@ -8,7 +8,7 @@ from onsight.data.loader import BatchSource, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.models.classifier import Classifier, autocast
 
-_SAMPLE = 4096  # pictures are numbered by digest, so the first are a fair sample
+SAMPLE = 4096  # pictures are numbered by digest, so the first are a fair sample
 
 
 @torch.no_grad()
@@ -29,7 +29,7 @@ def recalibrate_norms(classifier: Classifier, pictures: BatchSource, ids: Tensor
         norm.momentum = None  # in torch's terms the plain mean over batches
         norm.train()
     # All batches weigh the same, so a smaller last one is left out.
-    sample = ids[: min(_SAMPLE, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
+    sample = ids[: min(SAMPLE, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
     for batch in Loader(pictures, sample, BATCH_SIZE, classifier.device).in_order():
         with autocast(classifier.precision, classifier.device):
             net(classifier.normalization.apply(batch.images))

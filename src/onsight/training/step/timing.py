@@ -5,10 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-_WINDOW_SECONDS = 0.2
 
-
-def measure_seconds(work: Callable[[], None], threads: int, device: torch.device) -> float:
+def measure_seconds(work: Callable[[], object], threads: int, device: torch.device) -> float:
     """Seconds of work in the given number of threads, waiting for its device at both ends."""
     former = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -20,15 +18,6 @@ def measure_seconds(work: Callable[[], None], threads: int, device: torch.device
         return time.perf_counter() - begun
     finally:
         torch.set_num_threads(former)
-
-
-def mean_seconds(call: Callable[[], object]) -> float:
-    """Mean seconds of a call, over as many as fit into 0.2 s, but at least two."""
-    begun, calls = time.perf_counter(), 0
-    while calls < 2 or time.perf_counter() - begun < _WINDOW_SECONDS:
-        call()
-        calls += 1
-    return (time.perf_counter() - begun) / calls
 
 
 def _synchronize(device: torch.device) -> None:

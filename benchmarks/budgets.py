@@ -1,0 +1,110 @@
+"""Does a run with --budget end in time, with a model, whatever the network?
+
+    python benchmarks/budgets.py --budgets 20,60,300
+
+Every network of the table below with every budget, each a process of its own as a user would type
+it, timed from outside, from process start to process end. A refusal (exit code 2) is an answer
+too: it names the least budget. The last line is JSON. `--runs 10 --models compact --load` answers
+the question beside another process that keeps one core busy.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+from harness import circumstances, table, write_section
+from plan_choice import competing_load
+
+LITE = ["--model", "tf_efficientnet_lite0", "--image-size", "224"]
+MODELS = {
+    "compact": [],
+    "lite0": LITE,
+    "lite0-published": [*LITE, "--pretrained"],
+    "resnet50": ["--model", "resnet50", "--image-size", "224"],
+    "auto": ["--model", "auto"],
+}
+
+
+def timed_run(data, model, seconds, folder):
+    """What one process came to: its exit code, its seconds, whether it left a model."""
+    command = [sys.executable, "-m", "onsight", "train", data, *MODELS[model]]
+    command += ["--budget", f"{seconds}s", "--out", folder]
+    begun = time.perf_counter()
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    took = time.perf_counter() - begun
+    results = folder / "results.json"
+    return {
+        "model": model,
+        "budget_seconds": seconds,
+        "exit_code": done.returncode,
+        "process_seconds": round(took, 2),
+        "model_file": (folder / "model.safetensors").exists(),
+        "accuracy": json.loads(results.read_text())["accuracy"] if results.exists() else None,
+        "said": (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else "",
+    }
+
+
+def measure(data, model, seconds, runs, folder):
+    found = []
+    for number in range(runs):
+        found.append(timed_run(data, model, seconds, folder / f"{model}-{seconds}-{number}"))
+        print(found[-1], file=sys.stderr)
+    return found
+
+
+def row(found):
+    """A line of the table: the runs of one model with one budget."""
+    seconds, ends = found[0]["budget_seconds"], [one["process_seconds"] for one in found]
+    allowed = max(2.0, 0.03 * seconds)
+    kept = [one["process_seconds"] for one in found if one["exit_code"] == 0]
+    late = sum(one > seconds for one in kept)
+    good = sum(0 <= seconds - one <= allowed for one in kept)
+    refused = sum(one["exit_code"] == 2 for one in found)
+    models = sum(one["exit_code"] == 0 and one["model_file"] for one in found)
+    accuracies = [one["accuracy"] for one in found if one["accuracy"] is not None]
+    spread = f" ({min(ends):.1f} to {max(ends):.1f})" if len(ends) > 1 else ""
+    return [
+        found[0]["model"],
+        f"{seconds} s",
+        f"{statistics.median(ends):.1f}{spread}",
+        f"{good} of {len(found)} up to {allowed:.0f} s early, {late} late, {refused} refused",
+        f"{models}",
+        f"{100 * statistics.median(accuracies):.1f}%" if accuracies else "–",
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="?", default="demo")
+    parser.add_argument("--budgets", default="20,60,300")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--load", action="store_true", help="beside a process that keeps one core")
+    options = parser.parse_args()
+    budgets = [int(word) for word in options.budgets.split(",")]
+    models = options.models.split(",")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        competing_load() if options.load else nullcontext(),
+    ):
+        measured = [
+            measure(options.data, model, seconds, options.runs, Path(folder))
+            for model in models
+            for seconds in budgets
+        ]
+    beside = "another process that keeps one core busy" if options.load else "nothing else"
+    header = ["model", "budget", "seconds, process start to end", "in time", "models", "accuracy"]
+    lines = [f"## Time budgets on {Path(options.data).name}, beside {beside}", "", circumstances()]
+    name = f"budgets on {Path(options.data).name} beside {beside}"
+    write_section(name, [*lines, "", *table(header, [row(found) for found in measured])])
+    print(json.dumps([one for found in measured for one in found]))
+
+
+if __name__ == "__main__":
+    main()
