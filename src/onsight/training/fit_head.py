@@ -24,6 +24,7 @@ from onsight.features.feature_pass import (
     features_key,
 )
 from onsight.features.heads.choose import ChosenHead, LabelledFeatures, choose_head
+from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.head import linear_head, set_linear_head
 from onsight.report.console import Reporter
@@ -58,13 +59,16 @@ def fit_head(
     classifier: Classifier,
     reporter: Reporter,
     left_seconds: Callable[[], float] = lambda: math.inf,
+    shared: SharedFeatures | None = None,
 ) -> FittedHead:
     """Compute features, choose and fit the head, and put it into the classifier's network.
 
-    left_seconds: the time left for it; as many pictures are used as there is time for.
+    left_seconds: the time left for it; as many pictures are used as there is time for. shared:
+    features that other trainings of the run have computed.
     """
     begun = time.perf_counter()
-    passes = _FeaturePasses(config, data, classifier, reporter, left_seconds)
+    shared = shared or SharedFeatures()
+    passes = _FeaturePasses(config, data, classifier, reporter, left_seconds, shared)
     validation = passes.labelled(VALIDATION, [PLAIN], 0.2)
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
     train = passes.labelled(TRAIN, views, 0.9)
@@ -90,9 +94,11 @@ class _FeaturePasses:
         classifier: Classifier,
         reporter: Reporter,
         left_seconds: Callable[[], float],
+        shared: SharedFeatures,
     ) -> None:
         self.data, self.classifier, self.reporter = data, classifier, reporter
         self.left_seconds = left_seconds
+        self.shared = shared
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
         self.images = 0
         self.seconds = 0.0
@@ -116,7 +122,12 @@ class _FeaturePasses:
         dataset = self.data.dataset
         digests = torch.from_numpy(dataset.pack.digests)[ids]
         key = features_key(self.classifier, dataset.format, digests, view)
-        return self.store.get(key, lambda: self._compute(ids, view, deadline), len(ids))
+        kind = view, self.classifier.normalization, self.classifier.precision
+
+        def rows() -> Tensor:
+            return self.shared.get(kind, ids, lambda some: self._compute(some, view, deadline))
+
+        return self.store.get(key, rows, len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device

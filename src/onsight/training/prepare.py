@@ -19,7 +19,7 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
-from onsight.training.autotune.inference_precision import choose_inference_precision
+from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
@@ -185,8 +185,7 @@ def _choose_compute(
     if world.size > 1:
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
     elif config.freeze and fits_head(config, data.new_network(config)):
-        precision = choose_inference_precision(config, data)
-        compute = replace(unmeasured_plan(config, plain, _NOTHING_TRAINED), precision=precision)
+        compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, reporter, left_seconds, allowed)
     for name, choice in compute.choices().items():

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -15,6 +15,7 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import EpochRow
+from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.report.console import Reporter
@@ -45,7 +46,7 @@ class RunContext:
     """Where a training reports and saves, and with which processes it trains.
 
     provenance: what its model files say about their origin; keep_switch: called with each change
-    of compute options and its reason.
+    of compute options and its reason; features: those that its trainings share.
     """
 
     folder: RunFolder
@@ -53,6 +54,7 @@ class RunContext:
     world: World
     provenance: dict[str, Any]
     keep_switch: Callable[[Switch, str], None]
+    features: SharedFeatures = field(default_factory=SharedFeatures)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def train_once(
     head = None
     if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
         classifier = Classifier(net, data.normalization, config.precision, data.device)
-        head = fit_head(config, data, classifier, context.reporter, _left_seconds(config, budget))
+        left = _left_seconds(config, budget)
+        head = fit_head(config, data, classifier, context.reporter, left, context.features)
         if config.freeze:
             return _without_training(head, classifier, data.dataset, context)
     with stop_on_signals(context.world.stop):
