@@ -19,10 +19,7 @@ class SharedFeatures:
         of the first of these pictures.
         """
         rows = self.rows.get(kind)
-        if rows is None:
-            known = torch.zeros(len(ids), dtype=torch.bool)
-        else:
-            known = self._has(rows, ids)
+        known = torch.zeros(len(ids), dtype=torch.bool) if rows is None else self._has(rows, ids)
         missing = ids[~known]
         if len(missing):
             computed = compute(missing)
