@@ -25,7 +25,7 @@ from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.training_data import place
 from onsight.training.step.optim import choose_learning_rate
 
@@ -60,7 +60,8 @@ class Case:
         config = make_config(fields)
         rate = choose_learning_rate(config).value
         self.config = config.model_copy(update={"learning_rate": rate})
-        opened = open_data(data, self.config, CPU, usable_cores(), SilentReporter())
+        source = find_data(data, self.config, SilentReporter())
+        opened = open_data(source, self.config, CPU, usable_cores(), SilentReporter())
         self.data = place(opened.dataset, self.config, CPU, "memory")
 
     def chosen(self):

@@ -13,6 +13,7 @@ from PIL import Image
 import onsight
 from onsight.data import folds
 from onsight.report.console import SilentReporter
+from onsight.training.auto import choose_model
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 
@@ -30,6 +31,14 @@ def folds_only_if_asked():
     """The data sets of tests are small: by itself, every run would train six networks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folds, "ENOUGH_TEST_PICTURES", 0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def model_from_scratch_unless_asked():
+    """Without weights there is nothing to try, and no run spends its time on trials."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose_model, "offline_models", list)
         yield
 
 

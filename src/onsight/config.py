@@ -108,8 +108,9 @@ class Config(BaseModel):
     )
 
     model: Annotated[str, _MODEL, SHAPES_STEP] = Field(
-        "compact",
-        description="A name from `onsight models` (timm's included), or package.module:callable.",
+        "auto",
+        description="A name from `onsight models` (timm's included), or package.module:callable. "
+        "auto: what short trials on some of the pictures promise most of, in the time there is.",
     )
     pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may download them)."

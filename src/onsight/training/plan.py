@@ -53,6 +53,7 @@ class Plan:
     """
 
     device: Choice[torch.device]
+    model: Choice[str]
     learning_rate: Choice[float]
     batch_size: Choice[int]
     image_size: Choice[tuple[int, int]]

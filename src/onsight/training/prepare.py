@@ -16,6 +16,7 @@ from onsight.data.loader import Loader
 from onsight.data.sources.source import Source
 from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
+from onsight.training.auto.choose_model import settle_model
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
@@ -24,7 +25,7 @@ from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, keep_batch
-from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
@@ -85,14 +86,19 @@ def prepare(
     """
     world = world or World()
     seconds: dict[str, float] = {}
-    rate = choose_learning_rate(config)
-    config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
     reporter.say(f"{describe_device(device.value)}; torch {torch.__version__}")
     reporter.choice("device", device)
+    source = find_data(data, config, reporter)
+    with _timed(seconds, "choosing a model"):
+        model, config = settle_model(
+            config, source, device.value, threads.value, reporter, world, budget
+        )
+    rate = choose_learning_rate(config)
+    config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
     reporter.choice("learning_rate", rate)
     with world.local_first("pictures"), _timed(seconds, "decode"):
         opened = open_data(
-            data,
+            source,
             config,
             device.value,
             threads.value,
@@ -128,6 +134,7 @@ def prepare(
             torch.set_num_threads(settled.threads)
     plan = Plan(
         device=device,
+        model=model,
         learning_rate=rate,
         batch_size=batch_size,
         image_size=opened.image_size,

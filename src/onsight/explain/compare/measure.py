@@ -20,8 +20,9 @@ from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Reporter
+from onsight.training.auto.choose_model import from_scratch
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.open_data import open_data
+from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import place
 from onsight.training.plan import choose_threads
@@ -76,6 +77,7 @@ def compare(
     """
     reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
+    config = from_scratch(config)
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         reporter.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
@@ -83,7 +85,8 @@ def compare(
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
-        opened = open_data(data, config, candidates[0].device, threads.value, reporter)
+        source = find_data(data, config, reporter)
+        opened = open_data(source, config, candidates[0].device, threads.value, reporter)
         config, dataset = opened.config, opened.dataset
         sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), reporter)
         reporter.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")

@@ -47,8 +47,15 @@ class OpenedData:
     pace: Pace | None = None
 
 
+def find_data(data: str | Source, config: Config, reporter: Reporter) -> Source:
+    """Find out what DATA is, and report it. Raises DataError."""
+    source = find_source(data, config.data_format, find_cache_folder(config.cache_folder))
+    reporter.say(f"data: {source.found}")
+    return source
+
+
 def open_data(
-    data: str | Source,
+    source: Source,
     config: Config,
     device: torch.device,
     threads: int,
@@ -59,14 +66,12 @@ def open_data(
     world: World | None = None,
     module: nn.Module | None = None,
 ) -> OpenedData:
-    """Find out what DATA is, choose the picture size, and decode or reopen it.
+    """Choose the picture size, and decode or reopen the pictures.
 
     before_decoding is called with the config as decided by then; module: the user's own network,
     if any. Raises DataError, ConfigError; BudgetTooSmall before anything is decoded.
     """
     cache = find_cache_folder(config.cache_folder)
-    source = find_source(data, config.data_format, cache)
-    reporter.say(f"data: {source.found}")
     preferred = preferred_size(config.model, config.weights)
     image_size = choose_size(source, config.size, preferred)
     pace = None

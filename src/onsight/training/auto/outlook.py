@@ -1,0 +1,112 @@
+"""What to expect of each model in the time there is, from its short trial."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from onsight.choice import Choice
+from onsight.training.auto.trials import Tried
+from onsight.words import percent
+
+# Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
+_SCRATCH_EXPONENT = 0.3  # mistakes of a net from scratch fall with time to this power
+_SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
+_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.05, 0.5, 0.25  # and with the pictures, as measured
+_TUNING_GAIN = 0.85  # mistakes left after fine-tuning the head's network
+_TUNING_EPOCHS = 2.0  # with fewer there is no gain
+_TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
+
+SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
+
+
+@dataclass(frozen=True)
+class Task:
+    """How much there is to do: pictures to train on, all others to evaluate, seconds for both.
+
+    typical_side: of the pictures as stored, in pixels; views: of each picture for a head.
+    """
+
+    training: int
+    others: int
+    seconds: float
+    typical_side: float
+    views: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A model that could be made: the config fields for it, and the mistakes to expect."""
+
+    name: str
+    fields: dict[str, Any]
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: about {percent(1 - self.error)}"
+
+
+def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task) -> Outlook:
+    """A net from scratch, trained for the whole time."""
+    longer = max(1.0, task.seconds / tried.seconds)
+    error = tried.error * longer**-_SCRATCH_EXPONENT
+    return Outlook(f"{name} from scratch", fields, error)
+
+
+def head_outlooks(
+    name: str, fields: dict[str, Any], tried: Tried, tried_side: int, sides: list[int], task: Task
+) -> list[Outlook]:
+    """A head on the frozen backbone and, where time allows, fine-tuning from that head.
+
+    sides: of the pictures, in pixels, largest first.
+    """
+
+    def head_seconds(side: int) -> float:
+        forward = tried.picture_seconds * (side / tried_side) ** 2
+        fitting = (tried.seconds - tried.trained * tried.picture_seconds) / tried.trained
+        return task.views * task.training * (forward + fitting) + task.others * forward
+
+    def epochs(side: int) -> float:
+        step = _TRAINING_COST * tried.picture_seconds * (side / tried_side) ** 2
+        return max(0.0, task.seconds - head_seconds(side)) / (step * task.training)
+
+    def error(side: int) -> float:
+        reached = min(1.0, task.seconds / head_seconds(side)) * task.training
+        more = max(1.0, reached / tried.trained)
+        larger = side / tried_side
+        return float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT)
+
+    frozen = next((one for one in sides if head_seconds(one) <= task.seconds), sides[-1])
+    found = [
+        Outlook(
+            f"a head on {name} at {frozen}x{frozen}",
+            {**fields, "freeze": True, "image_size": str(frozen)},
+            error(frozen),
+        )
+    ]
+    tuned = next((one for one in sides if epochs(one) >= _TUNING_EPOCHS), None)
+    if tuned:
+        found.append(
+            Outlook(
+                f"{name} fine-tuned at {tuned}x{tuned}",
+                {**fields, "image_size": str(tuned), "epochs": max(1, int(epochs(tuned)))},
+                error(tuned) * _TUNING_GAIN,
+            )
+        )
+    return found
+
+
+def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[str, Any]]:
+    """The model with the fewest mistakes to expect, with the reason; ties to the first."""
+    best = min(outlooks, key=lambda one: one.error)
+    others = [str(one) for one in outlooks if one is not best]
+    reason = f"{best} right in this time ({'; '.join([*others, evidence])})"
+    return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields
+
+
+def _curve(tried: Tried) -> float:
+    """The power with which mistakes fall as pictures are added."""
+    if tried.half is None:
+        return _USUAL_CURVE
+    right, judged = tried.half
+    half_error = (judged - right + 0.5) / (judged + 1)
+    return min(_MOST_CURVE, max(_LEAST_CURVE, math.log2(half_error / tried.error)))

@@ -1,0 +1,79 @@
+"""A sample of DATA, decoded before everything else, to try models on."""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset, open_dataset
+from onsight.data.index import TEST
+from onsight.data.sources.source import Source
+from onsight.errors import DataError
+
+_MOST = 8000  # pictures: more would not change a decision
+_TIMED = 32
+_JUDGED_PART = 4  # one picture in so many is judged
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some pictures, decoded at one size. decode_seconds: for each picture.
+
+    trained, judged: int64 picture numbers, none in both.
+    """
+
+    dataset: Dataset
+    decode_seconds: float
+    trained: Tensor
+    judged: Tensor
+
+    def at(self, size: tuple[int, int]) -> Dataset:
+        """The sample for a model whose input has this (height, width) in pixels."""
+        packed = self.dataset.format
+        own = (packed.height, packed.width)
+        shown = replace(packed, input_size=None if size == own else size)
+        return replace(self.dataset, format=shown)
+
+
+def draw_sample(
+    source: Source, config: Config, size: tuple[int, int], threads: int, seconds: float
+) -> Sample:
+    """Decode as many pictures as fit into the given seconds, never one of a given test part.
+
+    size: (height, width) in pixels. Raises DataError where a sample has too little to learn from.
+    """
+    rows = np.flatnonzero(source.index.splits != TEST)
+    rows = np.random.default_rng(config.seed).permutation(rows)
+    begun = time.perf_counter()
+    dataset = _decode(source, rows[:_TIMED], config, size, threads)
+    each = (time.perf_counter() - begun) / min(_TIMED, len(rows))
+    more = int(min(_MOST, (seconds - _TIMED * each) / each))
+    if dataset is None or (more > _TIMED and len(rows) > _TIMED):
+        dataset = _decode(source, rows[: max(more, 2 * _TIMED)], config, size, threads)
+    if dataset is None:
+        raise DataError("a sample of the pictures has too little to learn from")
+    # By digest, as everywhere: a third of test and validation pictures would be too few to judge.
+    ids = torch.from_numpy(np.flatnonzero(dataset.splits != TEST))
+    judged = ids[::_JUDGED_PART]
+    return Sample(dataset, each, ids[~torch.isin(ids, judged)], judged)
+
+
+def _decode(
+    source: Source, rows: NDArray[np.int64], config: Config, size: tuple[int, int], threads: int
+) -> Dataset | None:
+    rows = np.sort(rows)
+    sampled = replace(
+        source,
+        index=source.index.take(rows),
+        read=lambda row: source.read(int(rows[row])),
+        problems=[],
+    )
+    plain = {"strict": False, "residency": "memory", "crop_area": 1.0, "folds": "1"}
+    try:
+        return open_dataset(sampled, config.model_copy(update=plain), size, None, threads)
+    except DataError:
+        return None

@@ -1,0 +1,117 @@
+"""Short trials of models on a sample: a head on features, and a net from scratch."""
+
+import time
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from onsight.config import Config
+from onsight.data.loader import Loader
+from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.features.feature_pass import compute_features, feature_loader
+from onsight.features.heads.choose import LabelledFeatures, choose_head
+from onsight.models.classifier import Classifier
+from onsight.models.freeze import set_training_mode
+from onsight.training.auto.sample import Sample
+from onsight.training.build import make_net, make_update
+from onsight.training.pictures.training_data import make_normalization
+from onsight.training.step.optim import learning_rate_factor, set_learning_rate
+
+_FINE = 1_000_000  # steps of a schedule that follows the clock
+_LEAST_FOR_CURVE = 80  # pictures
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a trial showed: right of judged pictures; trained: pictures it learned from.
+
+    seconds: of training; picture_seconds: to pass a picture through the network, forward for a
+    head, a whole step for a net. half: right of judged with half as many pictures, if tried.
+    """
+
+    right: int
+    judged: int
+    trained: int
+    seconds: float
+    picture_seconds: float
+    half: tuple[int, int] | None = None
+
+    @property
+    def error(self) -> float:
+        """The share of mistakes, with half a mistake added so that it is never zero."""
+        return (self.judged - self.right + 0.5) / (self.judged + 1)
+
+
+def try_head(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
+    """Fit a head on the features of as many pictures as there is time for; judged by folds."""
+    dataset = sample.at(_size(config))
+    net = make_net(config, dataset, device)
+    scaling = make_normalization(config, dataset.pictures, dataset)
+    classifier = Classifier(net, scaling, "fp32", device)
+    ids = torch.cat([sample.trained, sample.judged])
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed))]
+    loader = feature_loader(Loader(dataset.pictures, ids, 1, device))
+    compute_features(classifier, [next(iter(loader.in_order()))])  # not timed: the first is slow
+    begun = time.perf_counter()
+    deadline = time.monotonic() + seconds
+    features = compute_features(classifier, loader.in_order(), deadline=deadline)
+    each = (time.perf_counter() - begun) / len(features)
+    data = LabelledFeatures(features[None], _labels(sample, ids[: len(features)]))
+    classes = len(dataset.classes)
+    chosen = choose_head(data, data.take(torch.arange(0)), classes)
+    half = None
+    if len(data) >= _LEAST_FOR_CURVE:
+        part = data.take(torch.arange(len(data) // 2))
+        fewer = choose_head(part, part.take(torch.arange(0)), classes)
+        half = fewer.right, len(fewer.labels)
+    total = len(chosen.labels)
+    return Tried(chosen.right, total, len(data), time.perf_counter() - begun, each, half)
+
+
+def try_training(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
+    """Train for the given seconds, with a whole schedule; judged on pictures left out."""
+    dataset = sample.at(_size(config))
+    net = make_net(config, dataset, device)
+    scaling = make_normalization(config, dataset.pictures, dataset)
+    config = config.model_copy(update={"precision": "fp32", "compile": "off"})
+    update = make_update(config, net, dataset, scaling, device)
+    loader = Loader(
+        dataset.pictures,
+        sample.trained,
+        config.batch_size,
+        device,
+        with_next=update.augmentation.mixes,
+    )
+    set_training_mode(net)
+    begun, images = time.perf_counter(), 0
+    for epoch in count():
+        for step, batch in enumerate(loader.epoch(config.seed, epoch)):
+            share = (time.perf_counter() - begun) / seconds
+            if share >= 1 and images:
+                break
+            factor = learning_rate_factor("one-cycle", int(min(share, 0.999) * _FINE), _FINE, 0)
+            set_learning_rate(update.step.optimizer, config.learning_rate, factor)
+            update(batch, epoch, step)
+            images += len(batch.labels)
+        if time.perf_counter() - begun >= seconds:
+            break
+    update.step.flush()
+    took = time.perf_counter() - begun
+    classifier = Classifier(net, scaling, "fp32", device)
+    judged = evaluate_batches(
+        classifier, Loader(dataset.pictures, sample.judged, BATCH_SIZE, device).in_order()
+    )
+    right = int((judged.labels == judged.predicted).sum())
+    return Tried(right, len(judged), len(sample.trained), took, took / max(1, images))
+
+
+def _labels(sample: Sample, ids: Tensor) -> Tensor:
+    return torch.from_numpy(sample.dataset.pack.index.labels)[ids].long()
+
+
+def _size(config: Config) -> tuple[int, int]:
+    size = config.size
+    assert size is not None
+    return size
