@@ -12,11 +12,12 @@ from onsight.features.heads.linear import LinearHead, Standardization
 from onsight.features.heads.logistic import fit_logistic
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # of the mean loss, strong to weak
+COARSE = (0.3, 0.03, 3e-3)  # enough to compare backbones with
 
-_FEW = 200  # validation pictures; fewer choose by luck
-_FOLDS = 5
+_FEW = 100  # validation pictures; fewer choose by luck
+_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 400  # pictures
 _MOST_JUDGED = 5000  # pictures that the penalty is chosen with
-_ITERATIONS = 25  # while choosing; each penalty starts from the one before
+_ITERATIONS = 15  # while choosing; each penalty starts from the one before
 _WORSE = 2  # weaker penalties in a row that made it worse
 
 
@@ -80,11 +81,12 @@ def choose_head(
     validation: LabelledFeatures,
     classes: int,
     class_weights: Tensor | None = None,
+    penalties: tuple[float, ...] = PENALTIES,
 ) -> ChosenHead:
     """Try penalties from strong to weak, and nearest class mean; the least held-out loss wins.
 
-    Nearest class mean must be more accurate to win. With fewer than 200 validation pictures,
-    training and validation pictures are judged together in five folds.
+    Nearest class mean must be more accurate to win. With fewer than 100 validation pictures,
+    training and validation pictures are judged together in five folds, or three of many.
     """
     if len(validation) >= _FEW:
         rounds = [(train, validation)]
@@ -95,7 +97,7 @@ def choose_head(
     rounds = [(_plain_sample(fitted), judged) for fitted, judged in rounds]
     labels = torch.cat([judged.labels for _, judged in rounds])
     best: ChosenHead | None = None
-    for settings, logits in _path(rounds, classes, class_weights):
+    for settings, logits in _path(rounds, classes, class_weights, penalties):
         tried = ChosenHead(settings, logits, labels, how)
         if best is None or _is_better(tried, best):
             best = tried
@@ -107,12 +109,13 @@ def _path(
     rounds: list[tuple[LabelledFeatures, LabelledFeatures]],
     classes: int,
     class_weights: Tensor | None,
+    penalties: tuple[float, ...],
 ) -> Iterator[tuple[HeadSettings, Tensor]]:
     """Each way tried, with the logits of all pictures judged."""
     starts: list[LinearHead | None] = [None] * len(rounds)
     best, worse = float("inf"), 0
     labels = torch.cat([judged.labels for _, judged in rounds])
-    for penalty in PENALTIES:
+    for penalty in penalties:
         settings = HeadSettings(penalty)
         heads = [
             _fit(settings, fitted, classes, class_weights, start, _ITERATIONS)
@@ -146,11 +149,12 @@ def _is_better(tried: ChosenHead, best: ChosenHead) -> bool:
 
 
 def _folds(data: LabelledFeatures) -> Iterator[tuple[LabelledFeatures, LabelledFeatures]]:
-    """What is fitted and what is judged, five times; each class is spread over the folds."""
+    """What is fitted and what is judged, fold by fold; each class is spread over the folds."""
+    folds = _FOLDS if len(data) < _MANY else _FOLDS_OF_MANY
     fold = torch.empty(len(data), dtype=torch.int64)
     order = data.labels.argsort(stable=True)
-    fold[order] = torch.arange(len(data)) % _FOLDS
-    for number in range(_FOLDS):
+    fold[order] = torch.arange(len(data)) % folds
+    for number in range(folds):
         judged = fold == number
         if judged.any() and not judged.all():
             yield data.take((~judged).nonzero()[:, 0]), data.take(judged.nonzero()[:, 0])

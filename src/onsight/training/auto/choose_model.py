@@ -133,7 +133,7 @@ def _by_trials(
         *head_outlooks(name, pretrained, by_head, tried_side, sides, task),
     ]
     evidence = (
-        f"tried: {_shown(by_net)} after {by_net.seconds:.1f} s from scratch, "
+        f"tried: {_shown(by_net)} after {by_net.seen:,} pictures from scratch, "
         f"{_shown(by_head)} by a head on {by_head.trained:,} pictures at {tried_side} px"
     )
     return choose(outlooks, evidence)
@@ -165,12 +165,11 @@ def _task(
         seconds = budget.left_seconds - len(source.index) * sample.decode_seconds
     else:
         seconds = _EPOCHS * training * by_net.picture_seconds
-    typical = float(np.median([min(one) for one in source.sizes] or [0]))
     return Task(
         max(1, training),
         2 * validation + test,
         max(1.0 if budget else _LEAST_RUN_SECONDS, seconds),
-        typical,
+        len(source.index.classes),
         2 if config.flip else 1,
     )
 

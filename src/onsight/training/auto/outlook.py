@@ -9,12 +9,15 @@ from onsight.training.auto.trials import Tried
 from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
-_SCRATCH_EXPONENT = 0.3  # mistakes of a net from scratch fall with time to this power
+_NEW_EXPONENT = 0.4  # mistakes of a net from scratch fall with the different pictures seen
+_AGAIN_EXPONENT = 0.15  # and with how often each is seen, to these powers
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
-_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.05, 0.5, 0.25  # and with the pictures, as measured
+_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.05, 0.35, 0.2  # and with the pictures, as measured
 _TUNING_GAIN = 0.85  # mistakes left after fine-tuning the head's network
 _TUNING_EPOCHS = 2.0  # with fewer there is no gain
 _TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
+
+_FITTING, _FITTING_START = 3e-5, 3.0  # seconds to fit a head: for a picture and class, and at all
 
 SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 
@@ -23,13 +26,13 @@ SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 class Task:
     """How much there is to do: pictures to train on, all others to evaluate, seconds for both.
 
-    typical_side: of the pictures as stored, in pixels; views: of each picture for a head.
+    views: of each picture for a head.
     """
 
     training: int
     others: int
     seconds: float
-    typical_side: float
+    classes: int
     views: int
 
 
@@ -47,9 +50,11 @@ class Outlook:
 
 def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task) -> Outlook:
     """A net from scratch, trained for the whole time."""
-    longer = max(1.0, task.seconds / tried.seconds)
-    error = tried.error * longer**-_SCRATCH_EXPONENT
-    return Outlook(f"{name} from scratch", fields, error)
+    seen = max(tried.seen, task.seconds / tried.picture_seconds)
+    different = min(seen, max(tried.trained, task.training))
+    again = (seen / different) / (tried.seen / tried.trained)
+    error = tried.error * (different / tried.trained) ** -_NEW_EXPONENT
+    return Outlook(f"{name} from scratch", fields, error * max(1.0, again) ** -_AGAIN_EXPONENT)
 
 
 def head_outlooks(
@@ -62,8 +67,8 @@ def head_outlooks(
 
     def head_seconds(side: int) -> float:
         forward = tried.picture_seconds * (side / tried_side) ** 2
-        fitting = (tried.seconds - tried.trained * tried.picture_seconds) / tried.trained
-        return task.views * task.training * (forward + fitting) + task.others * forward
+        each = task.views * task.training
+        return each * (forward + task.classes * _FITTING) + task.others * forward + _FITTING_START
 
     def epochs(side: int) -> float:
         step = _TRAINING_COST * tried.picture_seconds * (side / tried_side) ** 2

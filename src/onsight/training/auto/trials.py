@@ -11,7 +11,7 @@ from onsight.config import Config
 from onsight.data.loader import Loader
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.features.feature_pass import compute_features, feature_loader
-from onsight.features.heads.choose import LabelledFeatures, choose_head
+from onsight.features.heads.choose import COARSE, LabelledFeatures, choose_head
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.training.auto.sample import Sample
@@ -25,16 +25,17 @@ _LEAST_FOR_CURVE = 80  # pictures
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial showed: right of judged pictures; trained: pictures it learned from.
+    """What a trial showed: right of judged pictures; trained: different pictures it learned from.
 
-    seconds: of training; picture_seconds: to pass a picture through the network, forward for a
-    head, a whole step for a net. half: right of judged with half as many pictures, if tried.
+    seen: pictures it learned from, counting each time; picture_seconds: to pass a picture through
+    the network, forward for a head, a whole step for a net. half: right of judged with half as
+    many pictures, if tried.
     """
 
     right: int
     judged: int
     trained: int
-    seconds: float
+    seen: int
     picture_seconds: float
     half: tuple[int, int] | None = None
 
@@ -60,14 +61,15 @@ def try_head(config: Config, sample: Sample, device: torch.device, seconds: floa
     each = (time.perf_counter() - begun) / len(features)
     data = LabelledFeatures(features[None], _labels(sample, ids[: len(features)]))
     classes = len(dataset.classes)
-    chosen = choose_head(data, data.take(torch.arange(0)), classes)
+    nothing = data.take(torch.arange(0))
+    chosen = choose_head(data, nothing, classes, penalties=COARSE)
     half = None
     if len(data) >= _LEAST_FOR_CURVE:
         part = data.take(torch.arange(len(data) // 2))
-        fewer = choose_head(part, part.take(torch.arange(0)), classes)
+        fewer = choose_head(part, nothing, classes, penalties=COARSE)
         half = fewer.right, len(fewer.labels)
     total = len(chosen.labels)
-    return Tried(chosen.right, total, len(data), time.perf_counter() - begun, each, half)
+    return Tried(chosen.right, total, len(data), len(data), each, half)
 
 
 def try_training(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
@@ -85,6 +87,9 @@ def try_training(config: Config, sample: Sample, device: torch.device, seconds: 
         with_next=update.augmentation.mixes,
     )
     set_training_mode(net)
+    first = next(loader.epoch(config.seed, 0))
+    update(first, 0, 0)  # not timed: the first is slow
+    update.step.flush()
     begun, images = time.perf_counter(), 0
     for epoch in count():
         for step, batch in enumerate(loader.epoch(config.seed, epoch)):
@@ -104,7 +109,8 @@ def try_training(config: Config, sample: Sample, device: torch.device, seconds: 
         classifier, Loader(dataset.pictures, sample.judged, BATCH_SIZE, device).in_order()
     )
     right = int((judged.labels == judged.predicted).sum())
-    return Tried(right, len(judged), len(sample.trained), took, took / max(1, images))
+    different = min(images, len(sample.trained))
+    return Tried(right, len(judged), different, images, took / images)
 
 
 def _labels(sample: Sample, ids: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from onsight.training.pictures.training_data import TrainingData
 from onsight.training.ranks.world import World
 from onsight.training.step.growing import Timing, time_growing
 
+_LEAST_SECONDS = 0.4  # for each: two pictures alone tell nothing about a batch
 _TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
 
 
@@ -49,7 +50,7 @@ def time_run(
     plain = default_options(config, data.device, torch.get_num_threads())
     trial = Trial(replace(plain, compile="off").apply(config), data)
     built = time.perf_counter() - begun
-    most = _TIMING_SHARE * budget.trial_seconds
+    most = max(_LEAST_SECONDS, _TIMING_SHARE * budget.trial_seconds)
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     train = time_growing(lambda size: trial.at(size)(1), share, max(0.0, most - built))
     judge = time_growing(_judging(trial), min(BATCH_SIZE, len(trial.ids)), most)
