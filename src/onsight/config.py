@@ -95,6 +95,12 @@ class Config(BaseModel):
         "the model that is kept is trained on all pictures. 1: hold out a test part instead. auto: "
         "5 if a test part would have fewer than 200 pictures and there is time.",
     )
+    train_pictures: Annotated[int, _DATA] = Field(
+        0,
+        ge=0,
+        description="Use only so many training pictures, drawn at random; 0: all of them, or under "
+        "a budget as many as there is time to decode.",
+    )
     data_format: Annotated[
         Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA
     ] = Field("auto", description="The format of DATA. auto: detect it.")

@@ -10,6 +10,7 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
@@ -25,6 +26,7 @@ from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, keep_batch
+from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
 from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
@@ -93,6 +95,10 @@ def prepare(
         model, config = settle_model(
             config, source, device.value, threads.value, reporter, world, budget
         )
+    if budget:
+        cache = find_cache_folder(config.cache_folder)
+        config = fit_pictures(budget, source, config, threads.value, cache, reporter, world)
+    source = take_pictures(source, config)
     rate = choose_learning_rate(config)
     config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
     reporter.choice("learning_rate", rate)

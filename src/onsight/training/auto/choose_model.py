@@ -28,6 +28,7 @@ from onsight.training.auto.outlook import (
 from onsight.training.auto.sample import Sample, draw_sample
 from onsight.training.auto.trials import Tried, try_head, try_training
 from onsight.training.budget import Budget
+from onsight.training.pictures.fit_pictures import pictures_in_time
 from onsight.training.ranks.world import World
 from onsight.training.step.optim import choose_learning_rate
 from onsight.words import fixed_percent
@@ -162,7 +163,10 @@ def _task(
     training = free - (0 if given[TEST] else test) - (0 if given[VALIDATION] else validation)
     if budget:
         budget.peek()
-        seconds = budget.left_seconds - len(source.index) * sample.decode_seconds
+        held_out = given[TEST] + given[VALIDATION]
+        decoded = pictures_in_time(budget, sample.decode_seconds, held_out, free)
+        training = min(training, decoded)
+        seconds = budget.left_seconds - (decoded + held_out) * sample.decode_seconds
     else:
         seconds = _EPOCHS * training * by_net.picture_seconds
     return Task(

@@ -11,6 +11,7 @@ from torch import Tensor
 from onsight.config import Config
 from onsight.data.dataset import Dataset, open_dataset
 from onsight.data.index import TEST
+from onsight.data.sources.part import part_of
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 
@@ -65,13 +66,7 @@ def draw_sample(
 def _decode(
     source: Source, rows: NDArray[np.int64], config: Config, size: tuple[int, int], threads: int
 ) -> Dataset | None:
-    rows = np.sort(rows)
-    sampled = replace(
-        source,
-        index=source.index.take(rows),
-        read=lambda row: source.read(int(rows[row])),
-        problems=[],
-    )
+    sampled = part_of(source, np.sort(rows), "not in the sample")
     plain = {"strict": False, "residency": "memory", "crop_area": 1.0, "folds": "1"}
     try:
         return open_dataset(sampled, config.model_copy(update=plain), size, None, threads)

@@ -80,7 +80,7 @@ def measure_pace(
     third = most_seconds / 3
     return Pace(
         size,
-        _decoding_seconds(source, config, size, third) / threads,
+        decoding_seconds(source, config, size, third) / threads,
         built,
         time_growing(trial.train, config.batch_size, third),
         time_growing(trial.judge, BATCH_SIZE, third),
@@ -139,7 +139,7 @@ class _RandomTrial:
         return measure_seconds(work, torch.get_num_threads(), self.device)
 
 
-def _decoding_seconds(source: Source, config: Config, size: Size, most_seconds: float) -> float:
+def decoding_seconds(source: Source, config: Config, size: Size, most_seconds: float) -> float:
     """Seconds to decode one of a sample of pictures, at least one of them."""
     rows = np.unique(np.linspace(0, len(source.index) - 1, _SAMPLED).astype(int))
     begun, done = time.perf_counter(), 0

@@ -1,0 +1,38 @@
+"""A part of a source: some of its pictures, with all others accounted for."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.index import TEST, VALIDATION, Problem
+from onsight.data.sources.source import Source, fingerprint
+
+
+def part_of(source: Source, rows: NDArray[np.int64], reason: str) -> Source:
+    """The source with these rows alone, in their order; reason: why the others are not used."""
+    left_out = np.setdiff1d(np.arange(len(source.index)), rows)
+    locators = source.index.locators
+    return replace(
+        source,
+        index=source.index.take(rows),
+        read=lambda row: source.read(int(rows[row])),
+        fingerprint=fingerprint([source.fingerprint, rows.tolist()]),
+        problems=[
+            *source.problems,
+            *(Problem(locators[int(row)], "draw", reason) for row in left_out),
+        ],
+    )
+
+
+def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
+    """Rows of that many pictures, drawn at random, with all of a given test or validation part.
+
+    Of each class at least one is drawn, and the others in proportion.
+    """
+    splits = source.index.splits
+    held_out = np.isin(splits, (TEST, VALIDATION))
+    free = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
+    _, first = np.unique(source.index.labels[free], return_index=True)
+    order = np.concatenate([free[first], np.delete(free, first)])
+    return np.sort(np.concatenate([np.flatnonzero(held_out), order[: max(count, len(first))]]))

@@ -1,0 +1,80 @@
+"""How many training pictures a budget has time to decode; the others are left out and listed."""
+
+from pathlib import Path
+
+import numpy as np
+
+from onsight.config import Config
+from onsight.data.dataset import USUAL_SIZE, choose_packed_size, choose_size, make_format
+from onsight.data.index import TEST, VALIDATION
+from onsight.data.pack import is_packed
+from onsight.data.packing import Job
+from onsight.data.sources.part import draw_rows, part_of
+from onsight.data.sources.source import Source
+from onsight.models.catalog import preferred_size
+from onsight.report.console import Reporter
+from onsight.training.budget import Budget
+from onsight.training.pictures.pace import decoding_seconds
+from onsight.training.ranks.world import World
+
+_DECODING_SHARE = 0.4  # of the time left, at most
+_LEAST_PER_CLASS = 4  # training pictures; with fewer, a refusal says more than a model
+_TIMING_SECONDS = 1.0
+
+
+def fit_pictures(
+    budget: Budget,
+    source: Source,
+    config: Config,
+    threads: int,
+    cache: Path | None,
+    reporter: Reporter,
+    world: World,
+) -> Config:
+    """The config with as many training pictures as can be decoded in two fifths of the time left.
+
+    All pictures of a given test or validation part are kept.
+    """
+    if config.train_pictures or _is_packed(source, config, cache):
+        return config
+
+    def decide() -> str:
+        with budget.trying():
+            each = decoding_seconds(source, config, USUAL_SIZE, _TIMING_SECONDS) / threads
+        budget.peek()
+        held_out = int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
+        free = len(source.index) - held_out
+        fitting = pictures_in_time(budget, each, held_out, free)
+        least = _LEAST_PER_CLASS * len(source.index.classes)
+        return str(fitting if least <= fitting < free else 0)
+
+    drawn = int(world.broadcast("pictures to decode", decide))
+    if drawn:
+        reporter.warn(
+            f"budget: there is time to decode {drawn:,} training pictures, drawn at random; "
+            "the others are left out and listed in problems.csv. With more time, all are used"
+        )
+    return config.model_copy(update={"train_pictures": drawn})
+
+
+def pictures_in_time(budget: Budget, each_seconds: float, held_out: int, free: int) -> int:
+    """How many of the free pictures there is time to decode, besides those held out."""
+    return min(free, int(_DECODING_SHARE * budget.left_seconds / each_seconds) - held_out)
+
+
+def take_pictures(source: Source, config: Config) -> Source:
+    """The part of a source that the config asks for, all of it by default."""
+    if not config.train_pictures:
+        return source
+    rows = draw_rows(source, config.train_pictures, config.seed)
+    if len(rows) == len(source.index):
+        return source
+    return part_of(
+        source, rows, f"not among the pictures drawn (--train-pictures {config.train_pictures})"
+    )
+
+
+def _is_packed(source: Source, config: Config, cache: Path | None) -> bool:
+    size = choose_size(source, config.size, preferred_size(config.model, config.weights)).value
+    packed = choose_packed_size(source, size, config).value
+    return is_packed(Job(source, make_format(config, size, packed)), cache)
