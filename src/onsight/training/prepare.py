@@ -12,7 +12,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset
-from onsight.data.index import TRAIN
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.data.sources.source import Source
 from onsight.hardware.devices import describe_device
@@ -27,6 +27,7 @@ from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, keep_batch
 from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
+from onsight.training.pictures.least_budget import evaluated_pictures
 from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
@@ -165,6 +166,8 @@ def _fit_training(
     world: World,
 ) -> tuple[Choice[int], ComputePlan, Config]:
     """The batch size, the plan and the config with which training fits into a budget."""
+    if config.freeze and pace and world.size == 1:
+        return _fit_frozen(budget, config, data, pace, threads, reporter, world)
     with budget.trying():
         timing = time_run(budget, config, data, world, pace)
     budget.look()
@@ -182,6 +185,29 @@ def _fit_training(
     rate = compute.images_per_second
     step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
     return batch_size, compute, fit_epochs(budget, settled, data.dataset, step_seconds, reporter)
+
+
+def _fit_frozen(
+    budget: Budget,
+    config: Config,
+    data: TrainingData,
+    pace: Pace,
+    threads: int,
+    reporter: Reporter,
+    world: World,
+) -> tuple[Choice[int], ComputePlan, Config]:
+    """The same where nothing but a head is fitted: the time is for features and evaluation."""
+    with budget.trying():
+        compute = _choose_compute(config, data, threads, reporter, world)
+    settled = compute.apply(config)
+    torch.set_num_threads(settled.threads)
+    dataset = data.dataset
+    training, validation, test = (len(dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST))
+    tested = evaluated_pictures(config, training, validation, test)
+    budget.look()
+    budget.reserve(tested, validation, pace.judge.per_picture)
+    budget.begin(0.0)
+    return keep_batch(config), compute, settled
 
 
 def _choose_compute(

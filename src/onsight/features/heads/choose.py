@@ -15,7 +15,7 @@ PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # of the mean loss, s
 COARSE = (0.3, 0.03, 3e-3)  # enough to compare backbones with
 
 _FEW = 100  # validation pictures; fewer choose by luck
-_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 400  # pictures
+_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # pictures
 _MOST_JUDGED = 5000  # pictures that the penalty is chosen with
 _ITERATIONS = 15  # while choosing; each penalty starts from the one before
 _WORSE = 2  # weaker penalties in a row that made it worse

@@ -1,0 +1,65 @@
+"""A part of DATA: drawn at random, with everything else accounted for."""
+
+import csv
+
+import numpy as np
+import pytest
+
+import onsight
+from onsight.data.index import TEST, TRAIN, Index, Row
+from onsight.data.sources.part import draw_rows, part_of
+from onsight.data.sources.source import Source
+from onsight.report.console import SilentReporter
+
+
+def make_source(tmp_path, classes=3, free=40, test=10):
+    rows = [
+        Row(f"{label}/{split}/{number}", f"class {label}", split)
+        for label in range(classes)
+        for split, count in ((TRAIN, free), (TEST, test))
+        for number in range(count)
+    ]
+    index = Index.of(rows)
+    return Source(
+        "folder", tmp_path, index, lambda row: np.full((2, 2, 1), row % 256, np.uint8), "f", ""
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3, 50, 119])
+def test_rows_are_drawn_from_the_training_part_alone(tmp_path, count):
+    source = make_source(tmp_path)
+    rows = draw_rows(source, count, 0)
+    splits, labels = source.index.splits[rows], source.index.labels[rows]
+    assert (splits == TEST).sum() == 30
+    assert (splits == TRAIN).sum() == max(3, count)
+    assert set(labels[splits == TRAIN]) == {0, 1, 2}
+    assert len(set(rows.tolist())) == len(rows)
+    assert np.array_equal(rows, draw_rows(source, count, 0))
+
+
+def test_classes_are_drawn_in_proportion(tmp_path):
+    source = make_source(tmp_path, free=2000, test=0)
+    counts = np.bincount(source.index.labels[draw_rows(source, 3000, 1)])
+    assert (abs(counts - 1000) < 80).all()  # 3 standard deviations
+
+
+def test_the_others_are_listed_and_rows_are_read_through(tmp_path):
+    source = make_source(tmp_path)
+    rows = np.array([7, 3, 100])
+    part = part_of(source, rows, "not drawn")
+    assert [part.read(number)[0, 0, 0] for number in range(3)] == [7, 3, 100]
+    assert list(part.index.locators) == [source.index.locators[int(row)] for row in rows]
+    listed = {problem.path for problem in part.problems}
+    assert listed == set(source.index.locators) - set(part.index.locators)
+    assert part.fingerprint != source.fingerprint
+    assert part.fingerprint != part_of(source, rows[:2], "not drawn").fingerprint
+
+
+def test_a_run_on_a_part_accounts_for_every_picture(bars, tmp_path):
+    fields = {"epochs": 1, "threads": 1, "reporter": SilentReporter()}
+    run = onsight.train(bars, out=tmp_path / "run", train_pictures=50, **fields)
+    assert run.results["used"] == 50
+    assert run.results["problems"] == 70
+    with open(run.path / "problems.csv", newline="") as file:
+        reasons = {row["reason"] for row in csv.DictReader(file)}
+    assert reasons == {"not among the pictures drawn (--train-pictures 50)"}

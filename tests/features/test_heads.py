@@ -1,0 +1,120 @@
+"""Oracle: scikit-learn's logistic regression and nearest centroid, in float64."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestCentroid
+
+from onsight.features.heads.choose import HeadSettings, LabelledFeatures, choose_head
+from onsight.features.heads.class_means import fit_class_means
+from onsight.features.heads.linear import LinearHead, Standardization
+from onsight.features.heads.logistic import fit_logistic
+
+CLASSES = 4
+
+
+def clouds(count, features=20, distance=0.4, seed=0):
+    """Overlapping clouds of float64 features around a centre for each class, with labels."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(CLASSES, features, generator=torch.Generator().manual_seed(99)) * distance
+    labels = torch.arange(count) % CLASSES
+    noise = torch.randn(count, features, generator=generator)
+    return (centres[labels] + noise).double(), labels
+
+
+def labelled(features, labels):
+    return LabelledFeatures(features[None], labels)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.03, 0.001])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_logistic_regression_is_scikit_learns(penalty, is_weighted):
+    features, labels = clouds(200)
+    weights = torch.linspace(0.2, 1.8, 200).double() if is_weighted else None
+    head = fit_logistic(features, labels, CLASSES, penalty, weights, iterations=1000)
+    oracle = LogisticRegression(C=1 / (200 * penalty), tol=1e-9, max_iter=5000)
+    oracle.fit(features.numpy(), labels.numpy(), None if weights is None else weights.numpy())
+    logits = head(features)
+    expected = torch.from_numpy(oracle.predict_proba(features.numpy()))
+    assert torch.allclose(head.weight, torch.from_numpy(oracle.coef_), atol=2e-3 * penalty**-0.5)
+    assert torch.allclose(logits.softmax(dim=1), expected, atol=1e-3)
+
+
+def test_a_warm_start_leads_to_the_same_head():
+    features, labels = clouds(200)
+    cold = fit_logistic(features, labels, CLASSES, 0.01, iterations=1000)
+    other = fit_logistic(features, labels, CLASSES, 1.0)
+    warm = fit_logistic(features, labels, CLASSES, 0.01, start=other, iterations=1000)
+    assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
+
+
+def test_class_means_are_scikit_learns_nearest_centroid():
+    features, labels = clouds(100)
+    head = fit_class_means(features, labels, CLASSES)
+    oracle = NearestCentroid().fit(features.numpy(), labels.numpy())
+    unseen, _ = clouds(500, seed=5)
+    assert np.array_equal(head(unseen).argmax(1).numpy(), oracle.predict(unseen.numpy()))
+
+
+def test_a_class_without_pictures_is_never_nearest():
+    features, labels = clouds(40)
+    some = labels != 2
+    head = fit_class_means(features[some], labels[some], CLASSES)
+    assert not (head(features).argmax(1) == 2).any()
+
+
+def test_a_folded_head_gives_the_same_logits_for_plain_features():
+    features, _ = clouds(50)
+    features = features * 7 + 3
+    features[:, 4] = 2.5  # never varies
+    scale = Standardization.of(features)
+    head = LinearHead(torch.randn(CLASSES, 20).double(), torch.randn(CLASSES).double())
+    assert torch.allclose(scale.fold(head)(features), head(scale.apply(features)))
+    standard = scale.apply(features)
+    varied = [column for column in range(20) if column != 4]
+    assert torch.allclose(standard.std(dim=0, correction=0)[varied], torch.ones(19).double())
+
+
+def test_many_validation_pictures_judge_alone():
+    train, validation = clouds(200), clouds(120, seed=1)
+    chosen = choose_head(labelled(*train), labelled(*validation), CLASSES)
+    assert torch.equal(chosen.labels, validation[1])
+    head = chosen.settings.fit(labelled(*train), CLASSES)
+    right = int((head(validation[0]).argmax(1) == validation[1]).sum())
+    assert abs(chosen.right - right) <= 3  # chosen with fewer iterations
+
+
+def test_few_validation_pictures_are_judged_with_the_others_by_folds():
+    train, validation = clouds(90), clouds(20, seed=1)
+    chosen = choose_head(labelled(*train), labelled(*validation), CLASSES)
+    assert len(chosen.labels) == 110
+    assert "3-fold" in chosen.how
+    assert torch.equal(chosen.labels.bincount(), torch.cat([train[1], validation[1]]).bincount())
+
+
+def test_no_picture_is_judged_by_a_head_that_it_trained():
+    """Features that are unique to each picture can be learned by heart, but tell no class."""
+    features, labels = torch.eye(120).double(), torch.arange(120) % CLASSES
+    chosen = choose_head(labelled(features, labels), labelled(features[:0], labels[:0]), CLASSES)
+    assert chosen.right / 120 < 0.45
+
+
+def test_noise_is_penalised_more_than_a_signal():
+    noise, labels = clouds(300, features=200, distance=0.0)
+    weak = choose_head(labelled(noise, labels), labelled(*clouds(0, features=200)), CLASSES)
+    features, labels = clouds(300, features=5, distance=2.0)
+    strong = choose_head(labelled(features, labels), labelled(*clouds(0, features=5)), CLASSES)
+    assert weak.settings.penalty is None or weak.settings.penalty >= 0.3
+    assert strong.settings.penalty is not None
+    assert strong.settings.penalty <= 0.1
+
+
+def test_all_views_are_fitted_and_the_plain_one_is_judged():
+    features, labels = clouds(150)
+    views = LabelledFeatures(torch.stack([features, features + 100]), labels)
+    one = HeadSettings(0.01).fit(labelled(features, labels), CLASSES)
+    both = HeadSettings(0.01).fit(views, CLASSES)
+    assert not torch.allclose(one.weight, both.weight, atol=1e-3)
+    chosen = choose_head(views, labelled(*clouds(120, seed=1)), CLASSES)
+    assert chosen.right > 60

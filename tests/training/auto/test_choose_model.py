@@ -1,0 +1,99 @@
+"""--model auto on real pictures: what it tries, what it keeps as asked, when it does not try."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.training.prepared import CPU
+
+import onsight
+from onsight.config import make_config
+from onsight.models.pretrained import offline_models
+from onsight.report.console import SilentReporter
+from onsight.training.auto import choose_model
+from onsight.training.pictures.open_data import find_data
+
+REAL_MODELS = offline_models()
+
+
+@pytest.fixture
+def with_weights(monkeypatch):
+    """Undoes the fixture of all tests that hides the installed weights."""
+    assert REAL_MODELS
+    monkeypatch.setattr(choose_model, "offline_models", lambda: REAL_MODELS)
+
+
+def choose(data, **fields):
+    config = make_config({"threads": 1, **fields})
+    source = find_data(str(data), config, SilentReporter())
+    return choose_model.choose_model(config, source, CPU, 1, SilentReporter(), None)
+
+
+@pytest.fixture
+def textures(tmp_path):
+    """Stripes and dots of 100 pixels in many colours, too few to learn from scratch in a moment."""
+    rng = np.random.default_rng(0)
+    for kind in ("stripes", "dots", "plain"):
+        (tmp_path / "data" / kind).mkdir(parents=True)
+        for number in range(16):
+            pixels = np.empty((100, 100, 3), np.uint8)
+            pixels[:] = rng.integers(0, 255, 3)
+            if kind == "stripes":
+                pixels[:, :: int(rng.integers(5, 9))] = rng.integers(0, 255, 3)
+            elif kind == "dots":
+                pixels[:: int(rng.integers(5, 9)), :: int(rng.integers(5, 9))] = rng.integers(
+                    0, 255, 3
+                )
+            Image.fromarray(pixels).save(tmp_path / "data" / kind / f"{number}.png")
+    return tmp_path / "data"
+
+
+def test_few_large_pictures_get_a_pretrained_head(textures, with_weights):
+    choice, fields = choose(textures)
+    assert choice.value == "tf_efficientnet_lite0"
+    assert fields["pretrained"]
+    assert "from scratch" in choice.reason
+    assert "n = " in choice.reason
+
+
+def test_a_run_says_and_keeps_what_was_chosen(textures, with_weights, tmp_path):
+    run = onsight.train(
+        textures, out=tmp_path / "run", image_size=64, threads=1, reporter=SilentReporter()
+    )
+    plan = json.loads((run.path / "plan.json").read_text())
+    config = (run.path / "config.toml").read_text()
+    assert plan["model"]["value"] == run.results["model"]
+    assert f'model = "{run.results["model"]}"' in config
+    assert 'image_size = "64"' in config
+
+
+def test_without_weights_nothing_is_tried(textures):
+    choice, fields = choose(textures)
+    assert fields == {"model": "compact"}
+    assert choice.reason.startswith("no pretrained weights are here")
+
+
+def test_too_little_to_learn_from_is_said(tmp_path, with_weights):
+    for kind in ("a", "b"):
+        (tmp_path / kind).mkdir()
+    Image.new("RGB", (80, 80)).save(tmp_path / "a" / "1.png")
+    Image.new("RGB", (80, 80), "red").save(tmp_path / "b" / "1.png")
+    choice, fields = choose(tmp_path)
+    assert fields == {"model": "compact"}
+    assert choice.reason.startswith("not tried")
+
+
+def test_a_model_that_was_asked_for_is_not_questioned(
+    textures, with_weights, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(choose_model, "choose_model", None)
+    run = onsight.train(
+        textures,
+        out=tmp_path / "run",
+        model="linear",
+        epochs=1,
+        threads=1,
+        reporter=SilentReporter(),
+    )
+    assert run.results["model"] == "linear"

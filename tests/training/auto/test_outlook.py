@@ -1,0 +1,64 @@
+"""Outlooks: more time, more pictures and larger pictures promise more, and trials decide."""
+
+from dataclasses import replace
+
+import pytest
+
+from onsight.training.auto.outlook import Task, choose, head_outlooks, scratch_outlook
+from onsight.training.auto.trials import Tried
+
+TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2)
+NET = Tried(right=40, judged=100, trained=300, seen=900, picture_seconds=1e-3)
+HEAD = Tried(right=80, judged=200, trained=200, seen=200, picture_seconds=5e-3)
+SIDES = [224, 160, 128, 96]
+FIELDS = {"model": "net", "pretrained": True}
+
+
+def heads(task=TASK, tried=HEAD):
+    return head_outlooks("net", FIELDS, tried, 128, SIDES, task)
+
+
+def test_more_time_promises_fewer_mistakes():
+    errors = [
+        scratch_outlook("compact", {}, NET, replace(TASK, seconds=seconds)).error
+        for seconds in (1, 10, 60, 600)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < errors[0] < 1
+
+
+def test_new_pictures_count_for_more_than_seen_ones():
+    few = scratch_outlook("compact", {}, NET, TASK)
+    many = scratch_outlook("compact", {}, NET, replace(TASK, training=50_000))
+    assert many.error < few.error
+
+
+@pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (34, "160"), (21, "128"), (2, "96")])
+def test_a_head_takes_the_largest_pictures_there_is_time_for(seconds, side):
+    assert heads(replace(TASK, seconds=seconds))[0].fields["image_size"] == side
+
+
+def test_fine_tuning_is_for_those_with_time():
+    assert len(heads(replace(TASK, seconds=20))) == 1
+    frozen, tuned = heads(replace(TASK, seconds=600))
+    assert frozen.fields["freeze"]
+    assert "freeze" not in tuned.fields
+    assert tuned.fields["epochs"] >= 2
+
+
+def test_half_the_pictures_show_how_much_more_would_help():
+    steep = replace(HEAD, half=(40, 200))
+    flat = replace(HEAD, half=(79, 200))
+    usual, helped, not_helped = (heads(tried=one)[0].error for one in (HEAD, steep, flat))
+    assert helped < usual < not_helped
+
+
+def test_the_best_outlook_wins_and_the_reason_names_all():
+    outlooks = [scratch_outlook("compact", {"model": "compact"}, NET, TASK), *heads()]
+    choice, fields = choose(outlooks, "tried: this and that")
+    best = min(outlooks, key=lambda one: one.error)
+    assert fields is best.fields
+    assert choice.value == fields["model"]
+    assert choice.figure == round(1 - best.error, 4)
+    assert all(one.name in choice.reason for one in outlooks)
+    assert "this and that" in choice.reason

@@ -1,0 +1,131 @@
+"""Heads on features: one ordinary model, fine-tuning that never ends worse, features kept."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import onsight
+from onsight.data.cache import find_cache_folder
+from onsight.models.file import load_model_file
+from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors
+
+QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights_of(run):
+    return load_model_file(run.path).weights
+
+
+def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    (row,) = rows_of(run)
+    assert row["epoch"] == 0
+    assert run.results["epochs"] == 0
+    assert run.accuracy > 0.7
+    before = onsight.train(
+        bars, out=tmp_path / "other", freeze=True, class_weights="balanced", **QUICK
+    )
+    pairs = zip(weights_of(run).items(), weights_of(before).values(), strict=True)
+    changed = {name for (name, one), other in pairs if not torch.equal(one, other)}
+    assert changed <= {"fc.weight", "fc.bias"}
+
+
+def test_the_model_file_predicts_what_the_run_said(bars, tmp_path):
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    again = onsight.evaluate(run.path, bars)
+    assert again["confusion"] == run.results["confusion"]
+    assert again["loss"] == run.results["loss"]
+
+
+def test_kept_features_give_the_same_bits(bars, tmp_path, monkeypatch):
+    first = onsight.train(bars, out=tmp_path / "first", freeze=True, **QUICK)
+    kept = sorted((find_cache_folder() / "features").iterdir())
+    assert len(kept) == 3  # training pictures, their mirror images, validation pictures
+    rows = {len(read_tensors(path)[0]["features"]) for path in kept}
+    assert rows == {first.results["used"] - first.results["images"] - n for n in rows_left(first)}
+
+    def compute(*args, **kwargs):
+        raise AssertionError("features were computed again")
+
+    monkeypatch.setattr("onsight.training.fit_head.compute_features", compute)
+    second = onsight.train(bars, out=tmp_path / "second", freeze=True, **QUICK)
+    for name, tensor in weights_of(first).items():
+        assert torch.equal(tensor, weights_of(second)[name])
+
+
+def rows_left(run):
+    validation = rows_of(run)[0]["validation_images"]
+    return validation, run.results["used"] - run.results["images"] - validation
+
+
+def test_without_mirroring_there_is_one_view(bars, tmp_path):
+    onsight.train(bars, out=tmp_path / "run", freeze=True, flip=False, **QUICK)
+    assert len(list((find_cache_folder() / "features").iterdir())) == 2
+
+
+@pytest.fixture
+def weights(bars, tmp_path):
+    """A backbone that has learned something."""
+    run = onsight.train(bars, out=tmp_path / "backbone", epochs=2, batch_size=16, **QUICK)
+    return run.model
+
+
+def test_fine_tuning_begins_with_a_fitted_head(bars, tmp_path, weights):
+    run = onsight.train(
+        bars, out=tmp_path / "run", weights=str(weights), epochs=1, batch_size=16, **QUICK
+    )
+    head, epoch = rows_of(run)
+    assert (head["epoch"], epoch["epoch"]) == (0, 1)
+    assert head["validation_accuracy"] > 0.6
+
+
+def test_fine_tuning_never_ends_worse_than_its_head(bars, tmp_path, weights):
+    fields = {"weights": str(weights), "epochs": 2, "batch_size": 16, **QUICK}
+    ruined = onsight.train(bars, out=tmp_path / "ruined", learning_rate=30.0, **fields)
+    frozen = onsight.train(bars, out=tmp_path / "frozen", freeze=True, **fields)
+    head, *epochs = rows_of(ruined)
+    assert all(row["validation_accuracy"] <= head["validation_accuracy"] for row in epochs)
+    assert ruined.results["best_epoch"] == 0
+    for name, tensor in weights_of(frozen).items():
+        assert torch.equal(tensor, weights_of(ruined)[name])
+
+
+def test_layers_near_the_input_change_less(bars, tmp_path, weights):
+    fields = {"weights": str(weights), "epochs": 1, "batch_size": 16, "layer_decay": 0.1, **QUICK}
+    run = onsight.train(bars, out=tmp_path / "run", learning_rate=1e-3, **fields)
+    assert run.results["best_epoch"] in (0, 1)
+    checkpoint, _ = read_tensors(run.path / "checkpoints" / "last.safetensors")
+    start = load_model_file(weights).weights
+    moved = {
+        name: float((checkpoint[f"model.{name}"] - start[name]).abs().mean())
+        for name in ("conv1.0.weight", "layer4.0.conv1.weight")
+    }
+    assert moved["conv1.0.weight"] < 0.1 * moved["layer4.0.conv1.weight"]
+    statistics = [name for name in start if "running" in name]
+    assert statistics
+    assert all(torch.equal(checkpoint[f"model.{name}"], start[name]) for name in statistics)
+
+
+def test_folds_compute_each_picture_once(bars, tmp_path, monkeypatch):
+    from onsight.training import fit_head
+
+    computed, real = [], fit_head.compute_features
+
+    def compute(classifier, batches, view, *rest):
+        batches = list(batches)
+        computed.extend((view, number) for batch in batches for number in batch.ids.tolist())
+        return real(classifier, iter(batches), view, *rest)
+
+    monkeypatch.setattr(fit_head, "compute_features", compute)
+    fields = {"freeze": True, "folds": 3, "normalize": "half", **QUICK}
+    run = onsight.train(bars, out=tmp_path / "run", **fields)
+    assert run.results["images"] == 120
+    assert len(computed) == len(set(computed))
+    assert np.bincount([number for view, number in computed if view == "plain"]).max() == 1
