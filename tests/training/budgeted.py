@@ -25,7 +25,7 @@ def main():
         return real(self, start)
 
     Trainer.run = run
-    fields = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1}
+    fields = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "folds": 1}
     onsight.train(
         data,
         out=Path(folder) / "run",

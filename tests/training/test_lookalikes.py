@@ -1,7 +1,6 @@
 """Lookalikes of mistakes. Oracle: scikit-learn's cosine distances of the same features."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from onsight.features.feature_pass import FeatureStore, features_key, with_featu
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import save_gallery
 from onsight.training import lookalikes
+from onsight.training.budget import Budget
 from onsight.training.build import make_net
 from onsight.training.lookalikes import find_lookalikes
 
@@ -100,16 +100,23 @@ def test_no_mistake_is_its_own_lookalike(prepared):
     assert not set(found.pictures.ravel()) & set(wrong.ids[-40:])
 
 
-@pytest.mark.parametrize("limit", [{"_SECONDS": -1.0}, {"_REPORT_SECONDS": time.time()}])
-def test_without_time_nothing_is_searched_and_that_is_said(prepared, monkeypatch, limit):
+def budget_of(seconds_left, picture_seconds):
+    budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
+    budget.reserve(24, 0, picture_seconds)
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("most_seconds", "budget"),
+    [(-1.0, None), (1e9, budget_of(-0.1, 1e-6)), (1e9, budget_of(90.0, 90 / 23))],
+)
+def test_without_time_nothing_is_searched_and_that_is_said(
+    prepared, monkeypatch, most_seconds, budget
+):
+    monkeypatch.setattr(lookalikes, "_SECONDS", most_seconds)
     config, data = prepared
-    if "_REPORT_SECONDS" in limit:
-        config = config.model_copy(update={"budget": "90s"})
-    for name, value in limit.items():
-        monkeypatch.setattr(lookalikes, name, value)
-    found = find_lookalikes(
-        config, data.dataset, classifier_of(config, data), all_wrong(data.dataset)
-    )
+    wrong = all_wrong(data.dataset)
+    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong, budget)
     assert (len(found.pictures), found.searched) == (0, 0)
     assert "no time" in found.reason
 

@@ -1,8 +1,11 @@
 """A time budget: how much of it is spent, and when training must end for the run to be in time."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from onsight.training.step.calibrate import SAMPLE
 
 _CLOSING_SHARE = 0.75  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
@@ -32,7 +35,7 @@ class Budget:
         self.begun = self.now
         self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * self.now)
         self.tried_seconds = 0.0
-        self.tested = self.validated = 0
+        self.tested = self.validated = self.calibrated = 0
         self.picture_seconds = 0.0
         self.reached = 0.0
         self.whole: Budget | None = None
@@ -54,7 +57,8 @@ class Budget:
     @property
     def validation_seconds(self) -> float:
         """Seconds left for training and validation together."""
-        after = self.closing_seconds + self.tested * self.picture_seconds
+        evaluated = self.tested + self.calibrated
+        after = self.closing_seconds + evaluated * self.picture_seconds
         return self.seconds - after - self.now
 
     @property
@@ -77,17 +81,17 @@ class Budget:
     def reserve(self, tested: int, validation: int, picture_seconds: float) -> None:
         """Keep the time to evaluate these pictures after training.
 
-        The validation part is evaluated once more in the end. Of it, only as many pictures as take
-        a tenth of the time for training, and none if those are too few to tell anything.
+        Of the validation part, only as many pictures as take a tenth of the time for training, and
+        none if those are too few to tell anything; the same once more, for the temperature.
         """
-        self.tested, self.validated = tested, 0
+        self.tested, self.validated, self.calibrated = tested, 0, 0
         self.picture_seconds = picture_seconds
         most = _VALIDATION_SHARE * max(0.0, self.left_seconds)
         self.validated = validation
         if validation * picture_seconds > most:
             fitting = int(most / picture_seconds)
             self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
-        self.tested += self.validated  # once more, for the temperature
+        self.calibrated = min(SAMPLE, self.validated)
 
     def begin(self, step_seconds: float) -> None:
         """Training begins now, with steps that were timed before."""
@@ -131,6 +135,17 @@ class Budget:
         """Take note of how many seconds the evaluation of how many pictures took."""
         if pictures:
             self.picture_seconds = seconds / pictures
+
+    def pictures_to_calibrate(self) -> int:
+        """How many of the first validation pictures there is time to fit the temperature on now.
+
+        Fewer than were reserved, or none, if pictures have become slower since then.
+        """
+        self.look()
+        short = max(0.0, -self.validation_seconds)  # what evaluating the others will lack
+        if not short:
+            return self.calibrated
+        return max(0, self.calibrated - math.ceil(short / self.picture_seconds))
 
     @property
     def trial_seconds(self) -> float:

@@ -18,6 +18,7 @@ from onsight.hardware.usage import (
 from onsight.models.file import save_model
 from onsight.report.gallery import Lookalikes, save_gallery
 from onsight.report.tables import write_predictions
+from onsight.training.budget import Budget
 from onsight.training.judge import Judged
 from onsight.training.lookalikes import find_lookalikes
 from onsight.training.model_file import make_model_file
@@ -36,8 +37,12 @@ def finish(
     phases: dict[str, float],
     provenance: dict[str, Any],
     world: World,
+    budget: Budget | None = None,
 ) -> Results | None:
-    """Write every result of a run, on the first rank: the model, the tables and the report."""
+    """Write every result of a run, on the first rank: the model, the tables and the report.
+
+    budget: of the whole run, of which what is left may be used.
+    """
     if not world.is_main:
         return None
 
@@ -56,7 +61,7 @@ def finish(
     save_model(folder.model_file, file)
     _add_circumstances(results, config, trained, provenance, world)
     begun = time.perf_counter()
-    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image)
+    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
     phases["similar pictures"] = time.perf_counter() - begun
     return _write_out(results, judged.per_image, lookalikes, dataset, folder, phases)
 

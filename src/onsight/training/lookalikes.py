@@ -20,47 +20,55 @@ from onsight.features.feature_pass import (
     features_key,
 )
 from onsight.features.neighbours import nearest
-from onsight.hardware.usage import seconds_since_start
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, worst_mistakes
-from onsight.training.budget import read_budget
+from onsight.training.budget import Budget
 
 _EACH = 3
 _SAMPLE, _FEWEST = 2000, 100  # training pictures; of fewer, the nearest is far
 _SECONDS = 1.0
-_REPORT_SECONDS = 1.5  # of a budget, kept for what comes after
 
 
 def find_lookalikes(
-    config: Config, dataset: Dataset, classifier: Classifier, per_image: PerImageResults
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    per_image: PerImageResults,
+    budget: Budget | None = None,
 ) -> Lookalikes:
     """The three nearest training pictures of each of the worst mistakes.
 
     All training pictures are compared if their features are in the cache, otherwise 2,000 or as
-    many as there is time for.
+    many as there is time for: a second, or what is left of a budget if that is less.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
     pictures = dataset.ids(TRAIN)
     if len(mistakes) == 0 or len(pictures) == 0:
         return _none(pictures, "")
     try:
-        return _search(config, dataset, classifier, mistakes, pictures)
+        return _search(config, dataset, classifier, mistakes, pictures, budget)
     except ModelError:
         return _none(pictures, "the network does not end in a linear layer")
 
 
 def _search(
-    config: Config, dataset: Dataset, classifier: Classifier, mistakes: Tensor, pictures: Tensor
+    config: Config,
+    dataset: Dataset,
+    classifier: Classifier,
+    mistakes: Tensor,
+    pictures: Tensor,
+    budget: Budget | None,
 ) -> Lookalikes:
-    deadline = time.monotonic() + _seconds(config)
+    deadline = time.monotonic() + (_seconds_left(budget) if budget else _SECONDS)
+    each = budget.picture_seconds if budget else 0.0
     features = _kept_features(config, dataset, classifier, pictures)
-    queries = _features(dataset, classifier, mistakes, deadline)
+    queries = _features(dataset, classifier, mistakes, deadline, each)
     others = ~torch.isin(pictures, mistakes)  # folds judge training pictures
     searched = pictures[others]
     if features is not None:
         features = features[others]
     elif len(queries) == len(mistakes):  # pictures are numbered by digest: the first are a sample
-        features = _features(dataset, classifier, searched[:_SAMPLE], deadline)
+        features = _features(dataset, classifier, searched[:_SAMPLE], deadline, each)
     enough = max(1, min(_FEWEST, len(searched)))
     if features is None or len(features) < enough or len(queries) == 0:
         return _none(pictures, "there was no time to compute their features")
@@ -80,17 +88,21 @@ def _kept_features(
     return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
 
 
-def _seconds(config: Config) -> float:
-    if not config.budget:
-        return _SECONDS
-    left = read_budget(config.budget) - seconds_since_start() - _REPORT_SECONDS
-    return min(_SECONDS, left)
+def _seconds_left(budget: Budget) -> float:
+    budget.peek()  # the other ranks are not here
+    return min(_SECONDS, budget.seconds - budget.closing_seconds - budget.now)
 
 
-def _features(dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float) -> Tensor:
-    """Features (m, D) of the first pictures, as many as there is time for."""
-    if time.monotonic() > deadline:
-        ids = ids[:0]
+def _features(
+    dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float, each_seconds: float
+) -> Tensor:
+    """Features (m, D) of the first pictures, as many as there is time for.
+
+    each_seconds: what a picture is expected to take; 0 if that is unknown.
+    """
+    left = max(0.0, deadline - time.monotonic())
+    if left < len(ids) * each_seconds or left == 0:
+        ids = ids[: int(left / max(each_seconds, 1e-9))]
     loader = feature_loader(Loader(dataset.pictures, ids, 1, classifier.device))
     return compute_features(classifier, loader.in_order(), deadline=deadline)
 

@@ -80,13 +80,13 @@ class RunSession:
             provenance,
             _SwitchKeeper(prepared, self._save_config, self.folder),
         )
-        judged = None
+        judged, limit = None, budget
         if prepared.dataset.folds.value > 1:
             judged = judge_folds(prepared, context, budget, resume)
             self.phases["folds"] = sum(row["seconds"] for row in judged.folds)
             validation = len(prepared.dataset.ids(VALIDATION))
-            budget = budget and budget.part(1, 0, validation)  # none is left to judge the model
-        trained = train_once(prepared.for_fold(0), context, budget, resume)
+            limit = budget and budget.part(1, 0, validation)  # none is left to judge the model
+        trained = train_once(prepared.for_fold(0), context, limit, resume)
         self.phases |= trained.seconds
         if judged is None:
             begun = time.perf_counter()
@@ -101,6 +101,7 @@ class RunSession:
             phases=self.phases,
             provenance=provenance,
             world=self.world,
+            budget=budget,
         )
         if module is not None:  # with a moving average, the evaluated weights are in a copy
             module.load_state_dict(trained.classifier.net.state_dict())

@@ -86,7 +86,7 @@ def train_once(
         left = _left_seconds(config, budget)
         head = fit_head(config, data, classifier, context.reporter, left, context.features)
         if config.freeze:
-            return _without_training(head, classifier, data.dataset, context)
+            return _without_training(head, classifier, data.dataset, context, budget)
     with stop_on_signals(context.world.stop):
         with naming_misplaced(lambda: prepared.data.new_network(config)):
             trainer = _make_trainer(prepared, context, budget, net)
@@ -101,7 +101,7 @@ def train_once(
         begun = time.perf_counter()
         recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
         seconds["recalibration"] = time.perf_counter() - begun
-    return _calibrated(classifier, progress, seconds, data.dataset, context)
+    return _calibrated(classifier, progress, seconds, data.dataset, context, budget)
 
 
 def _left_seconds(config: Config, budget: Budget | None) -> Callable[[], float]:
@@ -118,7 +118,11 @@ def _left_seconds(config: Config, budget: Budget | None) -> Callable[[], float]:
 
 
 def _without_training(
-    head: FittedHead, classifier: Classifier, dataset: Dataset, context: RunContext
+    head: FittedHead,
+    classifier: Classifier,
+    dataset: Dataset,
+    context: RunContext,
+    budget: Budget | None,
 ) -> Trained:
     """A frozen backbone with its fitted head is already the trained network."""
     progress = Progress(images=head.images, training_seconds=head.seconds)
@@ -126,7 +130,8 @@ def _without_training(
         record = Record(context.folder.path, progress.rows, 0)
         record.add(head.row)
         record.close()
-    return _calibrated(classifier, progress, {"training": head.seconds}, dataset, context)
+    seconds = {"training": head.seconds}
+    return _calibrated(classifier, progress, seconds, dataset, context, budget)
 
 
 def _calibrated(
@@ -135,9 +140,12 @@ def _calibrated(
     seconds: dict[str, float],
     dataset: Dataset,
     context: RunContext,
+    budget: Budget | None,
 ) -> Trained:
     begun = time.perf_counter()
     ids = dataset.ids(VALIDATION)
+    if budget:
+        ids = ids[: budget.pictures_to_calibrate()]
     temperature = calibrate(classifier, dataset.pictures, ids, context.world)
     seconds["calibration"] = time.perf_counter() - begun
     return Trained(classifier, progress, temperature, seconds)

@@ -59,7 +59,10 @@ def fit_pictures(
 
 def pictures_in_time(budget: Budget, each_seconds: float, held_out: int, free: int) -> int:
     """How many of the free pictures there is time to decode, besides those held out."""
-    return min(free, int(_DECODING_SHARE * budget.left_seconds / each_seconds) - held_out)
+    seconds = _DECODING_SHARE * budget.left_seconds
+    if (held_out + free) * each_seconds <= seconds:
+        return free
+    return int(seconds / each_seconds) - held_out
 
 
 def take_pictures(source: Source, config: Config) -> Source:
