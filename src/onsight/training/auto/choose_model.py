@@ -134,7 +134,8 @@ def _by_trials(
         f"tried: {_shown(by_head)} by a head on {by_head.trained:,} pictures at {tried_side} px"
     )
     if by_net.judged >= _FEWEST_JUDGED:
-        outlooks.append(scratch_outlook(_SCRATCH, {"model": _SCRATCH}, by_net, task))
+        by_scratch = scratch_outlook(_SCRATCH, {"model": _SCRATCH}, by_net, task)
+        outlooks = [by_scratch, *outlooks] if is_small else [*outlooks, by_scratch]
         evidence += f", {_shown(by_net)} after {by_net.seen:,} pictures from scratch"
     return choose(outlooks, evidence)
 

@@ -14,7 +14,8 @@ _NEW_EXPONENT = 0.4  # mistakes of a net from scratch fall with the different pi
 _AGAIN_EXPONENT = 0.15  # and with how often each is seen, to these powers
 _MOST_AGAIN = 50.0  # times as often: more does not help
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
-_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.05, 0.35, 0.2  # and with the pictures, as measured
+_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
+_CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
 _TUNING_GAIN = 0.85  # mistakes left after fine-tuning the head's network
 _TUNING_EPOCHS = 2.0  # with fewer there is no gain
 _TUNING_PICTURES = 200  # with fewer, validation cannot tell whether there is one
@@ -108,10 +109,15 @@ def head_outlooks(
 
 
 def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[str, Any]]:
-    """The model with the fewest mistakes to expect, with the reason; ties to the first."""
-    best = min(outlooks, key=lambda one: one.error)
-    others = [str(one) for one in outlooks if one is not best]
-    reason = f"{best} right in this time ({'; '.join([*others, evidence])})"
+    """The model with the fewest mistakes to expect, with the reason.
+
+    The first is what usually wins on such pictures: another must be clearly ahead.
+    """
+    usual, *others = outlooks
+    ahead = [one for one in others if one.error < _CLEARLY * usual.error]
+    best = min(ahead, key=lambda one: one.error) if ahead else usual
+    rest = [str(one) for one in outlooks if one is not best]
+    reason = f"{best} right in this time ({'; '.join([*rest, evidence])})"
     return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields
 
 
@@ -121,4 +127,5 @@ def _curve(tried: Tried) -> float:
         return _USUAL_CURVE
     right, judged = tried.half
     half_error = wilson(judged - right, judged, z=1.0)[1]
-    return min(_MOST_CURVE, max(_LEAST_CURVE, math.log2(half_error / tried.error)))
+    measured = (math.log2(half_error / tried.error) + _USUAL_CURVE) / 2  # half is one's own noise
+    return min(_MOST_CURVE, max(_LEAST_CURVE, measured))

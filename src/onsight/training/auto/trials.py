@@ -21,7 +21,7 @@ from onsight.training.pictures.training_data import make_normalization
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
-_LEAST_FOR_CURVE = 200  # pictures
+_LEAST_FOR_CURVE = 40  # pictures
 
 
 @dataclass(frozen=True)
