@@ -20,9 +20,9 @@ def main():
 
     real = Trainer.run
 
-    def run(self):
+    def run(self, start=None):
         trainers.append(self)
-        return real(self)
+        return real(self, start)
 
     Trainer.run = run
     fields = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1}

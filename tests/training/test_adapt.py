@@ -148,7 +148,8 @@ def test_a_switch_is_reported_recorded_and_repeated_bit_for_bit(bars, tmp_path, 
     assert "plan: bf16, 1 thread from now on" in printed
     saved = tomllib.loads((run.path / "config.toml").read_text())
     (switch,) = saved["switches"]
-    assert switch == {"epoch": 2, "step": 0, "precision": "bf16", "threads": 1, "accumulate": 1}
+    options = {"precision": "bf16", "threads": 1, "accumulate": 1}
+    assert switch == {"fold": 0, "epoch": 2, "step": 0} | options
     (planned,) = json.loads((run.path / "plan.json").read_text())["switches"]
     assert planned["value"] == switch
     assert run.results["epochs"] == 4

@@ -216,22 +216,22 @@ class Clock:
 
 def test_each_training_gets_an_equal_share_of_a_budget():
     clock = Clock()
-    budget = Budget(75, clock)  # 5 s are kept for closing
-    budget.begin(0, 0.1)
-    first = budget.part(1 / 3, pictures=20)
+    budget = Budget(77.5, clock)  # 10 s are spent and 7.5 s are kept for closing
+    budget.reserve(tested=0, validation=0, picture_seconds=0.1)
+    first = budget.part(1 / 3, tested=20, validation=0)
     assert first.left_seconds == pytest.approx(20 - 2)
     assert first.share == 0
     clock.now += 18
+    first.look()
     assert first.share == pytest.approx(1)
     clock.now += 2
-    assert budget.part(1 / 2, 0).left_seconds == pytest.approx(20)
+    assert budget.part(1 / 2, 0, 0).left_seconds == pytest.approx(20)
 
 
 def test_what_an_interrupted_fold_used_is_missing_from_the_budget():
     clock = Clock()
-    budget = Budget(75, clock)
-    budget.begin(0, 0.0)
-    first = budget.part(1 / 3, 0)
+    budget = Budget(77.5, clock)
+    first = budget.part(1 / 3, 0, 0)
     first.resume(5.0)
     assert first.left_seconds == pytest.approx(15)
     assert first.share == pytest.approx(0.25)

@@ -67,7 +67,7 @@ def test_statistics_equal_those_computed_in_float64(count, used):
 
 
 def test_it_uses_only_the_first_training_pictures(monkeypatch):
-    monkeypatch.setattr(recalibrate, "_SAMPLE", 2 * BATCH_SIZE)
+    monkeypatch.setattr(recalibrate, "SAMPLE", 2 * BATCH_SIZE)
     found = []
     for count in (2 * BATCH_SIZE, 3 * BATCH_SIZE):
         classifier = make_classifier()
