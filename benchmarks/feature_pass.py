@@ -32,11 +32,11 @@ from onsight.features.feature_pass import compute_features, feature_loader
 from onsight.features.heads.linear import LinearHead, Standardization
 from onsight.features.heads.logistic import fit_logistic
 from onsight.hardware.cores import usable_cores
-from onsight.models.catalog import make_model, pretrained_normalization
+from onsight.models.catalog import expected_input, make_model
 from onsight.models.classifier import Classifier, autocast
 
 NETWORK = "tf_efficientnet_lite0"
-MEAN, DEVIATION = pretrained_normalization(NETWORK)
+MEAN, DEVIATION = expected_input(NETWORK).scaling(3)
 CPU = torch.device("cpu")
 EPOCHS = 10
 LOOP_BATCH = 64

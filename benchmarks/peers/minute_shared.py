@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from onsight.hardware.usage import seconds_since_start
-from onsight.models.catalog import make_model, pretrained_normalization
+from onsight.models.catalog import expected_input, make_model
 
 NETWORK = "tf_efficientnet_lite0"
-MEAN, DEVIATION = pretrained_normalization(NETWORK)
+MEAN, DEVIATION = expected_input(NETWORK).scaling(3)
 TIMED_PICTURES = 64
 SLACK = 1.15  # on the evaluation's estimate
 REPORT_SECONDS = 1.0  # with the end of the process

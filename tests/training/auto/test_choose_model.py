@@ -74,14 +74,14 @@ def test_without_weights_nothing_is_tried(textures):
     assert choice.reason.startswith("no pretrained weights are here")
 
 
-def test_too_little_to_learn_from_is_said(tmp_path, with_weights):
+def test_a_picture_of_each_class_gets_a_pretrained_head(tmp_path, with_weights):
     for kind in ("a", "b"):
         (tmp_path / kind).mkdir()
     Image.new("RGB", (80, 80)).save(tmp_path / "a" / "1.png")
     Image.new("RGB", (80, 80), "red").save(tmp_path / "b" / "1.png")
     choice, fields = choose(tmp_path)
-    assert fields == {"model": "compact"}
-    assert choice.reason.startswith("not tried")
+    assert fields["freeze"]
+    assert "scratch" not in choice.reason
 
 
 def test_a_model_that_was_asked_for_is_not_questioned(

@@ -19,7 +19,6 @@ from onsight.models.pretrained import offline_hint, offline_models
 from onsight.report.console import Reporter
 from onsight.training.auto.outlook import (
     SIDES,
-    Outlook,
     Task,
     choose,
     head_outlooks,
@@ -39,6 +38,7 @@ _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.7  # of a budget's seconds for trials; the plan needs some too
 _SAMPLE_SHARE, _HEAD_SHARE, _NET_SHARE = 0.3, 0.3, 0.25  # of the seconds for choosing
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 20.0  # for choosing, without a budget
+_FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
 
@@ -127,16 +127,16 @@ def _by_trials(
     by_net = try_training(scratch, sample, device, _NET_SHARE * seconds)
     by_head = try_head(head, sample, device, _HEAD_SHARE * seconds)
     task = _task(config, source, sample, by_net, budget)
-    sides = [max(config.size)] if config.size else _sides(source, is_small)
+    sides = [max(config.size)] if config.size else _sides(is_small)
     tried_side = max(config.size) if config.size else side
-    outlooks: list[Outlook] = [
-        scratch_outlook(_SCRATCH, {"model": _SCRATCH}, by_net, task),
-        *head_outlooks(name, pretrained, by_head, tried_side, sides, task),
-    ]
+    outlooks = head_outlooks(name, pretrained, by_head, tried_side, sides, task)
     evidence = (
-        f"tried: {_shown(by_net)} after {by_net.seen:,} pictures from scratch, "
-        f"{_shown(by_head)} by a head on {by_head.trained:,} pictures at {tried_side} px"
+        f"tried: {_shown(by_head)} by a head on {by_head.trained:,} pictures at {tried_side} px"
     )
+    if by_net.judged >= _FEWEST_JUDGED:
+        by_scratch = scratch_outlook(_SCRATCH, {"model": _SCRATCH}, by_net, task)
+        outlooks = [by_scratch, *outlooks] if is_small else [*outlooks, by_scratch]
+        evidence += f", {_shown(by_net)} after {by_net.seen:,} pictures from scratch"
     return choose(outlooks, evidence)
 
 
@@ -178,7 +178,7 @@ def _task(
     )
 
 
-def _sides(source: Source, is_small: bool) -> list[int]:
+def _sides(is_small: bool) -> list[int]:
     """Sides worth trying: pictures that are small stay small."""
     return [SIDES[-1]] if is_small else list(SIDES)
 

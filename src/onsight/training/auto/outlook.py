@@ -5,16 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from onsight.choice import Choice
+from onsight.evaluation.intervals import wilson
 from onsight.training.auto.trials import Tried
 from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
 _NEW_EXPONENT = 0.4  # mistakes of a net from scratch fall with the different pictures seen
 _AGAIN_EXPONENT = 0.15  # and with how often each is seen, to these powers
+_MOST_AGAIN = 50.0  # times as often: more does not help
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
-_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.05, 0.35, 0.2  # and with the pictures, as measured
+_LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
+_CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
 _TUNING_GAIN = 0.85  # mistakes left after fine-tuning the head's network
 _TUNING_EPOCHS = 2.0  # with fewer there is no gain
+_TUNING_PICTURES = 200  # with fewer, validation cannot tell whether there is one
 _TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
 
 _FITTING, _FITTING_START = 3e-5, 3.0  # seconds to fit a head: for a picture and class, and at all
@@ -54,7 +58,11 @@ def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task)
     different = min(seen, max(tried.trained, task.training))
     again = (seen / different) / (tried.seen / tried.trained)
     error = tried.error * (different / tried.trained) ** -_NEW_EXPONENT
-    return Outlook(f"{name} from scratch", fields, error * max(1.0, again) ** -_AGAIN_EXPONENT)
+    return Outlook(
+        f"{name} from scratch",
+        fields,
+        error * min(_MOST_AGAIN, max(1.0, again)) ** -_AGAIN_EXPONENT,
+    )
 
 
 def head_outlooks(
@@ -89,7 +97,7 @@ def head_outlooks(
         )
     ]
     tuned = next((one for one in sides if epochs(one) >= _TUNING_EPOCHS), None)
-    if tuned:
+    if tuned and task.training >= _TUNING_PICTURES:
         found.append(
             Outlook(
                 f"{name} fine-tuned at {tuned}x{tuned}",
@@ -101,10 +109,15 @@ def head_outlooks(
 
 
 def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[str, Any]]:
-    """The model with the fewest mistakes to expect, with the reason; ties to the first."""
-    best = min(outlooks, key=lambda one: one.error)
-    others = [str(one) for one in outlooks if one is not best]
-    reason = f"{best} right in this time ({'; '.join([*others, evidence])})"
+    """The model with the fewest mistakes to expect, with the reason.
+
+    The first is what usually wins on such pictures: another must be clearly ahead.
+    """
+    usual, *others = outlooks
+    ahead = [one for one in others if one.error < _CLEARLY * usual.error]
+    best = min(ahead, key=lambda one: one.error) if ahead else usual
+    rest = [str(one) for one in outlooks if one is not best]
+    reason = f"{best} right in this time ({'; '.join([*rest, evidence])})"
     return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields
 
 
@@ -113,5 +126,6 @@ def _curve(tried: Tried) -> float:
     if tried.half is None:
         return _USUAL_CURVE
     right, judged = tried.half
-    half_error = (judged - right + 0.5) / (judged + 1)
-    return min(_MOST_CURVE, max(_LEAST_CURVE, math.log2(half_error / tried.error)))
+    half_error = wilson(judged - right, judged, z=1.0)[1]
+    measured = (math.log2(half_error / tried.error) + _USUAL_CURVE) / 2  # half is one's own noise
+    return min(_MOST_CURVE, max(_LEAST_CURVE, measured))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.loader import Loader
+from onsight.evaluation.intervals import wilson
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.features.feature_pass import compute_features, feature_loader
 from onsight.features.heads.choose import COARSE, LabelledFeatures, choose_head
@@ -20,7 +21,7 @@ from onsight.training.pictures.training_data import make_normalization
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
-_LEAST_FOR_CURVE = 200  # pictures
+_LEAST_FOR_CURVE = 40  # pictures
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Tried:
 
     @property
     def error(self) -> float:
-        """The share of mistakes, with half a mistake added so that it is never zero."""
-        return (self.judged - self.right + 0.5) / (self.judged + 1)
+        """The share of mistakes, one standard error higher: few pictures prove little."""
+        return wilson(self.judged - self.right, self.judged, z=1.0)[1]
 
 
 def try_head(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
