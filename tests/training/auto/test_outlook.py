@@ -7,7 +7,7 @@ import pytest
 from onsight.training.auto.outlook import Outlook, Task, choose, head_outlooks, scratch_outlook
 from onsight.training.auto.trials import Tried
 
-TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2)
+TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
 NET = Tried(right=40, judged=100, trained=300, seen=900, picture_seconds=1e-3)
 HEAD = Tried(right=80, judged=200, trained=200, seen=200, picture_seconds=5e-3)
 SIDES = [224, 160, 128, 96]
@@ -73,3 +73,9 @@ def test_a_close_race_goes_to_what_usually_wins():
     )
     assert choose([usual, close], "")[0].value == "usual"
     assert choose([usual, close, ahead], "")[0].value == "ahead"
+
+
+def test_without_a_budget_a_head_has_time_for_all_pictures_or_is_not_offered():
+    task = replace(TASK, seconds=2, is_limited=False)
+    assert heads(task) == []
+    assert heads(replace(task, seconds=21))[0].fields["image_size"] == "128"

@@ -35,7 +35,7 @@ from onsight.words import fixed_percent
 AUTO = "auto"
 _SCRATCH = "compact"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
-_TRIAL_SHARE = 0.7  # of a budget's seconds for trials; the plan needs some too
+_TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
 _SAMPLE_SHARE, _HEAD_SHARE, _NET_SHARE = 0.3, 0.3, 0.25  # of the seconds for choosing
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 20.0  # for choosing, without a budget
 _FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
@@ -149,7 +149,7 @@ def _seconds(config: Config, source: Source, budget: Budget | None) -> float:
     """For choosing: of a budget's seconds for trials, or in proportion to the pictures."""
     if budget:
         return _TRIAL_SHARE * budget.trial_seconds
-    return min(_MOST_SECONDS, max(_LEAST_SECONDS, len(source.index) / 1000))
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, len(source.index) / 3000))
 
 
 def _task(
@@ -175,6 +175,7 @@ def _task(
         max(1.0 if budget else _LEAST_RUN_SECONDS, seconds),
         len(source.index.classes),
         2 if config.flip else 1,
+        budget is not None,
     )
 
 

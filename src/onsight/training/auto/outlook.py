@@ -11,8 +11,8 @@ from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
 _NEW_EXPONENT = 0.4  # mistakes of a net from scratch fall with the different pictures seen
-_AGAIN_EXPONENT = 0.15  # and with how often each is seen, to these powers
-_MOST_AGAIN = 50.0  # times as often: more does not help
+_AGAIN_EXPONENT = 0.35  # and with how often each is seen, to these powers
+_MOST_AGAIN = 10.0  # times as often: more does not help
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
@@ -30,7 +30,8 @@ SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 class Task:
     """How much there is to do: pictures to train on, all others to evaluate, seconds for both.
 
-    views: of each picture for a head.
+    views: of each picture for a head; is_limited: whether a head may do with fewer pictures if
+    there is no time for all.
     """
 
     training: int
@@ -38,6 +39,7 @@ class Task:
     seconds: float
     classes: int
     views: int
+    is_limited: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ def head_outlooks(
         larger = side / tried_side
         return float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT)
 
-    frozen = next((one for one in sides if head_seconds(one) <= task.seconds), sides[-1])
+    fitting = [one for one in sides if head_seconds(one) <= task.seconds]
+    if not fitting and not task.is_limited:
+        return []
+    frozen = fitting[0] if fitting else sides[-1]
     found = [
         Outlook(
             f"a head on {name} at {frozen}x{frozen}",

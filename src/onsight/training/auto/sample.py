@@ -1,6 +1,5 @@
 """A sample of DATA, decoded before everything else, to try models on."""
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +13,11 @@ from onsight.data.index import TEST
 from onsight.data.sources.part import part_of
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
+from onsight.training.pictures.pace import decoding_seconds
 
 _MOST = 8000  # pictures: more would not change a decision
-_TIMED = 32
+_FEWEST = 64
+_TIMING_SHARE = 0.2  # of the seconds, to find out how long a picture takes
 _JUDGED_PART = 4  # one picture in so many is judged
 
 
@@ -49,12 +50,9 @@ def draw_sample(
     """
     rows = np.flatnonzero(source.index.splits != TEST)
     rows = np.random.default_rng(config.seed).permutation(rows)
-    begun = time.perf_counter()
-    dataset = _decode(source, rows[:_TIMED], config, size, threads)
-    each = (time.perf_counter() - begun) / min(_TIMED, len(rows))
-    more = int(min(_MOST, (seconds - _TIMED * each) / each))
-    if dataset is None or (more > _TIMED and len(rows) > _TIMED):
-        dataset = _decode(source, rows[: max(more, 2 * _TIMED)], config, size, threads)
+    each = max(1e-6, decoding_seconds(source, config, size, _TIMING_SHARE * seconds) / threads)
+    count = min(_MOST, max(_FEWEST, int((1 - _TIMING_SHARE) * seconds / each)))
+    dataset = _decode(source, rows[:count], config, size, threads)
     if dataset is None:
         raise DataError("a sample of the pictures has too little to learn from")
     # By digest, as everywhere: a third of test and validation pictures would be too few to judge.

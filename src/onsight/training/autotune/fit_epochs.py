@@ -50,10 +50,12 @@ def time_run(
     plain = default_options(config, data.device, torch.get_num_threads())
     trial = Trial(replace(plain, compile="off").apply(config), data)
     built = time.perf_counter() - begun
-    most = max(_LEAST_SECONDS, _TIMING_SHARE * budget.trial_seconds)
+    most = _TIMING_SHARE * budget.trial_seconds
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
-    train = time_growing(lambda size: trial.at(size)(1), share, max(0.0, most - built))
-    judge = time_growing(_judging(trial), min(BATCH_SIZE, len(trial.ids)), most)
+    train = time_growing(lambda size: trial.at(size)(1), share, max(_LEAST_SECONDS, most - built))
+    judge = time_growing(
+        _judging(trial), min(BATCH_SIZE, len(trial.ids)), max(_LEAST_SECONDS, most)
+    )
     judge = judge.best(pace.judge) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))

@@ -41,11 +41,12 @@ def time_growing(timed: Callable[[int], float], most_pictures: int, most_seconds
 
     timed: does the work on so many pictures and returns its seconds. Each size is timed up to three
     times, until the time is over, and the shortest counts, as warming up and other processes only
-    ever add. Only two times of the smallest are sure to be taken: the first may warm up for long.
+    ever add. Only two times of the smallest are sure to be taken; the first, which may
+    load half of torch, is not counted as time.
     """
-    until = time.perf_counter() + most_seconds
     size = min(_FEWEST, most_pictures)
     warm_up = timed(size)
+    until = time.perf_counter() + most_seconds
     found = {size: min(warm_up, _shortest(timed, size, until))}
     growth = float(_GROWTH)
     while size < most_pictures:
