@@ -97,3 +97,18 @@ def test_a_model_that_was_asked_for_is_not_questioned(
         reporter=SilentReporter(),
     )
     assert run.results["model"] == "linear"
+
+
+def test_the_same_run_gets_the_same_model_without_trials(textures, with_weights, monkeypatch):
+    first, fields = choose(textures)
+    monkeypatch.setattr(choose_model, "try_head", None)
+    again, kept = choose(textures)
+    assert again.value == first.value
+    assert kept == fields
+    assert again.reason.startswith("kept from an earlier run")
+
+
+def test_a_frozen_backbone_has_published_weights(textures):
+    choice, fields = choose(textures, freeze=True)
+    assert fields == {"model": "tf_efficientnet_lite0", "pretrained": True}
+    assert choice.reason == "its weights need no network"

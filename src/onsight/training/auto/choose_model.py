@@ -10,13 +10,15 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, ModelError
 from onsight.evaluation.metrics import share
-from onsight.models.pretrained import offline_hint, offline_models
+from onsight.models.pretrained import OFFLINE_MODEL, offline_hint, offline_models
 from onsight.report.console import Reporter
+from onsight.training.auto.kept_choice import choice_file, keep_choice, read_choice
 from onsight.training.auto.outlook import (
     SIDES,
     Task,
@@ -89,20 +91,31 @@ def choose_model(
 ) -> tuple[Choice[str], dict[str, Any]]:
     """The model, with the reason, and the config fields that go with it.
 
-    Takes a part of the budget's time for trials, or a tenth of the run's. Raises DataError.
+    Takes a part of the budget's time for trials, or else a few seconds; without a budget, the
+    choice is kept, so that the same run gets the same model again.
     """
     names = offline_models()
+    if config.freeze or config.starts_from_weights:
+        published = {} if config.weights else {"pretrained": True}
+        reason = "its weights need no network"
+        return Choice(OFFLINE_MODEL, reason), {"model": OFFLINE_MODEL, **published}
     if not names:
-        return Choice(_SCRATCH, f"no pretrained weights are here: {offline_hint()}"), {
-            "model": _SCRATCH
-        }
+        reason = f"no pretrained weights are here: {offline_hint()}"
+        return Choice(_SCRATCH, reason), {"model": _SCRATCH}
+    folder = None if budget else find_cache_folder(config.cache_folder)
+    path = choice_file(folder, source, config, device) if folder else None
+    kept = read_choice(path) if path and config.plan == "auto" else None
+    if kept:
+        return kept
     begun = time.perf_counter()
     try:
-        choice, fields = _by_trials(names[0], config, source, device, threads, budget)
+        chosen = _by_trials(names[0], config, source, device, threads, budget)
     except (DataError, ModelError) as error:
         return Choice(_SCRATCH, f"not tried: {error}"), {"model": _SCRATCH}
     reporter.say(f"model: trials took {time.perf_counter() - begun:.1f} s")
-    return choice, fields
+    if path:
+        keep_choice(path, chosen)
+    return chosen
 
 
 def _by_trials(

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 import torch
@@ -52,7 +53,8 @@ def time_run(
     built = time.perf_counter() - begun
     most = _TIMING_SHARE * budget.trial_seconds
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
-    train = time_growing(lambda size: trial.at(size)(1), share, max(_LEAST_SECONDS, most - built))
+    steps = cache(trial.at)  # an epoch's batches take long to list
+    train = time_growing(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
     judge = time_growing(
         _judging(trial), min(BATCH_SIZE, len(trial.ids)), max(_LEAST_SECONDS, most)
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from onsight.config import Config
-from onsight.data.dataset import USUAL_SIZE, choose_packed_size, choose_size, make_format
+from onsight.data.dataset import choose_packed_size, choose_size, make_format
 from onsight.data.index import TEST, VALIDATION
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
@@ -35,12 +35,13 @@ def fit_pictures(
 
     All pictures of a given test or validation part are kept.
     """
-    if config.train_pictures or _is_packed(source, config, cache):
+    size = choose_size(source, config.size, preferred_size(config.model, config.weights)).value
+    if config.train_pictures or _is_packed(source, config, size, cache):
         return config
 
     def decide() -> str:
         with budget.trying():
-            each = decoding_seconds(source, config, USUAL_SIZE, _TIMING_SECONDS) / threads
+            each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads
         budget.peek()
         held_out = int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
         free = len(source.index) - held_out
@@ -77,7 +78,6 @@ def take_pictures(source: Source, config: Config) -> Source:
     )
 
 
-def _is_packed(source: Source, config: Config, cache: Path | None) -> bool:
-    size = choose_size(source, config.size, preferred_size(config.model, config.weights)).value
+def _is_packed(source: Source, config: Config, size: tuple[int, int], cache: Path | None) -> bool:
     packed = choose_packed_size(source, size, config).value
     return is_packed(Job(source, make_format(config, size, packed)), cache)
