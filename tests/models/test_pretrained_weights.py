@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 
-import huggingface_hub
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import timm

@@ -2,7 +2,7 @@
 
 import json
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 from rich.console import Console
 

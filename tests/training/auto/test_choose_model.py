@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
-from tests.training.prepared import CPU
 
 import onsight
 from onsight.config import make_config
@@ -14,6 +14,7 @@ from onsight.report.console import SilentReporter
 from onsight.training.auto import choose_model
 from onsight.training.pictures.open_data import find_data
 
+CPU = torch.device("cpu")
 REAL_MODELS = offline_models()
 
 
