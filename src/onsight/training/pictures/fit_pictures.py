@@ -17,7 +17,7 @@ from onsight.training.budget import Budget
 from onsight.training.pictures.pace import decoding_seconds
 from onsight.training.ranks.world import World
 
-_DECODING_SHARE = 0.4  # of the time left, at most
+_DECODING_SHARE = 0.3  # of the time left, at most: what follows takes longer
 _LEAST_PER_CLASS = 4  # training pictures; with fewer, a refusal says more than a model
 _TIMING_SECONDS = 1.0
 
@@ -31,7 +31,7 @@ def fit_pictures(
     reporter: Reporter,
     world: World,
 ) -> Config:
-    """The config with as many training pictures as can be decoded in two fifths of the time left.
+    """The config with as many training pictures as can be decoded in three tenths of the time left.
 
     All pictures of a given test or validation part are kept.
     """

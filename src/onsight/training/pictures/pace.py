@@ -23,7 +23,7 @@ from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
 from onsight.training.step.timing import measure_seconds
 
-_SAMPLED = 32  # pictures decoded to time decoding
+_SAMPLED = 128  # pictures decoded at most to time decoding: a few large ones take most of it
 
 Size = tuple[int, int]
 
