@@ -113,3 +113,9 @@ def test_a_frozen_backbone_has_published_weights(textures):
     choice, fields = choose(textures, freeze=True)
     assert fields == {"model": "tf_efficientnet_lite0", "pretrained": True}
     assert choice.reason == "its weights need no network"
+
+
+def test_heads_are_not_tried_for_another_loss(textures, with_weights):
+    choice, fields = choose(textures, loss="mse")
+    assert fields == {"model": "compact"}
+    assert "cross-entropy" in choice.reason

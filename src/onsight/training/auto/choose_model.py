@@ -39,7 +39,7 @@ _SCRATCH = "compact"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
 _SAMPLE_SHARE, _HEAD_SHARE, _NET_SHARE = 0.3, 0.3, 0.25  # of the seconds for choosing
-_LEAST_SECONDS, _MOST_SECONDS = 2.0, 20.0  # for choosing, without a budget
+_LEAST_SECONDS, _MOST_SECONDS = 2.0, 8.0  # for choosing, without a budget
 _FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
@@ -99,6 +99,8 @@ def choose_model(
         published = {} if config.weights else {"pretrained": True}
         reason = "its weights need no network"
         return Choice(OFFLINE_MODEL, reason), {"model": OFFLINE_MODEL, **published}
+    if config.loss != "cross-entropy":
+        return Choice(_SCRATCH, "heads are fitted with cross-entropy only"), {"model": _SCRATCH}
     if not names:
         reason = f"no pretrained weights are here: {offline_hint()}"
         return Choice(_SCRATCH, reason), {"model": _SCRATCH}
