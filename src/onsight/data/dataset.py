@@ -18,6 +18,7 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
+from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.data.stream import Stream
@@ -149,8 +150,9 @@ def open_dataset(
     every batch. Raises DataError when nothing can be learned from them, or at the first problem
     when config.strict; ConfigError for folds that cannot be made.
     """
-    if config.strict and source.problems:
-        raise DataError(f"{source.problems[0].path}: {source.problems[0].reason}")
+    faults = [problem for problem in source.problems if problem.stage != DRAWN]
+    if config.strict and faults:
+        raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
     pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)

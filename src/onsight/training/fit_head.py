@@ -42,12 +42,11 @@ def fits_head(config: Config, net: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class FittedHead:
-    """What fitting a head gave: how it was chosen, a row for the history, and its cost.
+    """What fitting a head gave: a row for the history, and its cost.
 
-    images: pictures whose features were computed, views counted; validation: (m, K) logits.
+    images: pictures whose features were computed, counting each view.
     """
 
-    chosen: ChosenHead
     row: EpochRow
     images: int
     seconds: float
@@ -81,7 +80,7 @@ def fit_head(
     loss = _loss(head(train.views[0]), train.labels)
     row = _row(loss, head(validation.views[0]), validation.labels, passes.images, seconds)
     reporter.say(_sentence(chosen, passes, len(train), len(train.views), seconds))
-    return FittedHead(chosen, row, passes.images, seconds)
+    return FittedHead(row, passes.images, seconds)
 
 
 class _FeaturePasses:

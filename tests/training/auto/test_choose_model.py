@@ -119,3 +119,9 @@ def test_heads_are_not_tried_for_another_loss(textures, with_weights):
     choice, fields = choose(textures, loss="mse")
     assert fields == {"model": "compact"}
     assert "cross-entropy" in choice.reason
+
+
+def test_a_trial_that_fails_is_said_and_does_not_end_the_run(textures, with_weights):
+    choice, fields = choose(textures, learning_rate=1e30)
+    assert fields == {"model": "compact"}
+    assert choice.reason.startswith("not tried: ")

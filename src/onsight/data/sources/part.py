@@ -8,21 +8,24 @@ from numpy.typing import NDArray
 from onsight.data.index import TEST, VALIDATION, Problem
 from onsight.data.sources.source import Source, fingerprint
 
+DRAWN = "draw"  # the stage at which pictures are left out that nothing is wrong with
 
-def part_of(source: Source, rows: NDArray[np.int64], reason: str) -> Source:
-    """The source with these rows alone, in their order; reason: why the others are not used."""
-    left_out = np.setdiff1d(np.arange(len(source.index)), rows)
-    locators = source.index.locators
+
+def part_of(source: Source, rows: NDArray[np.int64]) -> Source:
+    """The source with these rows alone, in their order."""
     return replace(
         source,
         index=source.index.take(rows),
         read=lambda row: source.read(int(rows[row])),
         fingerprint=fingerprint([source.fingerprint, rows.tolist()]),
-        problems=[
-            *source.problems,
-            *(Problem(locators[int(row)], "draw", reason) for row in left_out),
-        ],
     )
+
+
+def left_out(source: Source, rows: NDArray[np.int64], reason: str) -> list[Problem]:
+    """The other rows, listed with the reason why they are not used."""
+    locators = source.index.locators
+    others = np.setdiff1d(np.arange(len(source.index)), rows)
+    return [Problem(locators[int(row)], DRAWN, reason) for row in others]
 
 
 def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:

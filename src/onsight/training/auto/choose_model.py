@@ -14,7 +14,7 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, ModelError
+from onsight.errors import ConfigError, DataError, ModelError
 from onsight.evaluation.metrics import share
 from onsight.models.pretrained import OFFLINE_MODEL, offline_hint, offline_models
 from onsight.report.console import Reporter
@@ -31,6 +31,7 @@ from onsight.training.auto.trials import Tried, try_head, try_training
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_pictures import pictures_in_time
 from onsight.training.ranks.world import World
+from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import choose_learning_rate
 from onsight.words import fixed_percent
 
@@ -112,7 +113,7 @@ def choose_model(
     begun = time.perf_counter()
     try:
         chosen = _by_trials(names[0], config, source, device, threads, budget)
-    except (DataError, ModelError) as error:
+    except (ConfigError, DataError, ModelError, NonFiniteStepError) as error:
         return Choice(_SCRATCH, f"not tried: {error}"), {"model": _SCRATCH}
     reporter.say(f"model: trials took {time.perf_counter() - begun:.1f} s")
     if path:

@@ -55,7 +55,7 @@ def draw_sample(
     dataset = _decode(source, rows[:count], config, size, threads)
     if dataset is None:
         raise DataError("a sample of the pictures has too little to learn from")
-    # By digest, as everywhere: a third of test and validation pictures would be too few to judge.
+    # Validation pictures alone would be too few to judge by.
     ids = torch.from_numpy(np.flatnonzero(dataset.splits != TEST))
     judged = ids[::_JUDGED_PART]
     return Sample(dataset, each, ids[~torch.isin(ids, judged)], judged)
@@ -64,7 +64,7 @@ def draw_sample(
 def _decode(
     source: Source, rows: NDArray[np.int64], config: Config, size: tuple[int, int], threads: int
 ) -> Dataset | None:
-    sampled = part_of(source, np.sort(rows), "not in the sample")
+    sampled = part_of(source, np.sort(rows))
     plain = {"strict": False, "residency": "memory", "crop_area": 1.0, "folds": "1"}
     try:
         return open_dataset(sampled, config.model_copy(update=plain), size, None, threads)

@@ -1,5 +1,6 @@
 """How many training pictures a budget has time to decode; the others are left out and listed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from onsight.data.dataset import choose_packed_size, choose_size, make_format
 from onsight.data.index import TEST, VALIDATION
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
-from onsight.data.sources.part import draw_rows, part_of
+from onsight.data.sources.part import draw_rows, left_out, part_of
 from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
@@ -73,9 +74,9 @@ def take_pictures(source: Source, config: Config) -> Source:
     rows = draw_rows(source, config.train_pictures, config.seed)
     if len(rows) == len(source.index):
         return source
-    return part_of(
-        source, rows, f"not among the pictures drawn (--train-pictures {config.train_pictures})"
-    )
+    reason = f"not among the pictures drawn (--train-pictures {config.train_pictures})"
+    problems = [*source.problems, *left_out(source, rows, reason)]
+    return replace(part_of(source, rows), problems=problems)
 
 
 def _is_packed(source: Source, config: Config, size: tuple[int, int], cache: Path | None) -> bool:
