@@ -26,13 +26,20 @@ def main() -> NoReturn:
         train(**request, spent=lambda: time.monotonic() - begun)
     except OnsightError as error:
         leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
-        sys.exit(error.exit_code)
+        _end(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _end(130)
     except Exception:
         leave_message(traceback.format_exc().rstrip(), 1, bug=True)
-        sys.exit(1)
+        _end(1)
     sys.exit(0)
+
+
+def _end(exit_code: int) -> NoReturn:
+    """End without closing the connections to other ranks: torch may abort where one is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 if __name__ == "__main__":
