@@ -13,7 +13,7 @@ from PIL import Image
 import onsight
 from onsight.data import folds
 from onsight.report.console import SilentReporter
-from onsight.training.auto import choose_model
+from onsight.training.auto import candidates
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 
@@ -38,7 +38,7 @@ def folds_only_if_asked():
 def model_from_scratch_unless_asked():
     """Without weights there is nothing to try, and no run spends its time on trials."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose_model, "offline_models", list)
+        patch.setattr(candidates, "offline_models", list)
         yield
 
 

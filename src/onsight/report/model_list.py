@@ -70,6 +70,10 @@ def _millions(count: int | None) -> str:
 def _hints(pattern: str, shown: int, counted: bool) -> list[str]:
     hints = []
     if not pattern:
+        hints.append(
+            "Without --model, onsight train tries compact and the tf_efficientnet_lite nets whose "
+            "weights are here on some of your pictures, and takes what promises most"
+        )
         hints.append("All of timm's: onsight models '*'; some of them: onsight models mobilenet")
     if not counted:
         narrower = f"for at most {_MOST_COUNTED} models the cost is shown too"

@@ -11,7 +11,7 @@ import onsight
 from onsight.config import make_config
 from onsight.models.pretrained import offline_models
 from onsight.report.console import SilentReporter
-from onsight.training.auto import choose_model
+from onsight.training.auto import candidates, choose_model
 from onsight.training.pictures.open_data import find_data
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ REAL_MODELS = offline_models()
 def with_weights(monkeypatch):
     """Undoes the fixture of all tests that hides the installed weights."""
     assert REAL_MODELS
-    monkeypatch.setattr(choose_model, "offline_models", lambda: REAL_MODELS)
+    monkeypatch.setattr(candidates, "offline_models", lambda: REAL_MODELS)
 
 
 def choose(data, **fields):
@@ -82,7 +82,7 @@ def test_a_picture_of_each_class_gets_a_pretrained_head(tmp_path, with_weights):
     Image.new("RGB", (80, 80), "red").save(tmp_path / "b" / "1.png")
     choice, fields = choose(tmp_path)
     assert fields["freeze"]
-    assert "scratch" not in choice.reason
+    assert "compact from scratch" not in choice.reason
 
 
 def test_a_model_that_was_asked_for_is_not_questioned(
@@ -102,7 +102,7 @@ def test_a_model_that_was_asked_for_is_not_questioned(
 
 def test_the_same_run_gets_the_same_model_without_trials(textures, with_weights, monkeypatch):
     first, fields = choose(textures)
-    monkeypatch.setattr(choose_model, "try_head", None)
+    monkeypatch.setattr(candidates, "try_head", None)
     again, kept = choose(textures)
     assert again.value == first.value
     assert kept == fields

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from onsight.training.auto.outlook import Outlook, Task, choose, head_outlooks, scratch_outlook
+from onsight.training.auto.outlook import (
+    Outlook,
+    Task,
+    best_of,
+    choose,
+    pretrained_outlook,
+    scratch_outlook,
+)
 from onsight.training.auto.trials import Tried
 
 TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
@@ -14,8 +21,8 @@ SIDES = [224, 160, 128, 96]
 FIELDS = {"model": "net", "pretrained": True}
 
 
-def heads(task=TASK, tried=HEAD):
-    return head_outlooks("net", FIELDS, tried, 128, SIDES, task)
+def head(task=TASK, tried=HEAD):
+    return pretrained_outlook("net", FIELDS, tried, 128, SIDES, task)
 
 
 def test_more_time_promises_fewer_mistakes():
@@ -33,28 +40,43 @@ def test_new_pictures_count_for_more_than_seen_ones():
     assert many.error < few.error
 
 
+FROZEN = replace(TASK, is_frozen=True)
+
+
 @pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (34, "160"), (21, "128"), (2, "96")])
 def test_a_head_takes_the_largest_pictures_there_is_time_for(seconds, side):
-    assert heads(replace(TASK, seconds=seconds))[0].fields["image_size"] == side
+    outlook = head(replace(FROZEN, seconds=seconds))
+    assert outlook.fields["image_size"] == side
+    assert outlook.fields["freeze"]
 
 
 def test_fine_tuning_is_for_those_with_time():
-    assert len(heads(replace(TASK, seconds=20))) == 1
-    frozen, tuned = heads(replace(TASK, seconds=600))
-    assert frozen.fields["freeze"]
+    assert head(replace(TASK, seconds=16)).fields["freeze"]
+    tuned = head(replace(TASK, seconds=600))
     assert "freeze" not in tuned.fields
-    assert tuned.fields["epochs"] >= 2
+    assert "epochs" not in tuned.fields  # the budget tells
+    assert tuned.error < head(replace(FROZEN, seconds=600)).error
+
+
+def test_without_a_budget_fine_tuning_takes_the_epochs_there_is_time_for():
+    tuned = head(replace(TASK, seconds=120, is_limited=False))
+    assert "freeze" not in tuned.fields
+    assert tuned.fields["epochs"] >= 1
+
+
+def test_too_few_pictures_are_not_fine_tuned():
+    assert head(replace(TASK, training=150, seconds=600)).fields["freeze"]
 
 
 def test_half_the_pictures_show_how_much_more_would_help():
     steep = replace(HEAD, half=(40, 200))
     flat = replace(HEAD, half=(79, 200))
-    usual, helped, not_helped = (heads(tried=one)[0].error for one in (HEAD, steep, flat))
+    usual, helped, not_helped = (head(tried=one).error for one in (HEAD, steep, flat))
     assert helped < usual < not_helped
 
 
 def test_the_best_outlook_wins_and_the_reason_names_all():
-    outlooks = [scratch_outlook("compact", {"model": "compact"}, NET, TASK), *heads()]
+    outlooks = [scratch_outlook("compact", {"model": "compact"}, NET, TASK), head()]
     choice, fields = choose(outlooks, "tried: this and that")
     best = outlooks[0]
     assert all(best.error <= 1.25 * one.error for one in outlooks)
@@ -76,6 +98,15 @@ def test_a_close_race_goes_to_what_usually_wins():
 
 
 def test_without_a_budget_a_head_has_time_for_all_pictures_or_is_not_offered():
-    task = replace(TASK, seconds=2, is_limited=False)
-    assert heads(task) == []
-    assert heads(replace(task, seconds=21))[0].fields["image_size"] == "128"
+    task = replace(FROZEN, seconds=2, is_limited=False)
+    assert head(task) is None
+    assert head(replace(task, seconds=21)).fields["image_size"] == "128"
+
+
+def test_the_cheaper_one_wins_unless_a_later_one_is_clearly_ahead():
+    small, same, better = (Outlook(name, {}, error) for name, error in NAMED.items())
+    assert best_of([small, same]) is small
+    assert best_of([small, same, better]) is better
+
+
+NAMED = {"small": 0.10, "same": 0.09, "better": 0.07}

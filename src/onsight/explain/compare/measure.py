@@ -20,7 +20,7 @@ from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import Reporter
-from onsight.training.auto.choose_model import from_scratch
+from onsight.training.auto.choose_model import with_net_from_scratch
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.residency import choose_residency
@@ -77,7 +77,7 @@ def compare(
     """
     reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
-    config = from_scratch(config)
+    config = with_net_from_scratch(config)
     config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         reporter.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")

@@ -23,7 +23,7 @@ from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import reproducible
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.training.auto.choose_model import from_scratch
+from onsight.training.auto.choose_model import with_net_from_scratch
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_threads
@@ -76,7 +76,7 @@ def explain_data(
     warn_if_busy(reporter)
     keep_freed_memory()  # as a run does
     with reproducible(threads.value):
-        prepared = prepare(from_scratch(config), data, device, threads, reporter)
+        prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
         size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
         config = prepared.config.model_copy(update={"batch_size": size})
         bench = _Bench(config, prepared.data, seconds, reporter)

@@ -2,8 +2,8 @@
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,35 +15,34 @@ from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, DataError, ModelError
-from onsight.evaluation.metrics import share
-from onsight.models.pretrained import OFFLINE_MODEL, offline_hint, offline_models
+from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
 from onsight.report.console import Reporter
-from onsight.training.auto.kept_choice import choice_file, keep_choice, read_choice
-from onsight.training.auto.outlook import (
+from onsight.training.auto.candidates import (
+    SCRATCH,
     SIDES,
-    Task,
-    choose,
-    head_outlooks,
-    scratch_outlook,
+    Candidate,
+    backbones,
+    from_scratch,
+    pretrained,
 )
+from onsight.training.auto.kept_choice import Chosen, choice_file, keep_choice, read_choice
+from onsight.training.auto.outlook import TRAINING_COST, Task, choose
+from onsight.training.auto.race import Race, more_time, run_race
 from onsight.training.auto.sample import Sample, draw_sample
-from onsight.training.auto.trials import Tried, try_head, try_training
+from onsight.training.auto.trials import Tried
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_pictures import pictures_in_time
 from onsight.training.ranks.world import World
 from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.optim import choose_learning_rate
-from onsight.words import fixed_percent
 
 AUTO = "auto"
-_SCRATCH = "compact"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
-_SAMPLE_SHARE, _HEAD_SHARE, _NET_SHARE = 0.3, 0.3, 0.25  # of the seconds for choosing
+_SAMPLE_SHARE = 0.3  # of the seconds for choosing, for decoding pictures
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 8.0  # for choosing, without a budget
-_FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
+_MORE_TIME = 5  # times as much, of which a run says what it would bring
 
 
 def settle_model(
@@ -77,9 +76,9 @@ def settle_model(
     return choice, config.model_copy(update=fields)
 
 
-def from_scratch(config: Config) -> Config:
+def with_net_from_scratch(config: Config) -> Config:
     """The config with the net from scratch where the model is open, for timing training steps."""
-    return config.model_copy(update={"model": _SCRATCH}) if config.model == AUTO else config
+    return config.model_copy(update={"model": SCRATCH}) if config.model == AUTO else config
 
 
 def choose_model(
@@ -89,22 +88,16 @@ def choose_model(
     threads: int,
     reporter: Reporter,
     budget: Budget | None,
-) -> tuple[Choice[str], dict[str, Any]]:
+) -> Chosen:
     """The model, with the reason, and the config fields that go with it.
 
     Takes a part of the budget's time for trials, or else a few seconds; without a budget, the
     choice is kept, so that the same run gets the same model again.
     """
-    names = offline_models()
-    if config.freeze or config.starts_from_weights:
-        published = {} if config.weights else {"pretrained": True}
-        reason = "its weights need no network"
-        return Choice(OFFLINE_MODEL, reason), {"model": OFFLINE_MODEL, **published}
-    if config.loss != "cross-entropy":
-        return Choice(_SCRATCH, "heads are fitted with cross-entropy only"), {"model": _SCRATCH}
-    if not names:
-        reason = f"no pretrained weights are here: {offline_hint()}"
-        return Choice(_SCRATCH, reason), {"model": _SCRATCH}
+    names = backbones(device, config.pretrained)
+    known = _without_trials(config, names)
+    if known:
+        return known
     folder = None if budget else find_cache_folder(config.cache_folder)
     path = choice_file(folder, source, config, device) if folder else None
     kept = read_choice(path) if path and config.plan == "auto" else None
@@ -112,53 +105,70 @@ def choose_model(
         return kept
     begun = time.perf_counter()
     try:
-        chosen = _by_trials(names[0], config, source, device, threads, budget)
+        race = _try_models(names, config, source, device, threads, budget)
+        chosen = choose(race.outlooks, "; ".join([race.evidence, *more_time(race, _MORE_TIME)]))
     except (ConfigError, DataError, ModelError, NonFiniteStepError) as error:
-        return Choice(_SCRATCH, f"not tried: {error}"), {"model": _SCRATCH}
+        name = names[0] if _from_weights(config) else SCRATCH
+        return _as_it_is(name, f"not tried: {error}")
     reporter.say(f"model: trials took {time.perf_counter() - begun:.1f} s")
     if path:
         keep_choice(path, chosen)
     return chosen
 
 
-def _by_trials(
-    name: str,
+def _without_trials(config: Config, names: list[str]) -> Chosen | None:
+    """The model where there is nothing to try; None otherwise. names: of the backbones here."""
+    if config.weights:
+        return Choice(OFFLINE_MODEL, "as its weights are given"), {"model": OFFLINE_MODEL}
+    if _from_weights(config):
+        if names and config.loss == "cross-entropy":
+            return None
+        return _as_it_is(OFFLINE_MODEL, "its weights need no network")
+    if config.loss != "cross-entropy":
+        return _as_it_is(SCRATCH, "heads are fitted with cross-entropy only")
+    if not names:
+        return _as_it_is(SCRATCH, f"no pretrained weights are here: {offline_hint()}")
+    return None
+
+
+def _from_weights(config: Config) -> bool:
+    return config.freeze or config.pretrained
+
+
+def _as_it_is(name: str, reason: str) -> Chosen:
+    published = {} if name == SCRATCH else {"pretrained": True}
+    return Choice(name, reason), {"model": name, **published}
+
+
+def _try_models(
+    names: list[str],
     config: Config,
     source: Source,
     device: torch.device,
     threads: int,
     budget: Budget | None,
-) -> tuple[Choice[str], dict[str, Any]]:
+) -> Race:
     own = choose_size(source, config.size, None).value
     is_small = own != USUAL_SIZE and config.size is None
-    side = SIDES[-1] if is_small else _TRIED_SIDE
-    scratch = _settled(config, {"model": _SCRATCH, "image_size": _size_text(own)})
-    pretrained = {"model": name, "pretrained": True}
-    head = _settled(
-        config, {**pretrained, "image_size": config.image_size if config.size else str(side)}
-    )
+    side = max(config.size) if config.size else SIDES[-1] if is_small else _TRIED_SIDE
+    sides = [side] if config.size or is_small else list(SIDES)
     seconds = _seconds(config, source, budget)
     packed = own if is_small or config.size else (side, side)
     sample = draw_sample(source, config, packed, threads, _SAMPLE_SHARE * seconds)
-    by_net = try_training(scratch, sample, device, _NET_SHARE * seconds)
-    by_head = try_head(head, sample, device, _HEAD_SHARE * seconds)
-    task = _task(config, source, sample, by_net, budget)
-    sides = [max(config.size)] if config.size else _sides(is_small)
-    tried_side = max(config.size) if config.size else side
-    outlooks = head_outlooks(name, pretrained, by_head, tried_side, sides, task)
-    evidence = (
-        f"tried: {_shown(by_head)} by a head on {by_head.trained:,} pictures at {tried_side} px"
-    )
-    if by_net.judged >= _FEWEST_JUDGED:
-        by_scratch = scratch_outlook(_SCRATCH, {"model": _SCRATCH}, by_net, task)
-        outlooks = [by_scratch, *outlooks] if is_small else [*outlooks, by_scratch]
-        evidence += f", {_shown(by_net)} after {by_net.seen:,} pictures from scratch"
-    return choose(outlooks, evidence)
+    heads = [pretrained(name, config, sample, side, sides, device) for name in names]
+    first = heads[:1]
+    if not _from_weights(config):
+        net = from_scratch(config, sample, own, device)
+        first = [net, *first] if is_small else [*first, net]
 
+    def task_of(trials: Sequence[tuple[Candidate, Tried]]) -> Task:
+        picture_seconds = next(
+            (tried.picture_seconds for one, tried in trials if not one.is_pretrained),
+            TRAINING_COST * trials[0][1].picture_seconds,
+        )
+        return _task(config, source, sample, picture_seconds, budget)
 
-def _settled(config: Config, fields: dict[str, Any]) -> Config:
-    config = config.model_copy(update=fields)
-    return config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
+    return run_race(first, heads[1:], (1 - _SAMPLE_SHARE) * seconds, task_of)
 
 
 def _seconds(config: Config, source: Source, budget: Budget | None) -> float:
@@ -169,8 +179,9 @@ def _seconds(config: Config, source: Source, budget: Budget | None) -> float:
 
 
 def _task(
-    config: Config, source: Source, sample: Sample, by_net: Tried, budget: Budget | None
+    config: Config, source: Source, sample: Sample, picture_seconds: float, budget: Budget | None
 ) -> Task:
+    """picture_seconds: of a training step for each picture."""
     splits = source.index.splits
     given = {split: int((splits == split).sum()) for split in (TEST, VALIDATION)}
     free = int(np.isin(splits, (UNSPLIT, TRAIN)).sum())
@@ -184,7 +195,7 @@ def _task(
         training = min(training, decoded)
         seconds = budget.left_seconds - (decoded + held_out) * sample.decode_seconds
     else:
-        seconds = _EPOCHS * training * by_net.picture_seconds
+        seconds = _EPOCHS * training * picture_seconds
     return Task(
         max(1, training),
         2 * validation + test,
@@ -192,22 +203,5 @@ def _task(
         len(source.index.classes),
         2 if config.flip else 1,
         budget is not None,
-    )
-
-
-def _sides(is_small: bool) -> list[int]:
-    """Sides worth trying: pictures that are small stay small."""
-    return [SIDES[-1]] if is_small else list(SIDES)
-
-
-def _size_text(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-def _shown(tried: Tried) -> str:
-    found = share("right", tried.right, tried.judged)
-    low, high = found["right_low"] or 0.0, found["right_high"] or 0.0
-    return (
-        f"{fixed_percent(found['right'])} ({100 * low:.0f} to {100 * high:.0f}, "
-        f"n = {tried.judged:,})"
+        config.freeze,
     )

@@ -16,7 +16,7 @@ from onsight.files import write_json
 from onsight.hardware.devices import describe_device
 from onsight.models.pretrained import offline_models
 
-_VERSION = 1  # raise it when models are tried or chosen differently
+_VERSION = 2  # raise it when models are tried or chosen differently
 
 Chosen = tuple[Choice[str], dict[str, Any]]
 

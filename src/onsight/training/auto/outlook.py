@@ -1,7 +1,7 @@
 """What to expect of each model in the time there is, from its short trial."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onsight.choice import Choice
@@ -16,14 +16,12 @@ _MOST_AGAIN = 10.0  # times as often: more does not help
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
-_TUNING_GAIN = 0.85  # mistakes left after fine-tuning the head's network
-_TUNING_EPOCHS = 2.0  # with fewer there is no gain
+_TUNING_EXPONENT = 0.15  # mistakes fall with 1 + epochs of fine-tuning to this power
+_LEAST_TUNING, _MOST_TUNING = 1.0, 8.0  # epochs: with fewer there is no gain, more add little
 _TUNING_PICTURES = 200  # with fewer, validation cannot tell whether there is one
-_TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
+TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
 
 _FITTING, _FITTING_START = 3e-5, 3.0  # seconds to fit a head: for a picture and class, and at all
-
-SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Task:
     """How much there is to do: pictures to train on, all others to evaluate, seconds for both.
 
     views: of each picture for a head; is_limited: whether a head may do with fewer pictures if
-    there is no time for all.
+    there is no time for all; is_frozen: whether the backbone must stay as it is.
     """
 
     training: int
@@ -40,6 +38,11 @@ class Task:
     classes: int
     views: int
     is_limited: bool
+    is_frozen: bool = False
+
+    def with_time(self, times: float) -> "Task":
+        """The same with that many times the seconds."""
+        return replace(self, seconds=times * self.seconds)
 
 
 @dataclass(frozen=True)
@@ -67,60 +70,70 @@ def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task)
     )
 
 
-def head_outlooks(
+def pretrained_outlook(
     name: str, fields: dict[str, Any], tried: Tried, tried_side: int, sides: list[int], task: Task
-) -> list[Outlook]:
-    """A head on the frozen backbone and, where time allows, fine-tuning from that head.
+) -> Outlook | None:
+    """A backbone with a head, at the best of these sides, fine-tuned if there is time for that.
 
-    sides: of the pictures, in pixels, largest first.
+    sides: of the pictures, in pixels; None if there is no time for a head.
     """
-
-    def head_seconds(side: int) -> float:
-        forward = tried.picture_seconds * (side / tried_side) ** 2
-        each = task.views * task.training
-        return each * (forward + task.classes * _FITTING) + task.others * forward + _FITTING_START
-
-    def epochs(side: int) -> float:
-        step = _TRAINING_COST * tried.picture_seconds * (side / tried_side) ** 2
-        return max(0.0, task.seconds - head_seconds(side)) / (step * task.training)
-
-    def error(side: int) -> float:
-        reached = min(1.0, task.seconds / head_seconds(side)) * task.training
-        more = max(1.0, reached / tried.trained)
-        larger = side / tried_side
-        return float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT)
-
-    fitting = [one for one in sides if head_seconds(one) <= task.seconds]
-    if not fitting and not task.is_limited:
-        return []
-    frozen = fitting[0] if fitting else sides[-1]
-    found = [
-        Outlook(
-            f"a head on {name} at {frozen}x{frozen}",
-            {**fields, "freeze": True, "image_size": str(frozen)},
-            error(frozen),
-        )
+    in_time = [
+        side for side in sides if _head_seconds(tried, side / tried_side, task) <= task.seconds
     ]
-    tuned = next((one for one in sides if epochs(one) >= _TUNING_EPOCHS), None)
-    if tuned and task.training >= _TUNING_PICTURES:
-        found.append(
-            Outlook(
-                f"{name} fine-tuned at {tuned}x{tuned}",
-                {**fields, "image_size": str(tuned), "epochs": max(1, int(epochs(tuned)))},
-                error(tuned) * _TUNING_GAIN,
-            )
-        )
-    return found
+    if task.is_limited and not in_time:
+        in_time = [sides[-1]]  # with as many pictures as there is time for
+    found = [_at_side(name, fields, tried, side / tried_side, side, task) for side in in_time]
+    return min(found, key=lambda one: one.error, default=None)
+
+
+def _at_side(
+    name: str, fields: dict[str, Any], tried: Tried, larger: float, side: int, task: Task
+) -> Outlook:
+    head = _head_seconds(tried, larger, task)
+    reached = min(1.0, task.seconds / head) * task.training
+    more = max(1.0, reached / tried.trained)
+    error = float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT)
+    fields = {**fields, "image_size": str(side)}
+    step = TRAINING_COST * tried.picture_seconds * larger**2
+    epochs = (task.seconds - head) / (step * task.training)
+    if task.is_frozen or epochs < _LEAST_TUNING or task.training < _TUNING_PICTURES:
+        return Outlook(f"a head on {name} at {side}x{side}", {**fields, "freeze": True}, error)
+    epochs = min(_MOST_TUNING, epochs)
+    return Outlook(
+        f"{name} fine-tuned at {side}x{side}",
+        fields if task.is_limited else {**fields, "epochs": int(epochs)},
+        error * (1 + epochs) ** -_TUNING_EXPONENT,
+    )
+
+
+def _head_seconds(tried: Tried, larger: float, task: Task) -> float:
+    """Seconds for a head, on pictures whose sides are so many times those of the trial."""
+    forward = tried.picture_seconds * larger**2
+    each = task.views * task.training
+    return each * (forward + task.classes * _FITTING) + task.others * forward + _FITTING_START
+
+
+def best_of(outlooks: list[Outlook]) -> Outlook:
+    """The outlook with the fewest mistakes to expect.
+
+    The first is what usually wins on such pictures, and the others come cheapest first: one must
+    be clearly ahead of those before it.
+    """
+    best, *others = outlooks
+    for one in others:
+        if is_clear(one, best):
+            best = one
+    return best
+
+
+def is_clear(better: Outlook, other: Outlook) -> bool:
+    """Whether one forecast is so far ahead of another that short trials can tell."""
+    return better.error < _CLEARLY * other.error
 
 
 def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[str, Any]]:
-    """The model with the fewest mistakes to expect, with the reason.
-
-    The first is what usually wins on such pictures: another must be clearly ahead.
-    """
-    usual, *others = outlooks
-    ahead = [one for one in others if one.error < _CLEARLY * usual.error]
-    best = min(ahead, key=lambda one: one.error) if ahead else usual
+    """The best outlook as a choice, whose reason names the others too, and its config fields."""
+    best = best_of(outlooks)
     rest = [str(one) for one in outlooks if one is not best]
     reason = f"{best} right in this time ({'; '.join([*rest, evidence])})"
     return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields

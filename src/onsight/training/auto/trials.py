@@ -21,6 +21,7 @@ from onsight.training.pictures.training_data import make_normalization
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
+_BATCH = 32  # pictures at most: a second of training needs many steps more than large batches
 _LEAST_FOR_CURVE = 40  # pictures
 
 
@@ -78,7 +79,9 @@ def try_training(config: Config, sample: Sample, device: torch.device, seconds: 
     dataset = sample.at(_size(config))
     net = make_net(config, dataset, device)
     scaling = make_normalization(config, dataset.pictures, dataset)
-    config = config.model_copy(update={"precision": "fp32", "compile": "off"})
+    batch = min(_BATCH, config.batch_size)
+    plain = {"precision": "fp32", "compile": "off", "batch_size": batch}
+    config = config.model_copy(update=plain)
     update = make_update(config, net, dataset, scaling, device)
     loader = Loader(
         dataset.pictures,
