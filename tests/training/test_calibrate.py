@@ -1,6 +1,9 @@
 """The temperature at the end of a run: fitted on validation pictures, shared by everything."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -32,14 +35,26 @@ def noisy_task(count, overconfident=4.0):
     return classifier, Pictures(pixels, torch.arange(count), labels, (1, 1, 1))
 
 
-class OtherRank(World):
-    """A rank that is told the first one's value."""
+class RankInThread(World):
+    """One of two ranks that meet at a barrier instead of in a process group."""
 
-    rank, size = 1, 2
+    size = 2
+    barrier = Barrier(2)
+    contributions: ClassVar[dict] = {}
+
+    def __init__(self, rank):
+        super().__init__()
+        self.rank = rank
 
     def all_reduce(self, tensor):
-        assert tensor.item() == 0
-        return tensor + 2.5
+        self.contributions[self.rank] = tensor.clone()
+        self.barrier.wait()
+        total = self.contributions[0] + self.contributions[1]
+        self.barrier.wait()
+        return total
+
+    def agree(self, value):
+        return self.all_reduce(torch.tensor(value if self.is_main else 0.0)).item()
 
 
 def test_the_planted_overconfidence_is_divided_out():
@@ -51,10 +66,19 @@ def test_the_planted_overconfidence_is_divided_out():
     assert torch.equal(after, before / choice.value)
 
 
-def test_every_rank_takes_the_first_ones_temperature():
-    classifier, pictures = noisy_task(100)
-    calibrate(classifier, pictures, torch.arange(100), OtherRank())
-    assert classifier.temperature == 2.5
+@pytest.mark.parametrize("count", [0, 100, 700])
+def test_ranks_share_the_work_and_get_one_temperature(count):
+    alone, pictures = noisy_task(1000)
+    ids = torch.arange(0, count)
+    choice = calibrate(alone, pictures, ids, World())
+    classifiers = [noisy_task(1000)[0] for _ in range(2)]
+
+    def calibrate_rank(rank):
+        return calibrate(classifiers[rank], pictures, ids, RankInThread(rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(calibrate_rank, range(2))) == [choice, choice]
+    assert [one.temperature for one in classifiers] == [alone.temperature] * 2
 
 
 def test_the_first_pictures_are_a_sample_and_none_leave_it_at_1(monkeypatch):

@@ -18,13 +18,22 @@ def calibrate(
 ) -> Choice[float]:
     """Set the classifier's temperature, from the first 4,096 validation pictures ids (n,).
 
-    Every rank computes the same, and to be sure takes the first rank's.
+    ids are in ascending order. Each rank computes its share, and all take the first's result.
     """
-    loader = Loader(pictures, ids[:SAMPLE], BATCH_SIZE, classifier.device)
-    outputs = [(classifier(one.images).cpu(), one.labels.cpu()) for one in loader.in_order()]
-    nothing = (torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
-    logits, labels = (torch.cat(parts) for parts in zip(*(outputs or [nothing]), strict=True))
-    choice = choose_temperature(logits, labels)
+    ids = ids[:SAMPLE]
+    logits = _logits(classifier, pictures, ids, world)
+    choice = choose_temperature(logits, pictures.labels_of(ids).cpu())
     mine = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
     classifier.temperature = world.all_reduce(mine).item()
     return choice
+
+
+def _logits(classifier: Classifier, pictures: BatchSource, ids: Tensor, world: World) -> Tensor:
+    """(n, K), on the CPU of every rank."""
+    loader = Loader(pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
+    parts = [(batch.ids, classifier(batch.images).cpu()) for batch in loader.in_order()]
+    classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
+    logits = torch.zeros(len(ids), classes)
+    for some, values in parts:
+        logits[torch.searchsorted(ids, some.cpu())] = values
+    return world.all_reduce(logits)
