@@ -276,6 +276,30 @@ def test_config_file_with_an_unknown_key(capsys, bars, tmp_path):
     assert "is not a TOML file" in refused(capsys, "train", bars, "--config", tmp_path / "my.toml")
 
 
+@pytest.mark.parametrize("command", [["train", "demo", "--resume", "--out"], ["explain"]])
+def test_no_code_runs_because_a_strangers_run_names_it(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evilnet.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text('model = "evilnet:Net"\n')
+    (run / "plan.json").write_text("{}")
+    assert "nothing runs because a file says so" in refused(capsys, *command, run)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_code_runs_because_a_config_file_names_it(capsys, bars, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evilnet.py").write_text("import pathlib; pathlib.Path('ran').touch()\n")
+    (tmp_path / "my.toml").write_text('model = "evilnet:Net"\n')
+    words = [bars, "--config", tmp_path / "my.toml", "--out", tmp_path / "run"]
+    message = refused(capsys, "train", *words)
+    assert "add --model evilnet:Net" in message
+    assert not (tmp_path / "ran").exists()
+    refused(capsys, "train", *words, "--model", "evilnet:Net")  # has no Net, but was imported
+    assert (tmp_path / "ran").exists()
+
+
 def test_output_folder_in_use(capsys, bars, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep")

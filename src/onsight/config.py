@@ -410,6 +410,19 @@ def config_layers(
     ]
 
 
+def without_foreign_code(config: Config, given: dict[str, Any]) -> Config:
+    """The config, unless a file in it names code that the user did not: files run nothing.
+
+    given: the fields that the user named. Raises ConfigError.
+    """
+    if ":" in config.model and "model" not in given:
+        raise ConfigError(
+            f"the config names code, model = '{config.model}', and nothing runs because a file "
+            f"says so; if you trust that code, add --model {config.model}"
+        )
+    return config
+
+
 def save_config(config: Config, path: Path) -> None:
     """Write a config where `--config` can read it again."""
     write_atomically(path, tomli_w.dumps(config.model_dump()).encode())

@@ -183,9 +183,10 @@ def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path):
         assert 0 < done < 40
         shutil.copytree(tmp_path / "run", tmp_path / "alone")
         words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
+        words += ["--model", THEIRS["model"]]  # its code runs only if named again
         code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
         assert code == 0, err
-        resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter()}
+        resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter(), **THEIRS}
         onsight.train(bars, out=tmp_path / "alone", **resumed)
         whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE | THEIRS)
     expected = weights_of(whole.path)

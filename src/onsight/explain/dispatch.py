@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from onsight.config import Config, config_layers, make_config
+from onsight.config import Config, config_layers, make_config, without_foreign_code
 from onsight.errors import ConfigError
 
 Compared = tuple[str, str, Path | None]  # devices, batch sizes, where to save the plot
@@ -101,10 +101,12 @@ def _settle(
     run = Path(subject)
     is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()
     if not is_run:
-        return subject, make_config(*config_layers(recipe, file, given))
+        config = make_config(*config_layers(recipe, file, given))
+        return subject, without_foreign_code(config, given)
     from onsight.explain.own.explain import data_of_run
 
     config = make_config(*config_layers(recipe, file or run / "config.toml", given))
+    without_foreign_code(config, given)
     return data_of_run(run), config
 
 

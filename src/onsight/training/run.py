@@ -11,7 +11,13 @@ from typing import Any
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Config, config_layers, make_config, read_config_file
+from onsight.config import (
+    Config,
+    config_layers,
+    make_config,
+    read_config_file,
+    without_foreign_code,
+)
 from onsight.data.sources.find import name_data, take_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
@@ -169,7 +175,7 @@ def _resolve_config(
     layers = config_layers(recipe, config_file, fields)
     asked = make_config(*layers)
     if resumed is None:
-        return asked
+        return without_foreign_code(asked, fields)
     if not (resumed / CONFIG).exists():
         raise OutputError(f"nothing to resume: {resumed} is not a run folder")
     saved = make_config(read_config_file(resumed / CONFIG))
@@ -183,7 +189,7 @@ def _resolve_config(
             "leave that out, or start a new run"
         )
     free = {name: getattr(asked, name) for layer in layers for name in layer if name not in named}
-    return make_config(saved.model_dump(), free)
+    return without_foreign_code(make_config(saved.model_dump(), free), fields)
 
 
 @contextmanager
