@@ -143,6 +143,39 @@ def test_grey_stays_one_channel():
     assert decode(encoded(palette)).shape == (16, 16, 1)
 
 
+def tiff_of_12_bits(values):
+    """A grey TIFF of 12 bits per sample, two of which fill three bytes; values: (H, even W)."""
+    pairs = np.asarray(values, np.uint16).reshape(-1, 2)
+    packed = [pairs[:, 0] >> 4, (pairs[:, 0] & 15) << 4 | pairs[:, 1] >> 8, pairs[:, 1] & 255]
+    strip = np.stack(packed, axis=1).astype(np.uint8).tobytes()
+    height, width = np.shape(values)
+    tags = {256: width, 257: height, 258: 12, 259: 1, 262: 1, 273: 8 + 2 + 9 * 12 + 4, 277: 1}
+    tags |= {278: height, 279: len(strip)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHIH", b"II", 42, 8, 9) + entries + bytes(4) + strip
+
+
+def test_white_of_a_12_bit_tiff_is_4095():
+    values = [[0, 16, 2048, 4095], [4080, 1, 8, 9]]
+    pixels = decode(tiff_of_12_bits(values))[:, :, 0]
+    assert (pixels == np.round(np.array(values) * 255 / 4095)).all()
+
+
+@pytest.mark.parametrize("highest", [255, 65535, 2**31 - 1])
+def test_32_bit_pixels_are_refused_whatever_they_hold(highest):
+    values = np.array([[0, highest]], np.int32)
+    with pytest.raises(PictureError, match="32-bit pixels have no stated range"):
+        decode(encoded(Image.fromarray(values), "TIFF"))
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (255, 0, 10)])
+def test_the_transparent_grey_of_a_16_bit_png_shows_the_background(background):
+    values = np.array([[0, 1000, 65535]], np.uint16)
+    pixels = decode(encoded(Image.fromarray(values), "PNG", transparency=1000), background)
+    grey = [background[0]] if len(set(background)) == 1 else list(background)
+    assert pixels[0].tolist() == [[0] * len(grey), grey, [255] * len(grey)]
+
+
 def test_sixteen_bits_are_scaled_not_clipped():
     values = np.array([[0, 1000, 32768, 40000, 65535]], np.uint16)
     decoded = decode(encoded(Image.fromarray(values)))

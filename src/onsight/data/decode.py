@@ -21,7 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from onsight.errors import PictureError
 
-VERSION = 2  # part of every pack's key: increase it when any decoded pixel may change
+VERSION = 3  # part of every pack's key: increase it when any decoded pixel may change
 
 Pixels = NDArray[np.uint8]
 Fit = Literal["stretch", "crop", "pad"]
@@ -31,6 +31,7 @@ _ORIENTATION = 0x0112
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_MODES = {"I", "I;16", "I;16B", "I;16L"}
+_BITS_PER_SAMPLE = 258  # a TIFF tag
 _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
 
@@ -252,10 +253,11 @@ def _to_pixels(image: Image.Image, background: tuple[int, int, int], pixel_limit
     """A Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
     _check_pixels(image.height, image.width, pixel_limit)
     grey = _is_grey(image)
+    white = _white(image)
     image.load()
     image = _upright(image)
     if image.mode in _DEEP_MODES:
-        return _scale_deep(np.asarray(image))
+        return _scale_deep(np.asarray(image), white, image.info.get("transparency"), background)
     if image.mode == "F":
         raise PictureError("floating-point pixels have no stated range")
     if image.has_transparency_data:
@@ -283,11 +285,28 @@ def _is_grey(image: Image.Image) -> bool:
     return bool((colours == colours[:, :1]).all())
 
 
-def _scale_deep(values: NDArray[Any]) -> Pixels:
-    """Scale 16-bit grey to 8 bits: 65535 becomes 255, nothing is clipped."""
-    if values.size and (values.min() < 0 or values.max() > 65535):
+def _white(image: Image.Image) -> int:
+    """The value of white in a grey picture of more than 8 bits."""
+    if image.format != "TIFF":
+        return 65535
+    bits = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))[0]  # type: ignore[attr-defined]
+    return int(2**bits - 1)
+
+
+def _scale_deep(
+    values: NDArray[Any], white: int, clear: int | None, background: tuple[int, int, int]
+) -> Pixels:
+    """Scale grey of 9 to 16 bits to 8 bits: white becomes 255, nothing is clipped.
+
+    clear: the value of transparent pixels, which show the background.
+    """
+    if white > 65535 or (values.size and (values.min() < 0 or values.max() > white)):
         raise PictureError("32-bit pixels have no stated range")
-    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[:, :, np.newaxis]
+    pixels = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
+    if clear is None:
+        return pixels[:, :, np.newaxis]
+    colour = np.array(background[:1] if len(set(background)) == 1 else background, np.uint8)
+    return np.where((values == clear)[:, :, np.newaxis], colour, pixels[:, :, np.newaxis])
 
 
 def _flatten(image: Image.Image, background: tuple[int, int, int], grey: bool) -> Pixels:

@@ -79,8 +79,8 @@ def try_training(config: Config, sample: Sample, device: torch.device, seconds: 
     dataset = sample.at(_size(config))
     net = make_net(config, dataset, device)
     scaling = make_normalization(config, dataset.pictures, dataset)
-    batch = min(_BATCH, config.batch_size)
-    plain = {"precision": "fp32", "compile": "off", "batch_size": batch}
+    few = min(_BATCH, config.batch_size)
+    plain = {"precision": "fp32", "compile": "off", "batch_size": few}
     config = config.model_copy(update=plain)
     update = make_update(config, net, dataset, scaling, device)
     loader = Loader(
