@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -169,21 +170,38 @@ def test_a_damaged_pack_is_rebuilt(tmp_path, name, change):
     assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
 
 
-def test_leftovers_of_a_killed_build_are_removed(tmp_path):
+def test_leftovers_of_killed_builds_are_removed(tmp_path):
     open_job(make_source(grey(5)), AUTO, tmp_path)
     (place,) = (tmp_path / "packs").iterdir()
-    abandoned = place.with_name(f".{place.name}.99999999.tmp")
-    abandoned.mkdir()
-    (abandoned / "pixels.bin").write_bytes(b"half")
+    for name in (f".{place.name}.1.tmp", f".{place.name}.2.old", ".another.3.tmp"):
+        place.with_name(name).mkdir()
+        (place.with_name(name) / "pixels.bin").write_bytes(b"half")
     open_job(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
     assert [path.name for path in (tmp_path / "packs").iterdir()] == [place.name]
 
 
 def test_what_another_process_is_building_is_left_alone(tmp_path):
-    others = tmp_path / "packs" / f".another.{os.getppid()}.tmp"
+    others = tmp_path / "packs" / ".another.1.tmp"
     others.mkdir(parents=True)
-    open_job(make_source(grey(5)), AUTO, tmp_path)
-    assert others.is_dir()
+    (tmp_path / "locks").mkdir()
+    with open(tmp_path / "locks" / "another", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        open_job(make_source(grey(5)), AUTO, tmp_path)
+        assert others.is_dir()
+    open_job(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
+    assert not others.exists()
+
+
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
+    open_job(make_source(grey(5)), AUTO, tmp_path / "cache")
+    (lock,) = (tmp_path / "cache" / "locks").iterdir()
+    lock.unlink()
+    mine = tmp_path / "mine.txt"
+    mine.write_text("keep")
+    lock.symlink_to(mine)
+    with pytest.raises(DiskError):
+        open_job(make_source(grey(5)), AUTO, tmp_path / "cache")
+    assert mine.read_text() == "keep"
 
 
 def test_disk_full_while_packing_leaves_nothing_half_made(tmp_path, monkeypatch):

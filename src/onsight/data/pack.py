@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -68,7 +69,7 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     place = cache_folder / "packs" / _slot(job)
-    with _locked(cache_folder / "locks" / place.name):  # a second run waits, then reopens the pack
+    with _locked(place):  # a second run waits, then reopens the pack
         pack = _read(place, key, job.target)
         if pack is None:
             with disk_errors(place, _least_bytes(job)):
@@ -83,19 +84,25 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, if the system has one."""
+def _locked(place: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of a pack's folder, if the system has locks; False if another process does."""
     try:
         import fcntl  # not on Windows
     except ImportError:
-        yield
+        yield True
         return
+    path = place.parents[1] / "locks" / place.name
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "w")  # noqa: SIM115  # closing it releases the lock
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        # A link in its place must neither be followed nor what it leads to be emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)  # which releases the lock
 
 
 def is_packed(job: Job, cache_folder: Path | None) -> bool:
@@ -173,7 +180,7 @@ def _build_in_place(place: Path, key: str, job: Job) -> None:
     """Build under a temporary name, then rename; nothing half-built is ever in place."""
     place.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(place)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    temporary = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir()
     try:
         with open(temporary / "pixels.bin", "w+b") as file:
@@ -245,7 +252,7 @@ def _map_pixels(file: BinaryIO, count: int, target: PictureFormat) -> Pixels:
 def _swap(temporary: Path, place: Path) -> None:
     """Rename a finished folder into place, moving an old one out of the way."""
     sync_folder(temporary)
-    old = place.with_name(f".{place.name}.{os.getpid()}.old")
+    old = temporary.with_suffix(".old")
     if place.exists():
         os.replace(place, old)
     os.replace(temporary, place)
@@ -254,11 +261,13 @@ def _swap(temporary: Path, place: Path) -> None:
 
 
 def _remove_abandoned(place: Path) -> None:
-    """Remove what killed processes left behind of any pack."""
-    for folder in [*place.parent.glob(".*.tmp"), *place.parent.glob(".*.old")]:
-        process = folder.name.rsplit(".", 2)[1]
-        if not Path(f"/proc/{process}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove what killed processes left behind of this pack, whose lock is held, and of others."""
+    for kind in ("tmp", "old"):
+        for folder in place.parent.glob(f".*.*.{kind}"):
+            owner = place.with_name(folder.name.split(".")[1])
+            with _locked(owner, wait=False) if owner != place else nullcontext(True) as is_mine:
+                if is_mine:  # nobody is building it
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _nothing_usable(source: Source, problems: list[Problem]) -> str:

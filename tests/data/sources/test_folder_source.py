@@ -156,6 +156,16 @@ def test_unreadable_folder_is_a_problem_with_its_reason(tmp_path, monkeypatch):
     assert len(source.index) == 1
 
 
+def test_fingerprint_follows_a_picture_that_was_rewritten_with_its_old_size_and_time(tmp_path):
+    plant(tmp_path, "cat/1.png", "dog/2.png")
+    picture = tmp_path / "cat/1.png"
+    before = picture.stat()
+    first = read_folder(tmp_path).fingerprint
+    picture.write_bytes(bytes(before.st_size))
+    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert read_folder(tmp_path).fingerprint != first
+
+
 def test_fingerprint_follows_content_size_time_and_name(tmp_path):
     plant(tmp_path, "cat/1.png", "dog/2.png")
     first = read_folder(tmp_path).fingerprint

@@ -57,16 +57,20 @@ def fingerprint(parts: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-def stat_facts(path: Path) -> tuple[str, int, int]:
-    """(path, size in bytes, modification time in ns) of a file."""
-    facts = path.stat()
-    return str(path), facts.st_size, facts.st_mtime_ns
+def stat_facts(path: Path) -> tuple[object, ...]:
+    """A file's path, and what changes when its content does."""
+    return str(path), *_state(path.stat())
 
 
 def identity(path: str, facts: os.stat_result) -> bytes:
-    """What changes when a file does: path, size in bytes, modification time in ns."""
-    text = f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0"
+    """The same as bytes."""
+    text = "".join(f"{one}\0" for one in (path, *_state(facts)))
     return text.encode("utf-8", "surrogateescape")
+
+
+def _state(facts: os.stat_result) -> tuple[int, int, int, int]:
+    # A program can set the time of modification back, but neither of the last two.
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino
 
 
 def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
