@@ -170,6 +170,28 @@ def test_a_damaged_pack_is_rebuilt(tmp_path, name, change):
     assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
 
 
+def flip_a_bit(content):
+    content[77] ^= 1
+
+
+def make_a_hole(content):
+    content[36:72] = bytes(36)
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, make_a_hole])
+def test_damaged_pixels_are_noticed_though_the_file_keeps_its_size(tmp_path, damage):
+    pictures = grey(5)
+    open_job(make_source(pictures), AUTO, tmp_path)
+    (file,) = (tmp_path / "packs").glob("*/pixels.bin")
+    content = bytearray(file.read_bytes())
+    damage(content)
+    file.write_bytes(content)
+    pack = open_job(make_source(pictures), AUTO, tmp_path)
+    assert not pack.was_cached
+    assert np.array_equal(pixels_by_locator(pack)["p2"], pictures[2])
+    assert open_job(make_source(pictures), AUTO, tmp_path).was_cached
+
+
 def test_leftovers_of_killed_builds_are_removed(tmp_path):
     open_job(make_source(grey(5)), AUTO, tmp_path)
     (place,) = (tmp_path / "packs").iterdir()

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from onsight.data import decode
+from onsight.data.block_checksums import block_checksums, is_intact
 from onsight.data.decode import PictureFormat, Pixels
 from onsight.data.index import Index, Problem, TextColumn
 from onsight.data.packing import Job, decode_all
@@ -33,7 +34,7 @@ from onsight.errors import DataError
 from onsight.files import disk_errors, sync_folder, write_json
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,11 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
     key = pack_key(job.source, job.target)
     place = cache_folder / "packs" / _slot(job)
     with _locked(place):  # a second run waits, then reopens the pack
-        pack = _read(place, key, job.target)
+        pack = _read(place, key, job)
         if pack is None:
             with disk_errors(place, _least_bytes(job)):
                 _build_in_place(place, key, job)
-            built = _read(place, key, job.target)
+            built = _read(place, key, job)
             if built is None:
                 raise DataError(f"{place} was changed while it was being written; run again")
             return replace(built, was_cached=False)
@@ -187,14 +188,15 @@ def _build_in_place(place: Path, key: str, job: Job) -> None:
             table = _build(file, job)
             file.flush()
             os.fsync(file.fileno())
-        _write_table(temporary, key, table)
+            pixels = _map_pixels(file, len(table.rows), table.format)
+        _write_table(temporary, key, table, block_checksums(pixels.reshape(-1), job.threads))
         _swap(temporary, place)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-def _write_table(folder: Path, key: str, table: _Table) -> None:
+def _write_table(folder: Path, key: str, table: _Table, checksums: NDArray[np.int64]) -> None:
     index = table.index
     columns = {
         "rows": table.rows,
@@ -204,6 +206,7 @@ def _write_table(folder: Path, key: str, table: _Table) -> None:
         "splits": index.splits,
         "locators": index.locators.blob,
         "locator_offsets": index.locators.offsets,
+        "pixel_checksums": checksums,
     }
     tensors = {name: torch.from_numpy(np.array(column)) for name, column in columns.items()}
     facts = {"classes": list(index.classes), "problems": [list(row) for row in table.problems]}
@@ -211,17 +214,19 @@ def _write_table(folder: Path, key: str, table: _Table) -> None:
     write_json(folder / "pack.json", {"key": key, "format": table.format.facts()})
 
 
-def _read(place: Path, key: str, target: PictureFormat) -> Pack | None:
+def _read(place: Path, key: str, job: Job) -> Pack | None:
     """The pack in a folder, or None if there is none, one with another key or a damaged one."""
     try:
         facts = json.loads((place / "pack.json").read_text(encoding="utf-8"))
         if facts["key"] != key:
             return None
-        found = replace(target, channels=facts["format"]["channels"])
+        found = replace(job.target, channels=facts["format"]["channels"])
         tensors, more = read_tensors(place / "table.safetensors")
         columns = {name: tensor.numpy() for name, tensor in tensors.items()}
         with open(place / "pixels.bin", "rb") as file:
             pixels = _map_pixels(file, len(columns["rows"]), found)
+        if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):
+            return None
     except (OSError, ValueError, KeyError, DamagedFile):
         return None
     return Pack(
