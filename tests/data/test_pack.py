@@ -170,6 +170,15 @@ def test_a_damaged_pack_is_rebuilt(tmp_path, name, change):
     assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
 
 
+@pytest.mark.parametrize("facts", ["[]", "3", "null", '{"key": []}', '{"key": "KEY", "format": 3}'])
+def test_facts_of_another_shape_are_those_of_no_pack(tmp_path, facts):
+    open_job(make_source(grey(5)), AUTO, tmp_path)
+    (file,) = (tmp_path / "packs").glob("*/pack.json")
+    file.write_text(facts.replace("KEY", json.loads(file.read_text())["key"]))
+    assert not open_job(make_source(grey(5)), AUTO, tmp_path).was_cached
+    assert open_job(make_source(grey(5)), AUTO, tmp_path).was_cached
+
+
 def flip_a_bit(content):
     content[77] ^= 1
 

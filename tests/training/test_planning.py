@@ -9,11 +9,11 @@ import torch
 from prepared import make_prepared
 
 from onsight.config import make_config
-from onsight.errors import NonFiniteLoss
+from onsight.errors import DiskError, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training.autotune import planning, probe
+from onsight.training.autotune import plan_cache, planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.workload import expected_seconds, forward_flops
@@ -144,6 +144,18 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, ti
     blocked.touch()
     config, data = make_prepared(bars, **FIELDS)
     settled = config.model_copy(update={"cache_folder": str(blocked)})
+    choose_compute(settled, data, Reporter(), 100.0)
+    assert "the plan could not be kept for the next run" in capsys.readouterr().err
+
+
+def test_a_full_disk_does_not_stop_the_run(bars, tmp_path, timed, capsys, monkeypatch):
+    def refuse(path, facts):
+        raise DiskError(f"{path}: no space left")
+
+    monkeypatch.setattr(plan_cache, "write_json", refuse)
+    timed(lambda options: 0.01)
+    config, data = make_prepared(bars, **FIELDS)
+    settled = config.model_copy(update={"cache_folder": str(tmp_path)})
     choose_compute(settled, data, Reporter(), 100.0)
     assert "the plan could not be kept for the next run" in capsys.readouterr().err
 

@@ -113,7 +113,7 @@ def is_packed(job: Job, cache_folder: Path | None) -> bool:
     try:
         facts = (cache_folder / "packs" / _slot(job) / "pack.json").read_text(encoding="utf-8")
         return bool(json.loads(facts)["key"] == pack_key(job.source, job.target))
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
@@ -227,7 +227,7 @@ def _read(place: Path, key: str, job: Job) -> Pack | None:
             pixels = _map_pixels(file, len(columns["rows"]), found)
         if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):
             return None
-    except (OSError, ValueError, KeyError, DamagedFile):
+    except (OSError, ValueError, LookupError, TypeError, DamagedFile):
         return None
     return Pack(
         pixels=pixels,

@@ -10,6 +10,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
+from onsight.errors import DiskError
 from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
@@ -97,7 +98,7 @@ def _keep(path: Path, measured: Measured, reporter: Reporter) -> None:
     """Keep what was measured for later runs, if the disk allows."""
     try:
         keep_plan(path, measured)
-    except OSError as error:
+    except (OSError, DiskError) as error:
         reporter.warn(f"the plan could not be kept for the next run: {error}")
 
 
