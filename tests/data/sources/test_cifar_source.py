@@ -219,6 +219,13 @@ def test_canary_in_a_pickle_does_not_run(tmp_path, protocol, place):
     assert not song.exists()
 
 
+# A text in the memo, made into new bytes over and over again.
+AMPLIFYING = (
+    b"\x80\x02c_codecs\nencode\nq\x00X\xe8\x03\x00\x00" + b"x" * 1000 + b"q\x01"
+    b"X\x06\x00\x00\x00latin1q\x02" + b"h\x00h\x01h\x02\x86R" * 33 + b"."
+)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -232,6 +239,12 @@ def test_canary_in_a_pickle_does_not_run(tmp_path, protocol, place):
         (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "damaged|BYTEARRAY8"),
         (b"\x80\x02]q\x00.", "a list instead of a dictionary"),
         (b"c_codecs\nencode\n(X\x01\x00\x00\x00xX\x04\x00\x00\x00zlibtR.", "bytes written as"),
+        (b"\x80\x02)" + b"\x85" * 100_000 + b".", "over 1,000 containers"),
+        (b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".", "over 1,000 containers"),
+        (pickle.dumps({n * (2**61 - 1): 0 for n in range(20_000)}, 2), "over 1,000 keys"),
+        (b"\x80\x02(" + b"K\x00K\x00" * 1001 + b"d.", "over 1,000 keys"),
+        (b"\x80\x02}" + b"K\x00K\x00s" * 1001 + b".", "over 1,000 keys"),
+        (AMPLIFYING, "over 32 rebuilt"),
         (b"", "damaged"),
         (b"no pickle", "damaged|it uses"),
     ],
@@ -260,6 +273,7 @@ def test_arrays_of_something_else(array):
     [
         ({"labels": [1, 2]}, r"pixels \(7, 3072\) do not fit 2 labels"),
         ({"labels": ["a"] * 7}, r"pixels \(7, 3072\) do not fit 7 labels"),
+        ({"labels": [0] * 6 + [2**70]}, "a label of over 31 bits"),
         ({"labels": None}, "it holds no pictures and labels"),
         ({"data": np.zeros((7, 12), np.uint8)}, r"pixels \(7, 12\) do not fit"),
     ],

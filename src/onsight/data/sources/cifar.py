@@ -18,6 +18,7 @@ from onsight.errors import DataError
 
 _SHAPE = 3, 32, 32
 _PIXELS = 3 * 32 * 32
+_LABEL_BITS = 31
 
 
 class _Version(NamedTuple):
@@ -112,6 +113,8 @@ def _read_pickle(file: Path, split: int, version: _Version) -> Part:
         pixels = data.values()
         if pixels.shape != (len(labels), _PIXELS) or not all(type(n) is int for n in labels):
             raise RefusedPickle(f"pixels {pixels.shape} do not fit {len(labels)} labels")
+        if any(n.bit_length() > _LABEL_BITS for n in labels):
+            raise RefusedPickle(f"a label of over {_LABEL_BITS} bits")
     except RefusedPickle as error:
         raise _damaged(file, error) from error
     numbers = np.array(labels, np.int64)

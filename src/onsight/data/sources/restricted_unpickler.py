@@ -8,6 +8,7 @@ the opcodes beforehand bounds the memory and time that a pickle can take.
 import io
 import pickle
 import pickletools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ class RefusedPickle(Exception):
 
 
 _MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in a memo
+_MOST_REBUILT = 32  # arrays and their parts; a batch has one of each
+_MOST_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
+_MOST_KEYS = 1000  # of a dictionary, which can be made to collide
 
 # Constants, lists, dictionaries, tuples, the memo, and what rebuilds an array.
 _OPCODES = frozenset((
@@ -56,28 +60,54 @@ def text(value: object) -> str:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Raise RefusedPickle for unusual opcodes.
-
-    A large memo index makes the unpickler allocate memory up to it, and a tuple used repeatedly
-    inside others makes hashing take forever.
-    """
+    """Raise RefusedPickle for unusual opcodes, and for those that take memory or time at will."""
     stored = 0
     tuples = set()
     before = ""
+    counts: Counter[str] = Counter()
+    depth, marks = 0, list[int]()  # of the unpickler's stack
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
         if name not in _OPCODES:
             raise RefusedPickle(f"it uses {name}, which no batch of pictures needs")
         if name.endswith(("PUT", "MEMOIZE")):
             place = stored if argument is None else argument
-            if place > 2 * stored + _MEMO_SLACK:
+            if place > 2 * stored + _MEMO_SLACK:  # memory is allocated up to it
                 raise RefusedPickle(f"its memo jumps to index {place}")
             if "TUPLE" in before:
                 tuples.add(place)
             stored += 1
-        elif name.endswith("GET") and argument in tuples:
+        elif name.endswith("GET") and argument in tuples:  # hashing such could take forever
             raise RefusedPickle("it uses a tuple twice")
+        start = marks.pop() if pickletools.markobject in opcode.stack_before and marks else depth
+        _count(counts, name, depth - start)
+        depth = _depth_after(opcode, depth, start)
+        if name == "MARK":
+            marks.append(depth)
         before = name
+
+
+def _count(counts: Counter[str], name: str, items: int) -> None:
+    """Count what an opcode makes. items: that it takes from the stack, down to its mark."""
+    made = {"REDUCE": "rebuilt", "SETITEM": "keys"}.get(name, "")
+    if name.startswith(("TUPLE", "EMPTY_", "LIST", "DICT")):
+        made = "containers"
+    counts[made] += 1
+    if name in ("SETITEMS", "DICT"):
+        counts["keys"] += items // 2
+    limits = {"rebuilt": _MOST_REBUILT, "containers": _MOST_CONTAINERS, "keys": _MOST_KEYS}
+    for what, most in limits.items():
+        if counts[what] > most:
+            raise RefusedPickle(f"over {most:,} {what}")
+
+
+def _depth_after(opcode: pickletools.OpcodeInfo, depth: int, start: int) -> int:
+    """The depth of the stack after an opcode; start: where the opcode's mark was."""
+    taken = opcode.stack_before
+    if pickletools.markobject in taken:
+        return start - taken.index(pickletools.markobject) + len(opcode.stack_after)
+    pushed = 0 if opcode.name == "MARK" else len(opcode.stack_after)  # it has a stack of its own
+    return depth - len(taken) + pushed
 
 
 class Array:
