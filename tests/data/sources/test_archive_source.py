@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import tarfile
+import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -286,6 +287,21 @@ def test_what_only_has_the_name_of_an_archive(tmp_path, ending, content):
     (tmp_path / f"a{ending}").write_bytes(content)
     with pytest.raises(DataError, match="is a broken"):
         read_archive(tmp_path / f"a{ending}")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_size_that_lies_fills_no_memory(tmp_path, method):
+    path = make_zip(tmp_path / "pets.zip", {**PETS, "cat/9.png": bytes(100_000_000)}, method)
+    lie = path.read_bytes().replace(struct.pack("<I", 100_000_000), struct.pack("<I", 1000))
+    path.write_bytes(lie)
+    source = read_archive(path)
+    row = list(source.index.locators).index("cat/9.png")
+    tracemalloc.start()
+    with pytest.raises(PictureError, match="cannot be read from the archive"):
+        source.read(row)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80e6  # some of the 100 MB that zipfile makes of a chunk of LZMA
 
 
 def test_neither_zip_nor_tar(tmp_path):
