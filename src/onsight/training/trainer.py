@@ -153,11 +153,11 @@ class Trainer:
             return
         begun = time.perf_counter()
         loader = self.watched["validation"]
-        for share in self.blends.of(self.classifier.net):
+        for part in self.blends.of(self.classifier.net):
             per_image = self._evaluate(loader)
             in_time = len(per_image) == len(loader.ids)
             if in_time and self._keep_best(_results("validation", per_image)):
-                now.best_blend = share
+                now.best_blend = part
         now.validation_seconds += time.perf_counter() - begun
         if now.best_blend < 1:
             self.reporter.say(
