@@ -265,7 +265,7 @@ class Config(BaseModel):
         gt=0,
         le=1,
         description="Smallest area of a random-resized crop, as a share of the picture; 1: off. "
-        "Unless set, 0.5 while fine-tuning.",
+        "Unless set, 0.8 while fine-tuning.",
     )
     rotate_degrees: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=180, description="Largest rotation in either direction, in degrees."

@@ -1,5 +1,9 @@
 """Oracles: sums in float64, and every candidate of a run judged again from its files."""
 
+import signal
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,13 +11,16 @@ from torch import nn
 import onsight
 from onsight.data.index import VALIDATION
 from onsight.data.loader import Loader
+from onsight.errors import Interrupted
 from onsight.evaluation.per_image import evaluate_batches
 from onsight.models.classifier import Classifier
+from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import run_session
+from onsight.training import run_session, trainer
 from onsight.training.blends import SHARES, Blends, blend
 from onsight.training.budget import Budget
+from onsight.training.ranks import world
 
 QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
 
@@ -76,7 +83,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
 
     monkeypatch.setattr(run_session, "train_once", train_once)
     kept = set()
-    for rate in (1e-3, 0.03, 1.0):
+    for rate in (1e-3, 0.03):
         run = onsight.train(
             bars,
             out=tmp_path / str(rate),
@@ -90,7 +97,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
             read_tensors(run.path / "checkpoints" / f"{name}.safetensors")[0]
             for name in ("start", "last", "best")
         )
-        end = {name: last[f"model.{name}"] for name in start}
+        end = {name: last[f"average.{name}"] for name in start}
         net = prepared[-1].data.new_network(prepared[-1].config)
         candidates = {share: blend(start, end, share) for share in (0.0, *SHARES, 1.0)}
         judged = {
@@ -103,6 +110,58 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
         assert blended == winner
         kept.add(winner)
     assert len(kept) > 1  # a test of one case would not tell
+
+
+class StopAtSecondStep:
+    """A stop request made after two steps."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self):
+        self.steps = 0
+
+    def __bool__(self):
+        self.steps += 1
+        return self.steps == 2
+
+
+def judge_in_order(patch, losses):
+    """Evaluation during training that finds all right, with these losses in turn."""
+    real, left = trainer.evaluate_batches, iter(losses)
+
+    def evaluate(*args):
+        found = real(*args)
+        return replace(found, predicted=found.labels, losses=np.full_like(found.losses, next(left)))
+
+    patch.setattr(trainer, "evaluate_batches", evaluate)
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
+    bars, tmp_path, monkeypatch, best
+):
+    backbone = onsight.train(bars, out=tmp_path / "backbone", epochs=1, **QUICK)
+    fields = {"weights": str(backbone.model), "epochs": 1, "learning_rate": 1e-3, **QUICK}
+    losses = [-1, -2, -2, -2]  # of the epoch, then of the blends; no head does better
+    losses[1 + best] = -3
+    with monkeypatch.context() as patch:
+        judge_in_order(patch, losses)
+        whole = onsight.train(bars, out=tmp_path / "whole", **fields)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", StopAtSecondStep)
+        with pytest.raises(Interrupted):
+            onsight.train(bars, out=tmp_path / "stopped", **fields)
+    with monkeypatch.context() as patch:
+        judge_in_order(patch, losses)
+        onsight.train(bars, out=tmp_path / "stopped", resume=True, reporter=SilentReporter())
+    assert (whole.results["best_epoch"], whole.results["best_blend"]) == (1, SHARES[best])
+    checkpoints = whole.path / "checkpoints"
+    start, _ = read_tensors(checkpoints / "start.safetensors")
+    last, _ = read_tensors(checkpoints / "last.safetensors")
+    expected = blend(start, {name: last[f"average.{name}"] for name in start}, SHARES[best])
+    for path in (whole.path, tmp_path / "stopped"):
+        found = load_model_file(path).weights
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_time_for_blends_is_kept_only_if_it_is_little():

@@ -9,7 +9,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 
 _LAYER_DECAY = 0.9
-_CROP_AREA = 0.5
+_CROP_AREA = 0.8
 _STEPS_IN_AVERAGE = 1 / 3  # of all steps
 _MOST_DECAY = 0.9999
 

@@ -147,7 +147,7 @@ def prepare(
             settled = compute.apply(config)
             torch.set_num_threads(settled.threads)
     if tuning:
-        tuning["ema"] = choose_average(config, _steps(settled, dataset))
+        tuning["ema"] = choose_average(config, _steps(settled, dataset, budget))
         settled = settled.model_copy(update={"ema": tuning["ema"].value})
         reporter.choice("ema", tuning["ema"])
     plan = Plan(
@@ -168,9 +168,13 @@ def prepare(
     return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
 
 
-def _steps(config: Config, dataset: Dataset) -> int:
-    """Steps of the whole run."""
-    return config.epochs * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
+def _steps(config: Config, dataset: Dataset, budget: Budget | None) -> int:
+    """Steps of one training; with a budget, about as many as there is time for."""
+    if budget is None:
+        return config.epochs * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
+    folds = dataset.folds.value
+    trainings = folds + 1 if folds > 1 else 1
+    return int(budget.left_seconds / max(1e-9, budget.step_seconds) / trainings)
 
 
 def _fit_training(
