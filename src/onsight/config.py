@@ -146,7 +146,10 @@ class Config(BaseModel):
         "size and learning rate schedule are chosen to fit; evaluation and report are included.",
     )
     batch_size: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
-        128, ge=1, description="Pictures per step, over all devices together."
+        128,
+        ge=1,
+        description="Pictures per step, over all devices together. Unless set, fewer if time is "
+        "short, or to fine-tune with few pictures.",
     )
     optimizer: Annotated[str, _TRAINING, SHAPES_STEP] = Field(
         "adamw",
@@ -200,7 +203,11 @@ class Config(BaseModel):
         "largest class has over 5 times the pictures of the smallest, otherwise none.",
     )
     ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
-        0.0, ge=0, lt=1, description="Decay per step of a moving average of the weights; 0: off."
+        0.0,
+        ge=0,
+        lt=1,
+        description="Decay per step of a moving average of the weights; 0: off. Unless set, on "
+        "while fine-tuning, by the number of steps.",
     )
     recalibrate_norm: Annotated[bool, _TRAINING] = Field(
         False,
@@ -257,7 +264,8 @@ class Config(BaseModel):
         1.0,
         gt=0,
         le=1,
-        description="Smallest area of a random-resized crop, as a share of the picture; 1: off.",
+        description="Smallest area of a random-resized crop, as a share of the picture; 1: off. "
+        "Unless set, 0.8 while fine-tuning.",
     )
     rotate_degrees: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=180, description="Largest rotation in either direction, in degrees."

@@ -85,10 +85,10 @@ def test_every_view_and_a_recalibration_count_as_evaluated():
 )
 def test_the_batch_shrinks_until_thirty_steps_fit(fields, seconds, fitted):
     config = make_config(fields)
-    choice = fit_batch(config, Timing({2: 0.2}), seconds)
+    choice = fit_batch(config, Timing({2: 0.2}), seconds, 1000)
     assert choice.value == fitted
     again = make_config(config.model_copy(update={"batch_size": fitted}).model_dump())
-    assert fit_batch(again, Timing({2: 0.2}), 1).value == fitted  # a saved config is kept
+    assert fit_batch(again, Timing({2: 0.2}), 1, 1000).value == fitted  # a saved config is kept
 
 
 def test_a_plan_is_measured_with_as_much_of_a_batch_as_there_is_time_for():

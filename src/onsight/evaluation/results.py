@@ -145,7 +145,8 @@ class Results(Metrics, TtaResult, total=False):
 
     temperature: what the logits are divided by before they become probabilities; folds: by how many
     models the pictures were judged, each once; used, problems: numbers of pictures used and
-    refused; seen: left out of an evaluation because they trained or chose the model; phases:
+    refused; best_blend: how far the model lies on the way from a fine-tuning's start to that epoch;
+    seen: left out of an evaluation because they trained or chose the model; phases:
     seconds by name.
     """
 
@@ -165,6 +166,7 @@ class Results(Metrics, TtaResult, total=False):
     data: str
     found: str
     best_epoch: int
+    best_blend: float
     epochs: int
     images_per_second: float
     data_wait_share: float

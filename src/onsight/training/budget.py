@@ -37,6 +37,7 @@ class Budget:
         self.tried_seconds = 0.0
         self.tested = self.validated = self.calibrated = 0
         self.picture_seconds = 0.0
+        self.kept_seconds = 0.0
         self.reached = 0.0
         self.whole: Budget | None = None
         self.last_steps: deque[float] = deque([0.0], maxlen=2)
@@ -58,7 +59,7 @@ class Budget:
     def validation_seconds(self) -> float:
         """Seconds left for training and validation together."""
         evaluated = self.tested + self.calibrated
-        after = self.closing_seconds + evaluated * self.picture_seconds
+        after = self.closing_seconds + self.kept_seconds + evaluated * self.picture_seconds
         return self.seconds - after - self.now
 
     @property
@@ -92,6 +93,17 @@ class Budget:
             fitting = int(most / picture_seconds)
             self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
         self.calibrated = min(SAMPLE, self.validated)
+
+    def keep_validations(self, count: int) -> None:
+        """Keep the time for so many more validations after training, if a tenth of it is enough."""
+        seconds = count * self.validated * self.picture_seconds
+        self.look()
+        self.kept_seconds = seconds if seconds <= _VALIDATION_SHARE * self.left_seconds else 0.0
+
+    def give_back_validations(self) -> bool:
+        """Give the time that was kept for validations to them; whether there is any."""
+        kept, self.kept_seconds = self.kept_seconds, 0.0
+        return kept > 0
 
     def begin(self, step_seconds: float) -> None:
         """Training begins now, with steps that were timed before."""

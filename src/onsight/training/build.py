@@ -16,6 +16,7 @@ from onsight.models.memory_format import set_memory_format
 from onsight.models.trial_forward import check_output
 from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
+from onsight.training.fine_tuning import fine_tunes
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
@@ -72,7 +73,7 @@ def make_update(
         make_augmentation(config, dataset),
         normalization,
         len(dataset.classes),
-        MovingAverage(net, config.ema) if config.ema else None,
+        MovingAverage(net, config.ema, fine_tunes(config)) if config.ema else None,
     )
 
 

@@ -93,6 +93,7 @@ def _add_circumstances(
         "data": provenance["data"],
         "found": provenance["found"],
         "best_epoch": progress.best_epoch,
+        "best_blend": progress.best_blend,
         "epochs": progress.epoch,
         "images_per_second": progress.images / training_seconds,
         "data_wait_share": progress.wait_seconds / training_seconds,

@@ -49,7 +49,8 @@ class ComputePlan:
 class Plan:
     """Every choice of a run. image_size, packed_size: (height, width) in pixels.
 
-    pictures: where batches come from; switches: what changed during training, and when.
+    pictures: where batches come from; fine_tuning: what else is decided if weights are given, by
+    config field; switches: what changed during training, and when.
     """
 
     device: Choice[torch.device]
@@ -63,12 +64,13 @@ class Plan:
     class_weights: Choice[str]
     folds: Choice[int]
     compute: ComputePlan
+    fine_tuning: dict[str, Choice[Any]] = field(default_factory=dict)
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
 
     def facts(self) -> dict[str, Any]:
         """All choices as plain values, with those of `compute` among the others."""
         facts = asdict(self)
-        facts |= facts.pop("compute")
+        facts |= facts.pop("compute") | facts.pop("fine_tuning")
         facts["device"]["value"] = str(self.device.value)
         if not self.switches:
             del facts["switches"]

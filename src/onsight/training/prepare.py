@@ -1,5 +1,6 @@
 """Prepares a run: everything is chosen, decoded, placed and measured, but nothing trained yet."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +25,9 @@ from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
+from onsight.training.fine_tuning import choose_average, choose_fine_tuning, settle_fine_tuning
 from onsight.training.fit_head import fits_head
-from onsight.training.pictures.fit_batch import fit_batch, keep_batch
+from onsight.training.pictures.fit_batch import fit_batch, usual_batch
 from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
 from onsight.training.pictures.least_budget import evaluated_pictures
 from onsight.training.pictures.open_data import find_data, open_data
@@ -36,7 +38,7 @@ from onsight.training.plan import ComputePlan, Plan
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.step.losses import choose_class_weights
-from onsight.training.step.optim import choose_learning_rate, settle_fine_tuning
+from onsight.training.step.optim import choose_learning_rate
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
@@ -96,13 +98,17 @@ def prepare(
         model, config = settle_model(
             config, source, device.value, threads.value, reporter, world, budget
         )
+    tuning = choose_fine_tuning(config)
+    config = settle_fine_tuning(config, tuning)
     if budget:
         cache = find_cache_folder(config.cache_folder)
         config = fit_pictures(budget, source, config, threads.value, cache, reporter, world)
     source = take_pictures(source, config)
     rate = choose_learning_rate(config)
-    config = settle_fine_tuning(config.model_copy(update={"learning_rate": rate.value}))
+    config = config.model_copy(update={"learning_rate": rate.value})
     reporter.choice("learning_rate", rate)
+    for name, choice in tuning.items():
+        reporter.choice(name, choice)
     with world.local_first("pictures"), _timed(seconds, "decode"):
         opened = open_data(
             source,
@@ -135,10 +141,15 @@ def prepare(
             )
             config = config.model_copy(update={"batch_size": batch_size.value})
         else:
-            batch_size = keep_batch(config)
+            batch_size = usual_batch(config, len(dataset.ids(TRAIN)))
+            config = config.model_copy(update={"batch_size": batch_size.value})
             compute = _choose_compute(config, placed, threads.value, reporter, world)
             settled = compute.apply(config)
             torch.set_num_threads(settled.threads)
+    if tuning:
+        tuning["ema"] = choose_average(config, _steps(settled, dataset, budget))
+        settled = settled.model_copy(update={"ema": tuning["ema"].value})
+        reporter.choice("ema", tuning["ema"])
     plan = Plan(
         device=device,
         model=model,
@@ -151,9 +162,19 @@ def prepare(
         class_weights=weights,
         folds=dataset.folds,
         compute=compute,
+        fine_tuning=tuning,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )
     return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
+
+
+def _steps(config: Config, dataset: Dataset, budget: Budget | None) -> int:
+    """Steps of one training; with a budget, about as many as there is time for."""
+    if budget is None:
+        return config.epochs * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
+    folds = dataset.folds.value
+    trainings = folds + 1 if folds > 1 else 1
+    return int(budget.left_seconds / max(1e-9, budget.step_seconds) / trainings)
 
 
 def _fit_training(
@@ -172,7 +193,8 @@ def _fit_training(
         timing = time_run(budget, config, data, world, pace)
     budget.look()
     reserve(budget, config, data.dataset, timing)
-    batch_size = fit_batch(config, timing.train, budget.left_seconds)
+    training = len(data.dataset.ids(TRAIN))
+    batch_size = fit_batch(config, timing.train, budget.left_seconds, training)
     reporter.choice("batch_size", batch_size)
     config = config.model_copy(update={"batch_size": batch_size.value})
     allowed = Allowed(budget.trial_seconds, timing.build_seconds, timing.train)
@@ -207,7 +229,7 @@ def _fit_frozen(
     budget.look()
     budget.reserve(tested, validation, pace.judge.per_picture)
     budget.begin(0.0)
-    return keep_batch(config), compute, settled
+    return usual_batch(config, training), compute, settled
 
 
 def _choose_compute(

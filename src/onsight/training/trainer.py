@@ -21,6 +21,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
 from onsight.training.autotune.adapt import Adaptation
+from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
@@ -32,7 +33,7 @@ from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
 from onsight.training.timely import evaluate_in_time, shortened
-from onsight.words import fixed_percent
+from onsight.words import fixed_percent, percent
 
 _CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 
@@ -75,6 +76,7 @@ class Trainer:
         self.reporter = reporter
         self.budget = budget
         self.placement = PlacementCheck(update, folder, reporter)
+        self.blends = Blends(folder.start_weights)
         # how far it has come
         self.progress = Progress()
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
@@ -123,6 +125,7 @@ class Trainer:
             while not (self._is_over or self._out_of_patience()):
                 self._train_epoch()
                 self._end_epoch()
+            self._try_blends()
         finally:
             if self.record:
                 self.record.close()
@@ -135,6 +138,32 @@ class Trainer:
         if self.record:
             self.record.add(start)
         self._keep_best(start)
+        if self.world.is_main:
+            self.blends.keep_start(self.classifier.net)
+        if self.budget:
+            self.budget.keep_validations(len(SHARES))
+
+    def _try_blends(self) -> None:
+        """Keep a network between the first and the last if it validates better than both."""
+        now = self.progress
+        self.world.broadcast("first weights", str)  # the first rank has written them by now
+        if not self.blends.are_open or now.epoch == 0 or now.best_accuracy < 0:
+            return
+        if self.budget and not self.budget.give_back_validations():
+            return
+        begun = time.perf_counter()
+        loader = self.watched["validation"]
+        for part in self.blends.of(self.classifier.net):
+            per_image = self._evaluate(loader)
+            in_time = len(per_image) == len(loader.ids)
+            if in_time and self._keep_best(_results("validation", per_image)):
+                now.best_blend = part
+        now.validation_seconds += time.perf_counter() - begun
+        if now.best_blend < 1:
+            self.reporter.say(
+                f"blend: {percent(now.best_blend)} of the way from the head's network to the last "
+                f"epoch's validates best, {fixed_percent(now.best_accuracy)}"
+            )
 
     @property
     def _is_over(self) -> bool:
@@ -305,18 +334,22 @@ class Trainer:
             evaluate_batches(self.classifier, loader.in_order()), loader.ids, self.world
         )
 
-    def _keep_best(self, row: EpochRow) -> None:
-        """Save the weights unless an earlier epoch validated better; always without validation."""
+    def _keep_best(self, row: Mapping[str, Any]) -> bool:
+        """Save the weights unless earlier ones validated better; always without validation.
+
+        Returns whether they were saved.
+        """
         now = self.progress
         accuracy, loss = row["validation_accuracy"], row["validation_loss"]
         if accuracy is not None and loss is not None:
             if (accuracy, -loss) <= (now.best_accuracy, -now.best_loss):
-                return
+                return False
             now.best_accuracy, now.best_loss = accuracy, loss
         elif now.best_accuracy >= 0:  # no time was left to compare
-            return
+            return False
         now.best_epoch = now.epoch
         self._save_best()
+        return True
 
     def _save_best(self) -> None:
         if self.world.is_main:

@@ -2,24 +2,35 @@
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.training.fine_tuning import fine_tunes
 from onsight.training.step.growing import Timing
 
 SMALLEST = 8
 _FEWEST_STEPS = 30  # in the whole training
+_LEAST_TUNING_BATCH = 32
+_STEPS_OF_EPOCH = 30  # with fewer, and two epochs, fine-tuning ends before it has begun
 
 
-def keep_batch(config: Config) -> Choice[int]:
-    """The config's batch size, and whether somebody asked for it."""
-    is_asked = "batch_size" in config.model_fields_set
-    return Choice(config.batch_size, "as asked" if is_asked else "the default")
+def usual_batch(config: Config, training: int) -> Choice[int]:
+    """The batch size as asked, or the default; smaller for fine-tuning on few pictures."""
+    if "batch_size" in config.model_fields_set:
+        return Choice(config.batch_size, "as asked")
+    size = config.batch_size
+    if fine_tunes(config):
+        while size > _LEAST_TUNING_BATCH and training < _STEPS_OF_EPOCH * size:
+            size //= 2
+    if size == config.batch_size:
+        return Choice(size, "the default")
+    return Choice(size, f"more steps: {training:,} training pictures are few to fine-tune with")
 
 
-def fit_batch(config: Config, step: Timing, seconds: float) -> Choice[int]:
+def fit_batch(config: Config, step: Timing, seconds: float, training: int) -> Choice[int]:
     """The batch size with which at least 30 steps fit into the seconds, or the smallest of 8.
 
-    step: seconds of a training step. A batch size that was asked for is kept.
+    step: seconds of a training step; training: the number of pictures. A batch size that was asked
+    for is kept.
     """
-    kept = keep_batch(config)
+    kept = usual_batch(config, training)
     fitted = kept.value
     if "batch_size" not in config.model_fields_set:
         while fitted > SMALLEST and seconds < _FEWEST_STEPS * step.at(fitted):

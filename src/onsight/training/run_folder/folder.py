@@ -61,6 +61,11 @@ class RunFolder:
         """The path of the best weights so far."""
         return self.path / _CHECKPOINTS / "best.safetensors"
 
+    @property
+    def start_weights(self) -> Path:
+        """The path of the weights that fine-tuning began with, a fitted head's."""
+        return self.path / _CHECKPOINTS / "start.safetensors"
+
     def epoch_file(self, epoch: int) -> Path:
         """The path of an epoch's model file; epochs are counted from 1."""
         return self.path / _CHECKPOINTS / f"epoch-{epoch:02d}.safetensors"

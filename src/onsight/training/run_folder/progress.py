@@ -10,6 +10,7 @@ class Progress:
     """epoch and step, from 0, are those of the next step; the second group of fields is about the
     current epoch, the third about the whole run.
 
+    best_blend: how far the best weights lie on the way from the start's to those of that epoch.
     Lines are mean losses, reported at intervals: step, loss, seconds of training so far.
     """
 
@@ -31,6 +32,7 @@ class Progress:
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_loss: float = 0.0
+    best_blend: float = 1.0
     rows: list[EpochRow] = field(default_factory=list)
 
     def count(self, images: int) -> None:

@@ -58,28 +58,12 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     if config.optimizer in SGD_NAMES:
         rate = 0.005 if config.starts_from_weights else 0.05
     elif config.starts_from_weights:
-        rate = 3e-4
+        rate = 3e-4 if config.freeze else 1e-4  # more spoils what a fitted head relies on
     else:
         rate = 0.01 if config.model == "compact" else 1e-3
     given = "given weights" if config.weights else "published weights"
     start = given if config.starts_from_weights else "random weights"
     return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
-
-
-def settle_fine_tuning(config: Config) -> Config:
-    """The config with what is left open about fine-tuning decided by where the weights start."""
-    return config.model_copy(
-        update={
-            "layer_decay": config.layer_decay or (0.9 if config.starts_from_weights else 1.0),
-            "norm_statistics": _norm_statistics(config),
-        }
-    )
-
-
-def _norm_statistics(config: Config) -> str:
-    if config.norm_statistics != "auto":
-        return config.norm_statistics
-    return "kept" if config.starts_from_weights else "batch"
 
 
 def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:

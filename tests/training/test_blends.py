@@ -1,0 +1,179 @@
+"""Oracles: sums in float64, and every candidate of a run judged again from its files."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.data.index import VALIDATION
+from onsight.data.loader import Loader
+from onsight.errors import Interrupted
+from onsight.evaluation.per_image import evaluate_batches
+from onsight.models.classifier import Classifier
+from onsight.models.file import load_model_file
+from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training import run_session, trainer
+from onsight.training.blends import SHARES, Blends, blend
+from onsight.training.budget import Budget
+from onsight.training.ranks import world
+
+QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
+
+
+def make_net(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+    net(torch.randn(8, 3, 4, 4))
+    return net
+
+
+def test_a_blend_is_the_weighted_mean_of_all_weights():
+    start, end = make_net(0).state_dict(), make_net(1).state_dict()
+    end["1.num_batches_tracked"] += 5
+    for share in (0.0, *SHARES, 1.0):
+        found = blend(start, end, share)
+        for name in ("0.weight", "1.running_var", "3.bias"):
+            mean = (1 - share) * start[name].double() + share * end[name].double()
+            torch.testing.assert_close(found[name].double(), mean, rtol=0, atol=1e-7)
+        assert found["1.num_batches_tracked"] == 6
+
+
+def test_the_ends_of_the_line_are_exact():
+    start, end = make_net(0).state_dict(), make_net(1).state_dict()
+    for share, exact in ((0.0, start), (1.0, end)):
+        found = blend(start, end, share)
+        assert all(torch.equal(found[n], exact[n]) for n in exact if "num" not in n)
+
+
+def test_a_network_gets_its_own_weights_back(tmp_path):
+    blends = Blends(tmp_path / "start.safetensors")
+    assert not blends.are_open
+    blends.keep_start(make_net(0))
+    net = make_net(1)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    seen = []
+    for share in blends.of(net):
+        seen.append(share)
+        assert not torch.equal(net[0].weight, before["0.weight"])
+    assert tuple(seen) == SHARES
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def judged_again(net, data, tensors):
+    """Validation accuracy and loss of weights, for the pictures of a run."""
+    net.load_state_dict(tensors)
+    ids, device = data.dataset.ids(VALIDATION), torch.device("cpu")
+    batches = Loader(data.pictures, ids, 16, device).in_order()
+    found = evaluate_batches(Classifier(net, data.normalization, "fp32", device), batches)
+    return float((found.labels == found.predicted).mean()), -float(found.losses.mean())
+
+
+def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypatch):
+    backbone = onsight.train(bars, out=tmp_path / "backbone", epochs=2, batch_size=16, **QUICK)
+    prepared, real = [], run_session.train_once
+
+    def train_once(one, *rest):
+        prepared.append(one)
+        return real(one, *rest)
+
+    monkeypatch.setattr(run_session, "train_once", train_once)
+    kept = set()
+    for rate in (1e-3, 0.03):
+        run = onsight.train(
+            bars,
+            out=tmp_path / str(rate),
+            weights=str(backbone.model),
+            learning_rate=rate,
+            epochs=1,
+            batch_size=16,
+            **QUICK,
+        )
+        start, last, best = (
+            read_tensors(run.path / "checkpoints" / f"{name}.safetensors")[0]
+            for name in ("start", "last", "best")
+        )
+        end = {name: last[f"average.{name}"] for name in start}
+        net = prepared[-1].data.new_network(prepared[-1].config)
+        candidates = {share: blend(start, end, share) for share in (0.0, *SHARES, 1.0)}
+        judged = {
+            share: judged_again(net, prepared[-1].data, one) for share, one in candidates.items()
+        }
+        winner = max(judged, key=lambda share: judged[share])
+        for name in end:
+            torch.testing.assert_close(best[name], candidates[winner][name], rtol=0, atol=0)
+        blended = run.results["best_blend"] if run.results["best_epoch"] else 0.0
+        assert blended == winner
+        kept.add(winner)
+    assert len(kept) > 1  # a test of one case would not tell
+
+
+class StopAtSecondStep:
+    """A stop request made after two steps."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self):
+        self.steps = 0
+
+    def __bool__(self):
+        self.steps += 1
+        return self.steps == 2
+
+
+def judge_in_order(patch, losses):
+    """Evaluation during training that finds all right, with these losses in turn."""
+    real, left = trainer.evaluate_batches, iter(losses)
+
+    def evaluate(*args):
+        found = real(*args)
+        return replace(found, predicted=found.labels, losses=np.full_like(found.losses, next(left)))
+
+    patch.setattr(trainer, "evaluate_batches", evaluate)
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
+    bars, tmp_path, monkeypatch, best
+):
+    backbone = onsight.train(bars, out=tmp_path / "backbone", epochs=1, **QUICK)
+    fields = {"weights": str(backbone.model), "epochs": 1, "learning_rate": 1e-3, **QUICK}
+    losses = [-1, -2, -2, -2]  # of the epoch, then of the blends; no head does better
+    losses[1 + best] = -3
+    with monkeypatch.context() as patch:
+        judge_in_order(patch, losses)
+        whole = onsight.train(bars, out=tmp_path / "whole", **fields)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", StopAtSecondStep)
+        with pytest.raises(Interrupted):
+            onsight.train(bars, out=tmp_path / "stopped", **fields)
+    with monkeypatch.context() as patch:
+        judge_in_order(patch, losses)
+        onsight.train(bars, out=tmp_path / "stopped", resume=True, reporter=SilentReporter())
+    assert (whole.results["best_epoch"], whole.results["best_blend"]) == (1, SHARES[best])
+    checkpoints = whole.path / "checkpoints"
+    start, _ = read_tensors(checkpoints / "start.safetensors")
+    last, _ = read_tensors(checkpoints / "last.safetensors")
+    expected = blend(start, {name: last[f"average.{name}"] for name in start}, SHARES[best])
+    for path in (whole.path, tmp_path / "stopped"):
+        found = load_model_file(path).weights
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_time_for_blends_is_kept_only_if_it_is_little():
+    clock = [0.0]
+    budget = Budget(101.5, lambda: clock[0])
+    budget.reserve(tested=0, validation=10, picture_seconds=0.1)
+    budget.begin(0.0)
+    before = budget.left_seconds
+    budget.keep_validations(3)
+    assert budget.left_seconds == pytest.approx(before - 3)
+    assert budget.give_back_validations()
+    assert budget.left_seconds == pytest.approx(before)
+    budget.keep_validations(100)
+    assert budget.left_seconds == pytest.approx(before)
+    assert not budget.give_back_validations()
