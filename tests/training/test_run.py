@@ -379,6 +379,37 @@ def test_a_nan_stops_the_run_before_the_update(bars, tmp_path):
     assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
 
 
+class Spoiling(nn.Module):
+    """Its fifth training batch has a finite loss and gradients that are NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(144, 2)
+        self.calls = 0
+
+    def forward(self, images):
+        self.calls += self.training
+        logits = self.linear(images.flatten(1))
+        if self.training and self.calls == 5:
+            logits.register_hook(lambda gradient: gradient * float("nan"))
+        return logits
+
+
+SPOILED = r"gradients of epoch 1, step 5 of \d+ are not finite, though its loss is.*\.png"
+
+
+def test_a_nan_in_a_gradient_is_blamed_on_its_own_step(bars, tmp_path):
+    with pytest.raises(NonFiniteLoss, match=SPOILED):
+        onsight.train(bars, out=tmp_path / "run", model=Spoiling(), **FAST)
+
+
+def test_weights_that_a_gradient_has_spoiled_are_not_saved(bars, tmp_path, monkeypatch):
+    monkeypatch.setattr(world, "StopRequest", lambda: StopAfter(5))
+    with pytest.raises(NonFiniteLoss, match=SPOILED):
+        onsight.train(bars, out=tmp_path / "run", model=Spoiling(), **FAST)
+    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+
+
 def test_training_stops_early_when_validation_no_longer_improves(bars, tmp_path):
     fields = {**FAST, "epochs": 50, "patience_epochs": 2}
     run = onsight.train(bars, out=tmp_path / "run", learning_rate=1e-12, **fields)

@@ -375,6 +375,8 @@ class Trainer:
 
     def _save(self) -> None:
         self._flush()  # weights that a bad loss has spoiled must not replace good ones
+        if not self._has_finite_weights():
+            raise NonFiniteLoss(self._explain_spoiled(self.progress.step - 1))
         self.saved_at = time.monotonic()
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
@@ -402,6 +404,8 @@ class Trainer:
         """Describe the failure. newest: the last step that was begun."""
         now = self.progress
         step = newest - error.steps_ago
+        if self.step.losses.lag == 0 and not self._has_finite_weights():
+            return self._explain_spoiled(step - 1)
         batch = next(self.loader.epoch(self.config.seed, now.epoch, step))
         spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
         return (
@@ -411,6 +415,22 @@ class Trainer:
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
             f"Earlier good weights, if any, are in {self.folder.path / 'checkpoints'}"
         )
+
+    def _explain_spoiled(self, step: int) -> str:
+        """Describe gradients that were not finite. step: -1 is the last of the epoch before."""
+        epoch = self.progress.epoch - (step < 0)
+        step %= self.loader.steps
+        batch = next(self.loader.epoch(self.config.seed, epoch, step))
+        return (
+            f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
+            "finite, though its loss is; the weights that they spoiled were not saved. "
+            f"Pictures of that step: {self.name_pictures(batch)}. Try --clip-norm 1 or a lower "
+            f"--learning-rate. Earlier good weights, if any, are in "
+            f"{self.folder.path / 'checkpoints'}"
+        )
+
+    def _has_finite_weights(self) -> bool:
+        return all(bool(one.isfinite().all()) for one in self.step.model.parameters())
 
 
 def _results(name: str, per_image: PerImageResults) -> dict[str, Any]:
