@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.models.compact import Compact, stem_stride
+from onsight.models.sprint import Sprint
 
 Make = Callable[[tuple[int, int, int], int], nn.Module]
 _EPSILON = 1e-3  # added to the variance of a whitened direction, of pixels with deviation 1
@@ -20,7 +21,7 @@ _EPSILON = 1e-3  # added to the variance of a whitened direction, of pixels with
 
 @dataclass(frozen=True)
 class Stem:
-    """The first layer: patches of stride + 2 pixels, or of `kernel`; pooled by 2 afterwards if asked.
+    """The first layer: patches of stride + 2 pixels, or of `kernel`; pooled by 2 afterwards or not.
 
     whiten: "no" for random trainable weights with batch norm; "trained" and "frozen" start from the
     principal directions of patches in both signs, without batch norm.
@@ -181,6 +182,13 @@ CANDIDATES: dict[str, Make] = {
         stem=Stem(16, stride=1, pool=True, whiten="frozen"),
         stages=(Stage((32,), pool="none"), Stage((64,)), Stage((128,))),
     ),
+    "plain 32-64-128, random": partial(
+        SmallNet,
+        stem=Stem(16, stride=1, pool=True),
+        stages=(Stage((32,), pool="none"), Stage((64,)), Stage((128,))),
+    ),
+    # The same with cosines in place of the directions of the pictures at hand.
+    "sprint": Sprint,
     # Patches of stride 4 with many filters, then 3x3 convolutions on small maps only.
     "stride 4, 64": partial(
         SmallNet,

@@ -12,7 +12,7 @@ judged on validation pictures; test pictures are never looked at.
    torch operators of a training step and the bytes that they read and write, which matter more
    than multiply-adds on a GPU.
 2. Successive halving: each net gets the time in which compact makes so many steps (--steps), so a
-   fast net makes more. The best third of each round goes on to the next, compact always.
+   fast net makes more. The best third of compact's rivals goes on to the next round.
 3. The time to --target: between the rounds, the share of mistakes as a power of the time.
 
 Each run's outcome is appended to --lines at once; --table prints the tables of such a file.
@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from pathlib import Path
 
 import torch
@@ -202,9 +202,8 @@ def search(options: argparse.Namespace, config: Config, data: TrainingData) -> l
             found[name] = train(name, steps, config, data) | {"allowed": allowed}
             found[name]["learning_rate"] = config.learning_rate
             keep(found[name])
-        best = sorted(names, key=lambda name: found[name]["right"], reverse=True)
-        best = best[: max(1, math.ceil(len(names) / KEPT_SHARE))]
-        names = [REFERENCE, *(name for name in best if name != REFERENCE)]
+        rivals = sorted(names[1:], key=lambda name: found[name]["right"], reverse=True)
+        names = [REFERENCE, *rivals[: max(1, len(rivals) // KEPT_SHARE)]]
     return lines
 
 
@@ -216,34 +215,44 @@ def tables(lines: list[dict], target: float) -> list[str]:
         if "right" in line:
             runs[line["net"]].setdefault(line["allowed"], []).append(line)
     times = sorted({line["allowed"] for line in lines if "right" in line})
-    head = ["net", "parameters", "multiply-adds", "operators a step", "MB a step", "step / compact"]
-    rows = [
-        [name, f"{one['parameters']:,}", f"{one['multiply_adds'] / 1e6:.2f} M"]
-        + [f"{one['operators']}", f"{one['bytes'] / 1e6:.0f}", _spread(one["step"])]
-        for name, one in costs.items()
-    ]
     within = ["net", *(f"as {allowed} steps of compact" for allowed in times)]
     results = [
-        [name, *(_accuracy(runs[name].get(allowed, [])) for allowed in times)]
-        + [_told(time_to(runs[name], target))]
-        for name in costs
+        [name, *(_accuracy(found.get(allowed, [])) for allowed in times), time_to(found, target)]
+        for name, found in runs.items()
     ]
-    goal = f"time to {target:.0%}, in steps of compact"
-    return [*table(head, rows), "", *table([*within, goal], results)]
+    goal = f"time to {fixed_percent(target)}, in steps of compact"
+    head = ["net", "parameters", "multiply-adds", "operators a step", "MB a step", "step / compact"]
+    return [
+        *table(head, [_cost_row(name, one) for name, one in costs.items()]),
+        "",
+        *table([*within, goal], results),
+    ]
 
 
-def time_to(runs: dict[int, list[dict]], target: float) -> float | None:
-    """The time to a share of right answers, in steps of compact; None if no run came near.
+def _cost_row(name: str, cost: dict) -> list[str]:
+    return [
+        name,
+        f"{cost['parameters']:,}",
+        f"{cost['multiply_adds'] / 1e6:.2f} M",
+        f"{cost['operators']}",
+        f"{cost['bytes'] / 1e6:.0f}",
+        _spread(cost["step"]),
+    ]
 
-    Mistakes are taken as a power of the time between neighbouring rounds, and just beyond the last.
+
+def time_to(runs: dict[int, list[dict]], target: float) -> str:
+    """The time to a share of right answers, in steps of compact; empty if it was not reached.
+
+    Mistakes are taken as a power of the time between neighbouring rounds.
     """
     points = [(allowed, 1 - _share(found)) for allowed, found in sorted(runs.items())]
-    for (early, more), (late, fewer) in zip(points, points[1:], strict=False):
-        if fewer <= 1 - target < more or (late == points[-1][0] and fewer < more):
+    if points and points[0][1] <= 1 - target:
+        return f"at most {points[0][0]:,}"
+    for (early, more), (late, fewer) in pairwise(points):
+        if fewer <= 1 - target:
             power = math.log(more / fewer) / math.log(late / early)
-            reached = late * (fewer / (1 - target)) ** (1 / power)
-            return reached if reached <= 2 * late else None
-    return None
+            return f"{late * (fewer / (1 - target)) ** (1 / power):,.0f}"
+    return ""
 
 
 def _share(found: list[dict]) -> float:
@@ -262,10 +271,6 @@ def _accuracy(found: list[dict]) -> str:
 
 def _spread(ratios: list[float]) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def _told(steps: float | None) -> str:
-    return "" if steps is None else f"{steps:,.0f}"
 
 
 def main() -> None:
