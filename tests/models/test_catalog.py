@@ -18,8 +18,16 @@ from onsight.models.catalog import (
 from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
 from onsight.models.expected_input import ExpectedInput
+from onsight.models.sprint import Sprint
 
-OWN = {"compact": Compact, "lenet": LeNet, "conv3": Conv3, "quick": Quick, "linear": Linear}
+OWN = {
+    "compact": Compact,
+    "sprint": Sprint,
+    "lenet": LeNet,
+    "conv3": Conv3,
+    "quick": Quick,
+    "linear": Linear,
+}
 
 
 def test_own_names_come_first_then_timms():
@@ -113,6 +121,7 @@ def test_preferred_sizes():
     sizes = {name: preferred_size(name) for name in [*OWN, "test_vit", "resnet10t", "my.net:Net"]}
     assert sizes == {
         "compact": None,
+        "sprint": None,
         "lenet": (32, 32),
         "conv3": (50, 50),
         "quick": None,

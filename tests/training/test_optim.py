@@ -5,8 +5,14 @@ import pytest
 import torch
 from torch import nn
 
+from onsight.config import make_config
 from onsight.errors import ConfigError
-from onsight.training.step.optim import learning_rate_factor, make_optimizer, set_learning_rate
+from onsight.training.step.optim import (
+    choose_learning_rate,
+    learning_rate_factor,
+    make_optimizer,
+    set_learning_rate,
+)
 
 
 def make_model():
@@ -108,3 +114,9 @@ def test_learning_rate_respects_a_groups_own_scale():
     )
     set_learning_rate(optimizer, 0.5, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.25]
+
+
+@pytest.mark.parametrize(("model", "rate"), [("compact", 0.01), ("sprint", 0.01), ("lenet", 1e-3)])
+def test_nets_from_scratch_have_their_own_usual_rate(model, rate):
+    assert choose_learning_rate(make_config({"model": model})).value == rate
+    assert choose_learning_rate(make_config({"model": model, "learning_rate": 0.2})).value == 0.2

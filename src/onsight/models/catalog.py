@@ -10,6 +10,7 @@ from onsight.models.classic import Conv3, LeNet, Linear, Quick
 from onsight.models.compact import Compact
 from onsight.models.expected_input import ExpectedInput
 from onsight.models.pretrained import OFFLINE_CHOICE
+from onsight.models.sprint import Sprint
 from onsight.models.timm_nets import make_timm, timm_facts
 from onsight.models.trial_forward import check_output
 from onsight.models.user import make_user_model
@@ -30,6 +31,7 @@ class _Own(NamedTuple):
 
 _OWN = {
     "compact": _Own(Compact),
+    "sprint": _Own(Sprint),
     "lenet": _Own(LeNet, (32, 32)),
     "conv3": _Own(Conv3, (50, 50)),
     "quick": _Own(Quick),

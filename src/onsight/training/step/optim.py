@@ -60,7 +60,7 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     elif config.starts_from_weights:
         rate = 3e-4 if config.freeze else 1e-4  # more spoils what a fitted head relies on
     else:
-        rate = 0.01 if config.model == "compact" else 1e-3
+        rate = 0.01 if config.model in ("compact", "sprint") else 1e-3
     given = "given weights" if config.weights else "published weights"
     start = given if config.starts_from_weights else "random weights"
     return Choice(rate, f"usual for {config.optimizer} on {config.model} from {start}")
