@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -18,6 +18,7 @@ from onsight.evaluation.results import EpochRow
 from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
+from onsight.models.head import set_linear_head
 from onsight.report.console import Reporter
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
@@ -61,13 +62,15 @@ class RunContext:
 class Trained:
     """A network with the weights that were chosen, how its training went, and seconds by phase.
 
-    temperature: the classifier's, with its reason.
+    temperature: the classifier's, with its reason; fitted: how many pictures a frozen network's
+    head was fitted on in the end, if validation pictures are among them.
     """
 
     classifier: Classifier
     progress: Progress
     temperature: Choice[float]
     seconds: dict[str, float]
+    fitted: int = 0
 
 
 def train_once(
@@ -131,7 +134,12 @@ def _without_training(
         record.add(head.row)
         record.close()
     seconds = {"training": head.seconds}
-    return _calibrated(classifier, progress, seconds, dataset, context, budget)
+    # The temperature is that of the head which has not learned from validation pictures.
+    trained = _calibrated(classifier, progress, seconds, dataset, context, budget)
+    if head.kept is None:
+        return trained
+    set_linear_head(classifier.net, head.kept.weight, head.kept.bias)
+    return replace(trained, fitted=head.pictures)
 
 
 def _calibrated(
