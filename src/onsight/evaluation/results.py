@@ -146,8 +146,8 @@ class Results(Metrics, TtaResult, total=False):
     temperature: what the logits are divided by before they become probabilities; folds: by how many
     models the pictures were judged, each once; fitted: how many pictures a frozen network's head
     was fitted on, where those of validation are among them; used, problems: numbers of pictures
-    used and refused; seen: left out of an evaluation because they trained or chose the model; phases:
-    seconds by name.
+    used and refused; seen: left out of an evaluation because they trained or chose the model;
+    phases: seconds by name.
     """
 
     split: str

@@ -23,24 +23,26 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.heads.choose import ChosenHead, LabelledFeatures, choose_head
+from onsight.features.heads.choose import ChosenHead, choose_head
+from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead
 from onsight.features.shared import SharedFeatures
+from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
-from onsight.models.head import linear_head, set_linear_head
+from onsight.models.head import HiddenHead, head_of, set_hidden_head, set_linear_head
 from onsight.report.console import Reporter
 from onsight.training.build import loss_weights
+from onsight.training.hidden_head import try_hidden_layer
 from onsight.training.pictures.training_data import TrainingData
 from onsight.words import fixed_percent, plural
-
 
 _AGAIN = 1.5  # times as long as fitting on the training pictures, to be on the safe side
 
 
 def fits_head(config: Config, net: nn.Module) -> bool:
     """Whether a run fits its head on features: it is frozen, or starts from published weights."""
-    head = linear_head(net)
-    plain = config.loss == "cross-entropy" and head is not None and head.bias is not None
+    head = head_of(net)
+    plain = config.loss == "cross-entropy" and isinstance(head, nn.Linear) and head.bias is not None
     return plain and (config.freeze or config.starts_from_weights)
 
 
@@ -56,7 +58,7 @@ class FittedHead:
     row: EpochRow
     images: int
     seconds: float
-    kept: LinearHead | None = None
+    kept: LinearHead | HiddenHead | None = None
     pictures: int = 0
 
 
@@ -84,7 +86,11 @@ def fit_head(
     chosen = choose_head(train, validation, classes, weights)
     before_seconds = left_seconds()
     head = chosen.settings.fit(train, classes, weights)
-    set_linear_head(classifier.net, head.weight, head.bias)
+    if _may_have_hidden_layer(config, data, classifier.net):
+        chosen, head = try_hidden_layer(
+            chosen, head, train, validation, classes, weights, config.seed, left_seconds
+        )
+    put_head(classifier.net, head)
     seconds = time.perf_counter() - begun
     loss = _loss(head(train.views[0]), train.labels)
     row = _row(loss, head(validation.views[0]), validation.labels, passes.images, seconds)
@@ -97,6 +103,20 @@ def fit_head(
     kept = chosen.settings.fit(every, classes, weights)
     reporter.say(f"{sentence}; then fitted on all {len(every):,} with those of validation")
     return FittedHead(row, passes.images, time.perf_counter() - begun, kept, len(every))
+
+
+def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
+    """Make a fitted head the network's own. Raises ModelError."""
+    if isinstance(head, HiddenHead):
+        set_hidden_head(net, head)
+    else:
+        set_linear_head(net, head.weight, head.bias)
+
+
+def _may_have_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:
+    """Whether the network's layers may change: not if they are trained, or somebody's own."""
+    own = data.module is not None or is_user_spec(config.model)
+    return config.freeze and not own and head_of(net) is not net
 
 
 class _FeaturePasses:

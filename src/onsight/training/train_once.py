@@ -18,13 +18,12 @@ from onsight.evaluation.results import EpochRow
 from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
-from onsight.models.head import set_linear_head
 from onsight.report.console import Reporter
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
-from onsight.training.fit_head import FittedHead, fit_head, fits_head
+from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.model_file import make_model_file
 from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
@@ -138,7 +137,7 @@ def _without_training(
     trained = _calibrated(classifier, progress, seconds, dataset, context, budget)
     if head.kept is None:
         return trained
-    set_linear_head(classifier.net, head.kept.weight, head.kept.bias)
+    put_head(classifier.net, head.kept)
     return replace(trained, fitted=head.pictures)
 
 
