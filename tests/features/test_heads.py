@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestCentroid
 
-from onsight.features.heads.choose import HeadSettings, LabelledFeatures, choose_head
+from onsight.features.heads.choose import HeadSettings, choose_head
 from onsight.features.heads.class_means import fit_class_means
+from onsight.features.heads.hidden import HiddenSettings
+from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead, Standardization
 from onsight.features.heads.logistic import fit_logistic
 
@@ -118,3 +121,57 @@ def test_all_views_are_fitted_and_the_plain_one_is_judged():
     assert not torch.allclose(one.weight, both.weight, atol=1e-3)
     chosen = choose_head(views, labelled(*clouds(120, seed=1)), CLASSES)
     assert chosen.right > 60
+
+
+def rings(count, seed=0):
+    """Two classes at two distances from the middle, which no plane separates, in 6 dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    directions = F.normalize(torch.randn(count, 6, generator=generator), dim=1)
+    radii = 1.0 + labels + 0.2 * torch.randn(count, generator=generator)
+    return directions * radii.unsqueeze(1) + 3.0, labels
+
+
+def test_a_hidden_layer_learns_what_no_plane_separates():
+    train, unseen = rings(1500), rings(500, seed=1)
+    head = HiddenSettings(0).fit(labelled(*train), 2)
+    right = (head(unseen[0]).argmax(dim=1) == unseen[1]).float().mean()
+    plane = HeadSettings(0.01).fit(labelled(*train), 2)
+    assert (plane(unseen[0]).argmax(dim=1) == unseen[1]).float().mean() < 0.65
+    assert right > 0.85
+
+
+def test_a_hidden_layer_is_a_function_of_features_and_seed():
+    features, labels = clouds(300)
+    data = LabelledFeatures(torch.stack([features, features + 0.1]), labels)
+    state = torch.get_rng_state()
+    heads = [HiddenSettings(seed).fit(data, CLASSES) for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(heads[0].first.weight, heads[1].first.weight)
+    assert torch.equal(heads[0](features), heads[1](features))
+    assert not torch.equal(heads[0].first.weight, heads[2].first.weight)
+
+
+def test_a_hidden_layer_takes_plain_features_of_any_scale():
+    features, labels = rings(600)
+    plain = HiddenSettings(0).fit(labelled(features, labels), 2)
+    scaled = HiddenSettings(0).fit(labelled(features * 100 + 50, labels), 2)
+    assert torch.allclose(plain(features), scaled(features * 100 + 50), atol=0.05)
+
+
+def test_every_view_teaches_a_hidden_layer():
+    features, labels = clouds(600, distance=1.0)
+    noise, _ = clouds(600, distance=0.0, seed=3)
+    alone = HiddenSettings(0).fit(labelled(noise, labels), CLASSES)
+    both = HiddenSettings(0).fit(LabelledFeatures(torch.stack([noise, features]), labels), CLASSES)
+    unseen, truth = clouds(500, distance=1.0, seed=1)
+    right = [int((head(unseen).argmax(dim=1) == truth).sum()) for head in (alone, both)]
+    assert right[0] < 300 < 450 < right[1]
+
+
+def test_class_weights_count_in_a_hidden_layer():
+    noise, labels = clouds(400, distance=0.0)
+    weights = torch.tensor([5.0, 1.0, 1.0, 1.0]).double()
+    head = HiddenSettings(0).fit(labelled(noise, labels), CLASSES, weights)
+    unseen, _ = clouds(400, distance=0.0, seed=1)
+    assert (head(unseen).argmax(dim=1) == 0).float().mean() > 0.8

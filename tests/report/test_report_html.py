@@ -367,6 +367,20 @@ def test_policy_allows_the_one_script_only(tmp_path: Path) -> None:
     assert "default-src 'none'; img-src data:" in page
 
 
+def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path, best_epoch=0)
+    (run / "metrics.jsonl").write_text(json.dumps(epoch_row(1) | {"epoch": 0}) + "\n")
+    plain = said(read(run)[1])
+    assert "fitted on the features of the frozen network, with a validation accuracy" in plain
+    assert "the head that is kept" not in plain
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | {"fitted": 60045}))
+    sentence = "That head had learned from the training pictures only, and the temperature"
+    refitted = said(read(run)[1])
+    assert sentence in refitted
+    assert "on all 60,045 training and validation pictures" in refitted
+
+
 def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
     names = [f"class {index}" for index in range(30)]
     run = make_run(tmp_path, names)

@@ -8,9 +8,11 @@ import torch
 
 import onsight
 from onsight.data.cache import find_cache_folder
+from onsight.features.heads.choose import HeadSettings
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
+from onsight.training import train_once
 
 QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
 
@@ -47,7 +49,7 @@ def test_the_model_file_predicts_what_the_run_said(bars, tmp_path):
 def test_kept_features_give_the_same_bits(bars, tmp_path, monkeypatch):
     first = onsight.train(bars, out=tmp_path / "first", freeze=True, **QUICK)
     kept = sorted((find_cache_folder() / "features").iterdir())
-    assert len(kept) == 3  # training pictures, their mirror images, validation pictures
+    assert len(kept) == 4  # training and validation pictures, and the mirror images of both
     rows = {len(read_tensors(path)[0]["features"]) for path in kept}
     assert rows == {first.results["used"] - first.results["images"] - n for n in rows_left(first)}
 
@@ -87,7 +89,7 @@ def test_fine_tuning_begins_with_a_fitted_head(bars, tmp_path, weights):
 
 
 def test_fine_tuning_never_ends_worse_than_its_head(bars, tmp_path, weights):
-    fields = {"weights": str(weights), "epochs": 2, "batch_size": 16, **QUICK}
+    fields = {"weights": str(weights), "epochs": 2, "batch_size": 16, "test_fraction": 0, **QUICK}
     ruined = onsight.train(bars, out=tmp_path / "ruined", learning_rate=30.0, **fields)
     frozen = onsight.train(bars, out=tmp_path / "frozen", freeze=True, **fields)
     head, *epochs = rows_of(ruined)
@@ -129,3 +131,74 @@ def test_folds_compute_each_picture_once(bars, tmp_path, monkeypatch):
     assert run.results["images"] == 120
     assert len(computed) == len(set(computed))
     assert np.bincount([number for view, number in computed if view == "plain"]).max() == 1
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """The pictures, and the head, of every head that is fitted after the choice of its penalty."""
+    noted, real = [], HeadSettings.fit
+
+    def fit(self, data, *rest):
+        noted.append((data, real(self, data, *rest)))
+        return noted[-1][1]
+
+    monkeypatch.setattr(HeadSettings, "fit", fit)
+    return noted
+
+
+def test_the_kept_head_learns_from_validation_pictures_once_they_have_judged(
+    bars, tmp_path, fits, monkeypatch
+):
+    calibrated, real = [], train_once.calibrate
+
+    def calibrate(classifier, *rest):
+        calibrated.append(classifier.net.fc.weight.clone())
+        return real(classifier, *rest)
+
+    monkeypatch.setattr(train_once, "calibrate", calibrate)
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    (alone, judged), (every, kept) = fits
+    (row,) = rows_of(run)
+    validation = every.take(torch.arange(len(alone), len(every)))
+    assert len(validation) == row["validation_images"] > 5
+    right = judged(validation.views[0]).argmax(dim=1) == validation.labels
+    assert row["validation_accuracy"] == float(right.double().mean())
+    assert len(every.views) == len(alone.views) == 2
+    assert torch.equal(every.views[:, : len(alone)], alone.views)
+    assert run.results["fitted"] == len(every) == run.results["used"] - run.results["images"]
+    assert torch.equal(weights_of(run)["fc.weight"], kept.weight)
+    assert not torch.equal(judged.weight, kept.weight)
+    assert torch.equal(calibrated[0], judged.weight)
+
+
+def test_a_run_judged_by_validation_pictures_never_learns_from_them(bars, tmp_path, fits):
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, test_fraction=0, **QUICK)
+    ((_, head),) = fits
+    assert run.results["split"] == "validation"
+    assert torch.equal(weights_of(run)["fc.weight"], head.weight)
+    assert "fitted" not in run.results
+
+
+def test_fine_tuning_keeps_validation_pictures_for_its_epochs(bars, tmp_path, fits, weights):
+    fits.clear()
+    onsight.train(bars, out=tmp_path / "run", weights=str(weights), epochs=1, **QUICK)
+    assert len(fits) == 1
+
+
+def test_the_models_of_folds_learn_from_validation_pictures_too(bars, tmp_path, fits):
+    fields = {"freeze": True, "folds": 3, **QUICK}
+    run = onsight.train(bars, out=tmp_path / "run", **fields)
+    counts = [len(data) for data, _ in fits]
+    assert counts[1::2] == [80, 80, 80, 120]
+    assert run.results["fitted"] == 120
+
+
+@pytest.mark.parametrize(("seconds", "heads"), [(10.0, 2), (50.0, 1)])
+def test_a_head_is_not_fitted_again_without_the_time(
+    bars, tmp_path, fits, monkeypatch, seconds, heads
+):
+    monkeypatch.setattr(
+        train_once, "_left_seconds", lambda config, budget: lambda: 100.0 - seconds * len(fits)
+    )
+    onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    assert len(fits) == heads

@@ -144,9 +144,10 @@ class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
     temperature: what the logits are divided by before they become probabilities; folds: by how many
-    models the pictures were judged, each once; used, problems: numbers of pictures used and
-    refused; best_blend: how far the model lies on the way from a fine-tuning's start to that epoch;
-    seen: left out of an evaluation because they trained or chose the model; phases:
+    models the pictures were judged, each once; fitted: how many pictures a frozen network's head
+    was fitted on, where those of validation are among them; used, problems: numbers of pictures
+    used and refused; best_blend: how far the model lies on the way from a fine-tuning's start to
+    that epoch; seen: left out of an evaluation because they trained or chose the model; phases:
     seconds by name.
     """
 
@@ -156,6 +157,7 @@ class Results(Metrics, TtaResult, total=False):
     learning_curve: LearningCurve
     folds: int
     fold_results: list[FoldResult]
+    fitted: int
     used: int
     problems: int
     notes: list[str]

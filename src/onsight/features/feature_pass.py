@@ -19,7 +19,7 @@ from onsight.data.decode import PictureFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
 from onsight.models.classifier import Classifier
-from onsight.models.head import features_kept, linear_head, no_features, required_head
+from onsight.models.head import features_kept, head_of, no_features, required_head
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 PLAIN, MIRRORED = "plain", "mirrored"
@@ -142,7 +142,7 @@ def features_key(
     target: what pictures are fitted to; digests: uint8 (n, 16) of the pictures in order, before
     they are fitted.
     """
-    head = linear_head(classifier.net)
+    head = head_of(classifier.net)
     own = {id(parameter) for parameter in head.parameters()} if head else set()
     prepared = decode.VERSION, target.facts(), classifier.normalization, classifier.precision
     digest = hashlib.sha256(repr((prepared, view)).encode())

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import is_user_spec, make_model
+from onsight.models.head import add_hidden_layer
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
@@ -24,6 +25,7 @@ FILE_NAME = "model.safetensors"
 _FORMAT = "onsight-model"
 _VERSION = 1
 _NAMES_SHOWN = 3
+_MOST_UNITS = 65_536
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
 
 
@@ -33,7 +35,8 @@ class ModelFile:
 
     results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
     of the pictures that trained or chose the model, so that none of them ever judges it.
-    temperature: what the network's logits are divided by.
+    temperature: what the network's logits are divided by; hidden_units: of the hidden layer that
+    its head was given, 0 for the model's own head.
     """
 
     model: str
@@ -44,6 +47,7 @@ class ModelFile:
     weights: dict[str, Tensor]
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0
+    hidden_units: int = 0
 
 
 def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -60,6 +64,7 @@ def save_model(path: Path, file: ModelFile) -> None:
         "classes": list(file.classes),
         "picture": file.preprocessing.facts(),
         "temperature": file.temperature,
+        "hidden_units": file.hidden_units,
         "results": file.results,
         "provenance": file.provenance,
     }
@@ -89,6 +94,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             seen=weights.pop(_SEEN).numpy(),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
+            hidden_units=_units(facts.get("hidden_units", 0)),
         )
     except (KeyError, TypeError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
@@ -109,6 +115,9 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     if module is None:
         with torch.random.fork_rng(devices=[]):
             module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
+    if file.hidden_units:
+        with torch.random.fork_rng(devices=[]):
+            add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
@@ -139,6 +148,12 @@ def _temperature(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise TypeError(f"the temperature must be a number above 0, not {value!r}")
     return float(value)
+
+
+def _units(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _MOST_UNITS:
+        raise TypeError(f"a head has 0 to {_MOST_UNITS:,} hidden units, not {value!r}")
+    return value
 
 
 def _typed(value: Any, kind: type[Any]) -> Any:

@@ -1,16 +1,38 @@
-"""The head of a network: its last linear layer, and what that layer is given."""
+"""The head of a network: its last linear layer or two, and what those are given."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
 
 
+class HiddenHead(nn.Module):
+    """A head with one hidden layer, in place of a linear one: features (B, D) to logits (B, K)."""
+
+    def __init__(self, in_features: int, units: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.first = nn.Linear(in_features, units)
+        self.last = nn.Linear(units, out_features)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (B, K) of features (B, D)."""
+        logits: Tensor = self.last(F.gelu(self.first(features)))
+        return logits
+
+
+Head = nn.Linear | HiddenHead
+
+
 def heads_of(model: nn.Module) -> list[nn.Module]:
-    """The classifiers that a timm model reports, else the last linear layer; may be empty."""
+    """The classifiers that a timm model reports, else the head or the last linear layer.
+
+    May be empty.
+    """
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
         found = get_classifier()
@@ -19,22 +41,44 @@ def heads_of(model: nn.Module) -> list[nn.Module]:
         heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
         if heads:
             return heads
+    own = [module for module in model.modules() if isinstance(module, HiddenHead)]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return [*linears[-1:]]
+    return [*(own or linears)[-1:]]
 
 
-def linear_head(model: nn.Module) -> nn.Linear | None:
-    """The one linear layer that turns features (B, D) into logits (B, K); None if it is not so."""
+def head_of(model: nn.Module) -> Head | None:
+    """The one layer that turns features (B, D) into logits (B, K); None if it is not so."""
     heads = heads_of(model)
-    return heads[0] if len(heads) == 1 and isinstance(heads[0], nn.Linear) else None
+    return heads[0] if len(heads) == 1 and isinstance(heads[0], Head) else None
 
 
-def required_head(model: nn.Module) -> nn.Linear:
-    """The one linear layer that turns features into logits. Raises ModelError."""
-    head = linear_head(model)
+def required_head(model: nn.Module) -> Head:
+    """The one layer that turns features into logits. Raises ModelError."""
+    head = head_of(model)
     if head is None:
         raise no_features(model)
     return head
+
+
+def hidden_units(model: nn.Module) -> int:
+    """Units of the hidden layer in the model's head, 0 if it has none."""
+    head = head_of(model)
+    return head.first.out_features if isinstance(head, HiddenHead) else 0
+
+
+def add_hidden_layer(model: nn.Module, units: int) -> None:
+    """Put a new head with a hidden layer in the place of the linear one. Raises ModelError."""
+    head = required_head(model)
+    set_hidden_head(model, HiddenHead(head.in_features, units, head.out_features))
+
+
+def set_hidden_head(model: nn.Module, head: HiddenHead) -> None:
+    """Put a head with a hidden layer in the place of the model's own. Raises ModelError."""
+    old = required_head(model)
+    name = next(name for name, module in model.named_modules() if module is old)
+    if not name:
+        raise no_features(model)  # a network that is nothing but its head
+    model.set_submodule(name, head.to(next(old.parameters()).device))
 
 
 def start_head_at_zero(net: nn.Module) -> None:
@@ -51,8 +95,8 @@ def start_head_at_zero(net: nn.Module) -> None:
 @torch.no_grad()
 def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
     """Put a fitted head in place. weight: (K, D); bias: (K,). Raises ModelError."""
-    head = linear_head(model)
-    if head is None or head.bias is None:
+    head = head_of(model)
+    if not isinstance(head, nn.Linear) or head.bias is None:
         raise ModelError(f"{type(model).__name__} does not end in a linear layer with a bias")
     head.weight.copy_(weight)
     head.bias.copy_(bias)

@@ -56,6 +56,8 @@ def finish(
     }
     if judged.folds:
         results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
+    if trained.fitted:
+        results["fitted"] = trained.fitted
     _add_counts(results, dataset)
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
     save_model(folder.model_file, file)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.index import TRAIN, VALIDATION
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import share
 from onsight.evaluation.results import EpochRow
@@ -23,20 +23,26 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.heads.choose import ChosenHead, LabelledFeatures, choose_head
+from onsight.features.heads.choose import ChosenHead, choose_head
+from onsight.features.heads.labelled import LabelledFeatures
+from onsight.features.heads.linear import LinearHead
 from onsight.features.shared import SharedFeatures
+from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
-from onsight.models.head import linear_head, set_linear_head
+from onsight.models.head import HiddenHead, head_of, set_hidden_head, set_linear_head
 from onsight.report.console import Reporter
 from onsight.training.build import loss_weights
+from onsight.training.hidden_head import try_hidden_layer
 from onsight.training.pictures.training_data import TrainingData
 from onsight.words import fixed_percent, plural
+
+_AGAIN = 1.5  # times as long as fitting on the training pictures, to be on the safe side
 
 
 def fits_head(config: Config, net: nn.Module) -> bool:
     """Whether a run fits its head on features: it is frozen, or starts from published weights."""
-    head = linear_head(net)
-    plain = config.loss == "cross-entropy" and head is not None and head.bias is not None
+    head = head_of(net)
+    plain = config.loss == "cross-entropy" and isinstance(head, nn.Linear) and head.bias is not None
     return plain and (config.freeze or config.starts_from_weights)
 
 
@@ -44,12 +50,16 @@ def fits_head(config: Config, net: nn.Module) -> bool:
 class FittedHead:
     """What fitting a head gave: a row for the history, and its cost.
 
-    images: pictures whose features were computed, counting each view.
+    images: pictures whose features were computed, counting each view. kept: the same head fitted
+    on the validation pictures too, to replace the one that they judged; None where that one stays.
+    pictures: how many kept is fitted on.
     """
 
     row: EpochRow
     images: int
     seconds: float
+    kept: LinearHead | HiddenHead | None = None
+    pictures: int = 0
 
 
 def fit_head(
@@ -74,13 +84,39 @@ def fit_head(
     classes = len(data.dataset.classes)
     weights = loss_weights(config, data.dataset)
     chosen = choose_head(train, validation, classes, weights)
+    before_seconds = left_seconds()
     head = chosen.settings.fit(train, classes, weights)
-    set_linear_head(classifier.net, head.weight, head.bias)
+    if _may_have_hidden_layer(config, data, classifier.net):
+        chosen, head = try_hidden_layer(
+            chosen, head, train, validation, classes, weights, config.seed, left_seconds
+        )
+    put_head(classifier.net, head)
     seconds = time.perf_counter() - begun
     loss = _loss(head(train.views[0]), train.labels)
     row = _row(loss, head(validation.views[0]), validation.labels, passes.images, seconds)
-    reporter.say(_sentence(chosen, passes, len(train), len(train.views), seconds))
-    return FittedHead(row, passes.images, seconds)
+    sentence = _sentence(chosen, passes, len(train), len(train.views), seconds)
+    fitting_seconds = before_seconds - left_seconds()
+    every = passes.with_validation(train, views, fitting_seconds) if config.freeze else None
+    if every is None:
+        reporter.say(sentence)
+        return FittedHead(row, passes.images, seconds)
+    kept = chosen.settings.fit(every, classes, weights)
+    reporter.say(f"{sentence}; then fitted on all {len(every):,} with those of validation")
+    return FittedHead(row, passes.images, time.perf_counter() - begun, kept, len(every))
+
+
+def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
+    """Make a fitted head the network's own. Raises ModelError."""
+    if isinstance(head, HiddenHead):
+        set_hidden_head(net, head)
+    else:
+        set_linear_head(net, head.weight, head.bias)
+
+
+def _may_have_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:
+    """Whether the network's layers may change: not if they are trained, or somebody's own."""
+    own = data.module is not None or is_user_spec(config.model)
+    return config.freeze and not own and head_of(net) is not net
 
 
 class _FeaturePasses:
@@ -116,6 +152,27 @@ class _FeaturePasses:
             computed.append(features)
         views_of_all = torch.stack(computed)
         return LabelledFeatures(views_of_all, labels[: views_of_all.shape[1]])
+
+    def with_validation(
+        self, train: LabelledFeatures, views: list[str], fitting_seconds: float
+    ) -> LabelledFeatures | None:
+        """The training and validation pictures, if the head may and can be fitted on both.
+
+        fitting_seconds: what fitting it on the training pictures took. None where validation
+        pictures judge the run, or where there was no time for all training pictures.
+        """
+        dataset = self.data.dataset
+        judged_by_others = (dataset.splits == TEST).any() or dataset.folds.value > 1
+        if not judged_by_others or len(train) < len(dataset.ids(TRAIN)):
+            return None
+        validation = self.labelled(VALIDATION, views[: len(train.views)], 0.5)
+        is_complete = len(validation) == len(dataset.ids(VALIDATION)) > 0
+        if not is_complete or len(validation.views) < len(train.views):
+            return None
+        # Without a limit the seconds are nan, which is never more.
+        if _AGAIN * fitting_seconds > self.left_seconds():
+            return None
+        return train.joined(validation)
 
     def _pass(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         dataset = self.data.dataset

@@ -8,6 +8,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, picture_keys
+from onsight.models.head import hidden_units
 from onsight.models.preprocessing import Preprocessing
 
 
@@ -31,4 +32,5 @@ def make_model_file(
         weights=dict(classifier.net.state_dict()),
         seen=picture_keys(dataset.pack.digests[taken]),
         temperature=classifier.temperature,
+        hidden_units=hidden_units(classifier.net),
     )

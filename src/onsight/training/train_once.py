@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -23,7 +23,7 @@ from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
-from onsight.training.fit_head import FittedHead, fit_head, fits_head
+from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.model_file import make_model_file
 from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
@@ -61,13 +61,15 @@ class RunContext:
 class Trained:
     """A network with the weights that were chosen, how its training went, and seconds by phase.
 
-    temperature: the classifier's, with its reason.
+    temperature: the classifier's, with its reason; fitted: how many pictures a frozen network's
+    head was fitted on in the end, if validation pictures are among them.
     """
 
     classifier: Classifier
     progress: Progress
     temperature: Choice[float]
     seconds: dict[str, float]
+    fitted: int = 0
 
 
 def train_once(
@@ -131,7 +133,12 @@ def _without_training(
         record.add(head.row)
         record.close()
     seconds = {"training": head.seconds}
-    return _calibrated(classifier, progress, seconds, dataset, context, budget)
+    # The temperature is that of the head which has not learned from validation pictures.
+    trained = _calibrated(classifier, progress, seconds, dataset, context, budget)
+    if head.kept is None:
+        return trained
+    put_head(classifier.net, head.kept)
+    return replace(trained, fitted=head.pictures)
 
 
 def _calibrated(

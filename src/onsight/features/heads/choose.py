@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.features.heads.class_means import fit_class_means
+from onsight.features.heads.hidden import HiddenSettings
+from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead, Standardization
 from onsight.features.heads.logistic import fit_logistic
 
@@ -19,27 +21,6 @@ _FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # pictures
 _MOST_JUDGED = 5000  # pictures that the penalty is chosen with
 _ITERATIONS = 15  # while choosing; each penalty starts from the one before
 _WORSE = 2  # weaker penalties in a row that made it worse
-
-
-@dataclass(frozen=True)
-class LabelledFeatures:
-    """views: float (V, n, D), the features of each view of n pictures; labels: int64 (n,)."""
-
-    views: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: Tensor) -> "LabelledFeatures":
-        """Some of the pictures, with all their views."""
-        return LabelledFeatures(self.views[:, rows], self.labels[rows])
-
-    def joined(self, more: "LabelledFeatures") -> "LabelledFeatures":
-        """These pictures and more; of the views that both have."""
-        common = min(len(self.views), len(more.views))
-        views = torch.cat([self.views[:common], more.views[:common]], dim=1)
-        return LabelledFeatures(views, torch.cat([self.labels, more.labels]))
 
 
 @dataclass(frozen=True)
@@ -65,7 +46,7 @@ class ChosenHead:
     """settings: what did best; logits: (m, K) of the pictures judged, none of which it was
     fitted to; labels: (m,) theirs; how: how they were held out."""
 
-    settings: HeadSettings
+    settings: HeadSettings | HiddenSettings
     logits: Tensor
     labels: Tensor
     how: str
@@ -142,7 +123,7 @@ def _judged(
 
 
 def _is_better(tried: ChosenHead, best: ChosenHead) -> bool:
-    if tried.settings.penalty is None:
+    if tried.settings == HeadSettings(None):
         return tried.right > best.right
     losses = [float(F.cross_entropy(one.logits, one.labels)) for one in (tried, best)]
     return losses[0] < losses[1]

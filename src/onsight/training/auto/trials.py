@@ -12,7 +12,8 @@ from onsight.data.loader import Loader
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
 from onsight.features.feature_pass import compute_features, feature_loader
-from onsight.features.heads.choose import COARSE, LabelledFeatures, choose_head
+from onsight.features.heads.choose import COARSE, choose_head
+from onsight.features.heads.labelled import LabelledFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.training.auto.sample import Sample

@@ -1,0 +1,183 @@
+"""Planted classes that a plane separates, and that none does; the whole way to a prediction."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import onsight
+from onsight.errors import ModelError
+from onsight.features.heads.choose import choose_head
+from onsight.features.heads.hidden import HiddenSettings
+from onsight.features.heads.labelled import LabelledFeatures
+from onsight.models import head as heads
+from onsight.models.file import build_model, load_model_file, save_model
+from onsight.report.console import SilentReporter
+from onsight.training import hidden_head
+from onsight.training.hidden_head import is_clearly_better, try_hidden_layer
+
+
+def task(count, seed, is_curved):
+    """Points in 4 dimensions; the class is a quadrant's (curved), or the side of a plane."""
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(count, 4, generator=generator)
+    score = points[:, 0] * points[:, 1] if is_curved else points[:, 0] + points[:, 1]
+    score = score + 0.3 * torch.randn(count, generator=generator)
+    return LabelledFeatures(points[None], (score > 0).long())
+
+
+def tried(count, judged, is_curved, seconds=1e9):
+    train, validation = task(count, 0, is_curved), task(judged, 1, is_curved)
+    chosen = choose_head(train, validation, 2)
+    usual = chosen.settings.fit(train, 2)
+    return try_hidden_layer(chosen, usual, train, validation, 2, None, 0, lambda: seconds)
+
+
+def test_a_hidden_layer_is_kept_where_no_plane_separates_the_classes():
+    chosen, head = tried(600, 200, is_curved=True)
+    assert isinstance(chosen.settings, HiddenSettings)
+    validation = task(200, 1, is_curved=True)
+    assert torch.equal(head(validation.views[0]), chosen.logits)
+    assert chosen.right > 150
+    assert chosen.right == int((chosen.logits.argmax(dim=1) == validation.labels).sum())
+
+
+@pytest.mark.parametrize(
+    ("count", "judged", "is_curved", "seconds"),
+    [(600, 200, False, 1e9), (499, 200, True, 1e9), (600, 99, True, 1e9), (600, 200, True, 1e-3)],
+    ids=["a plane does", "few pictures", "few to judge", "no time"],
+)
+def test_otherwise_the_linear_head_stays(count, judged, is_curved, seconds):
+    chosen, head = tried(count, judged, is_curved, seconds)
+    assert not isinstance(chosen.settings, HiddenSettings)
+    assert not isinstance(head, nn.Module)
+
+
+def test_better_is_more_than_a_standard_error_and_not_fewer_right():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 3, (300,), generator=generator)
+    usual = nn.functional.one_hot(labels, 3) * 1.5 + torch.randn(300, 3, generator=generator)
+    better = usual + nn.functional.one_hot(labels, 3)
+    assert is_clearly_better(better, usual, labels)
+    assert not is_clearly_better(usual, better, labels)
+    assert not is_clearly_better(usual, usual, labels)
+    assert not is_clearly_better(3 * usual, usual, labels)  # only surer of the same
+    hair = usual + 0.05 * torch.randn(300, 3, generator=generator)
+    assert not is_clearly_better(hair, usual, labels)
+    wrong = better.clone()
+    right = (better.argmax(dim=1) == labels).nonzero()[:, 0]
+    lost = right[: len(right) - int((usual.argmax(dim=1) == labels).sum()) + 1]
+    wrong[lost, labels[lost]] = better[lost].topk(2).values[:, 1] - 1e-3
+    assert not is_clearly_better(wrong, usual, labels)
+
+
+class Body(nn.Module):
+    """A user's network with its head somewhere inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.tail = nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
+
+    def forward(self, images):
+        return self.tail(images)
+
+
+def test_a_hidden_head_takes_the_place_of_the_linear_one():
+    net = Body()
+    head = heads.HiddenHead(5, 7, 3)
+    heads.set_hidden_head(net, head)
+    assert heads.head_of(net) is net.tail[3] is head
+    assert heads.hidden_units(net) == 7
+    images = torch.randn(4, 8)
+    with heads.features_kept(net) as kept:
+        logits = net(images)
+    features = net.tail[2](net.tail[1](images))
+    assert torch.equal(kept[0], features)
+    by_hand = nn.functional.gelu(features @ head.first.weight.T + head.first.bias)
+    assert torch.allclose(logits, by_hand @ head.last.weight.T + head.last.bias, atol=1e-6)
+    with pytest.raises(ModelError):
+        heads.set_hidden_head(nn.Linear(5, 3), head)
+
+
+QUICK = {"model": "resnet10t", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
+
+
+@pytest.fixture(scope="module")
+def patterns(tmp_path_factory):
+    """Grey pictures whose class says whether two corners are alike, which no plane separates."""
+    folder = tmp_path_factory.mktemp("patterns")
+    draw = np.random.default_rng(0)
+    for number in range(240):
+        corners = draw.integers(0, 2, 2)
+        pixels = draw.integers(90, 160, (16, 16)).astype(np.uint8)
+        pixels[:8, :8] += np.uint8(90 * corners[0])
+        pixels[8:, 8:] -= np.uint8(90 * corners[1])
+        place = folder / ("alike" if corners[0] == corners[1] else "different")
+        place.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(patterns, tmp_path_factory):
+    """A frozen run that keeps a head with a hidden layer, whatever it was worth."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hidden_head, "_FEWEST", 1)
+        patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
+        patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
+        patch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+        out = tmp_path_factory.mktemp("hidden") / "run"
+        return onsight.train(patterns, out=out, freeze=True, **QUICK)
+
+
+def test_the_model_file_predicts_what_the_run_said(run, patterns):
+    file = load_model_file(run.path)
+    assert file.hidden_units == 512
+    assert {"fc.first.weight", "fc.last.bias"} <= file.weights.keys()
+    again = onsight.evaluate(run.path, patterns)
+    assert again["confusion"] == run.results["confusion"]
+    assert again["loss"] == run.results["loss"]
+    (row,) = (json.loads(one) for one in (run.path / "metrics.jsonl").read_text().splitlines())
+    assert row["epoch"] == 0
+    assert run.results["parameters"] == sum(
+        tensor.numel() for tensor in build_model(file).parameters()
+    )
+
+
+def test_features_are_those_of_the_backbone(run, patterns):
+    predictor = onsight.load(run.path)
+    paths = sorted(patterns.rglob("*.png"))[:5]
+    features = torch.from_numpy(predictor.embed(paths))
+    assert features.shape == (5, 512)
+    net = predictor.classifier.net
+    with torch.inference_mode():
+        logits = net.fc(features) / predictor.classifier.temperature
+    expected = torch.from_numpy(predictor.predict_proba(paths))
+    assert torch.allclose(logits.softmax(dim=1), expected, atol=1e-5)
+
+
+def test_another_run_starts_from_its_backbone(run, patterns, tmp_path, monkeypatch):
+    monkeypatch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+    again = onsight.train(
+        patterns, out=tmp_path / "run", weights=str(run.path), epochs=1, batch_size=64, **QUICK
+    )
+    assert load_model_file(again.path).hidden_units == 0
+
+
+@pytest.mark.parametrize("units", [-1, 10**9, "512", None])
+def test_a_file_with_impossible_units_is_refused(run, tmp_path, units):
+    file = load_model_file(run.path)
+    object.__setattr__(file, "hidden_units", units)
+    save_model(tmp_path / "model.safetensors", file)
+    with pytest.raises(ModelError, match="hidden units"):
+        load_model_file(tmp_path / "model.safetensors")
+
+
+def test_units_that_do_not_fit_the_weights_are_named(run):
+    file = load_model_file(run.path)
+    object.__setattr__(file, "hidden_units", 8)
+    with pytest.raises(ModelError, match=r"fc\.first\.weight is \(512, 512\)"):
+        build_model(file)
