@@ -83,7 +83,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
 
     monkeypatch.setattr(run_session, "train_once", train_once)
     kept = set()
-    for rate in (1e-3, 0.03):
+    for rate in (1e-4, 0.03):
         run = onsight.train(
             bars,
             out=tmp_path / str(rate),
@@ -91,6 +91,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
             learning_rate=rate,
             epochs=1,
             batch_size=16,
+            crop_area=1.0,
             **QUICK,
         )
         start, last, best = (

@@ -58,7 +58,7 @@ def choose_learning_rate(config: Config) -> Choice[float]:
     if config.optimizer in SGD_NAMES:
         rate = 0.005 if config.starts_from_weights else 0.05
     elif config.starts_from_weights:
-        rate = 3e-4 if config.freeze else 1e-4  # more spoils what a fitted head relies on
+        rate = 3e-4
     else:
         rate = 0.01 if config.model in ("compact", "sprint") else 1e-3
     given = "given weights" if config.weights else "published weights"
