@@ -1,7 +1,6 @@
 """The nets that small_nets.py compares: variations on `compact`, and nets shaped as those of GPUs.
 
-Shapes: B batch, C channels, H height, W width, K classes. Each net can be trained by hand from this
-folder, without whitening: onsight train DATA --model small_net_candidates:patch_32
+Shapes: B batch, C channels, H height, W width, K classes.
 """
 
 from collections.abc import Callable
@@ -154,14 +153,13 @@ def _convolution(inputs: int, outputs: int, activation: type[nn.Module]) -> list
 
 # Compact's second and third stage.
 _TAIL = (Stage((64,), residual=True), Stage((128,), residual=True))
-patch_32 = partial(SmallNet, stem=Stem(32), stages=_TAIL)
 
 CANDIDATES: dict[str, Make] = {
     "compact": Compact,
     "compact, width 24": partial(Compact, width=24),
     "compact, width 16": partial(Compact, width=16),
     # The first convolution as patches of stride 2, with no convolution at that resolution.
-    "patches": patch_32,
+    "patches": partial(SmallNet, stem=Stem(32), stages=_TAIL),
     "patches, whitened, trained": partial(SmallNet, stem=Stem(32, whiten="trained"), stages=_TAIL),
     "patches, whitened, frozen": partial(SmallNet, stem=Stem(32, whiten="frozen"), stages=_TAIL),
     # Compact with a whitened first layer; nothing is computed backwards through it.

@@ -1,7 +1,7 @@
 """Which small net trained from scratch is the most accurate after a given time?
 
     python benchmarks/small_nets.py /usr/share/datasets/fashion-mnist [--quick] [--lines FILE]
-    python benchmarks/small_nets.py DATA --image-size 64 --held-out 0.2 --steps 84 168 336
+    python benchmarks/small_nets.py DATA --image-size 64 --held-out 0.2 --steps 85 250
 
 The candidates (small_net_candidates.py) are trained by Onsight's own steps, from its loader, with
 its augmentation and the usual settings of `compact` (AdamW at 0.01, one-cycle, batches of 128), and
@@ -102,8 +102,7 @@ def load(options: argparse.Namespace) -> tuple[Config, TrainingData]:
     if options.image_size:
         fields["image_size"] = options.image_size
     config = make_config(fields)
-    rate = options.learning_rate or choose_learning_rate(config).value
-    config = config.model_copy(update={"learning_rate": rate})
+    config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     source = find_data(options.data, config, SilentReporter())
     opened = open_data(source, config, CPU, 1, SilentReporter())
     return config, place(opened.dataset, config, CPU, "memory")
@@ -200,7 +199,6 @@ def search(options: argparse.Namespace, config: Config, data: TrainingData) -> l
         for name in names:
             steps = round(allowed / costs[name].relative)
             found[name] = train(name, steps, config, data) | {"allowed": allowed}
-            found[name]["learning_rate"] = config.learning_rate
             keep(found[name])
         rivals = sorted(names[1:], key=lambda name: found[name]["right"], reverse=True)
         names = [REFERENCE, *rivals[: max(1, len(rivals) // KEPT_SHARE)]]
@@ -280,11 +278,10 @@ def main() -> None:
     parser.add_argument("data", nargs="?", default="")
     parser.add_argument("--image-size", default="")
     parser.add_argument("--held-out", type=float, default=1 / 12)
-    parser.add_argument("--steps", type=int, nargs="+", default=[430, 860, 2150])
+    parser.add_argument("--steps", type=int, nargs="+", default=[100, 400, 1150])
     parser.add_argument("--rounds", type=int, default=9, help="of the timing")
     parser.add_argument("--only", nargs="+", choices=list(CANDIDATES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, default=0.0, help="0: the usual of compact")
     parser.add_argument("--target", type=float, default=0.92)
     parser.add_argument("--quick", action="store_true", help="20 steps, to see that all nets work")
     parser.add_argument("--lines", type=Path, default=Path("small_nets.jsonl"))

@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from onsight.evaluation.learning_curve import Trained, learning_curve
+from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 
 SIZES = (100, 200, 400, 800)
 
 
 def draw(error, images, rng, sizes=SIZES):
-    return [Trained(n, 1 - rng.binomial(images, error(n)) / images, images) for n in sizes]
+    return [AfterTraining(n, 1 - rng.binomial(images, error(n)) / images, images) for n in sizes]
 
 
 def exact(error, sizes=SIZES):
-    return [Trained(n, 1 - error(n), 10**9) for n in sizes]
+    return [AfterTraining(n, 1 - error(n), 10**9) for n in sizes]
 
 
 def test_an_exact_power_law_is_found():
@@ -72,9 +72,10 @@ def test_points_that_do_not_support_a_law_give_no_claim():
     assert learning_curve([]) is None
     assert learning_curve(law[:2]) is None
     assert learning_curve(exact(lambda n: 2 * n**-0.35, (100, 150, 200))) is None
-    assert learning_curve([Trained(n, 0.8, 0) for n in SIZES]) is None
+    assert learning_curve([AfterTraining(n, 0.8, 0) for n in SIZES]) is None
     jagged = [
-        Trained(n, accuracy, 1000) for n, accuracy in zip(SIZES, (0.5, 0.9, 0.5, 0.9), strict=True)
+        AfterTraining(n, accuracy, 1000)
+        for n, accuracy in zip(SIZES, (0.5, 0.9, 0.5, 0.9), strict=True)
     ]
     assert learning_curve(jagged) is None
 
@@ -87,6 +88,6 @@ def test_twice_the_pictures_at_most_halve_the_error():
 
 
 def test_no_mistake_at_all_is_no_error_of_zero():
-    points = [Trained(n, a, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
+    points = [AfterTraining(n, a, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
     curve = learning_curve(points)
     assert curve is None or 0 <= curve["gain_low"] <= curve["gain"] <= curve["gain_high"] < 0.02

@@ -9,10 +9,11 @@ import torch
 import onsight
 from onsight.data.cache import find_cache_folder
 from onsight.features.heads.choose import HeadSettings
+from onsight.features.heads.fewer_pictures import WithFewer
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import train_once
+from onsight.training import fit_head, train_once
 
 QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
 
@@ -143,6 +144,7 @@ def fits(monkeypatch):
         return noted[-1][1]
 
     monkeypatch.setattr(HeadSettings, "fit", fit)
+    monkeypatch.setattr(fit_head, "right_with_fewer", lambda *_: [])
     return noted
 
 
@@ -202,3 +204,12 @@ def test_a_head_is_not_fitted_again_without_the_time(
     )
     onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     assert len(fits) == heads
+
+
+def test_a_frozen_run_says_what_more_pictures_would_bring(bars, tmp_path, monkeypatch):
+    law = [WithFewer(n, round(2000 * (1 - 0.8 * n**-0.3)), 2000) for n in (20, 40, 80, 160)]
+    monkeypatch.setattr(fit_head, "right_with_fewer", lambda *_: law)
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    curve = run.results["learning_curve"]
+    assert [point["train_images"] for point in curve["points"]] == [20, 40, 80, 160]
+    assert abs(curve["exponent"] - 0.3) < 0.05

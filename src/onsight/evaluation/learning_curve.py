@@ -19,7 +19,7 @@ _FLOORS = 50  # errors tried below which more pictures would not help
 _CHI_SQUARED_95 = 3.84  # of one degree of freedom
 
 
-class Trained(NamedTuple):
+class AfterTraining(NamedTuple):
     """The accuracy after training on train_images pictures, judged by images others."""
 
     train_images: int
@@ -27,7 +27,7 @@ class Trained(NamedTuple):
     images: int
 
 
-def learning_curve(trained: Sequence[Trained]) -> LearningCurve | None:
+def learning_curve(trained: Sequence[AfterTraining]) -> LearningCurve | None:
     """What to expect of twice the pictures; None where these trainings do not support a claim.
 
     error = factor * n ** -exponent is fitted by least squares of the logarithms, each weighted by
@@ -107,11 +107,11 @@ def _least_gain(
     return min(law.gain for law in laws if law.chi_squared <= likely)
 
 
-def _mistakes(one: Trained) -> int:
+def _mistakes(one: AfterTraining) -> int:
     return round((1 - one.accuracy) * one.images)
 
 
-def _point(one: Trained) -> LearningCurvePoint:
+def _point(one: AfterTraining) -> LearningCurvePoint:
     low, high = wilson(one.images - _mistakes(one), one.images)
     return LearningCurvePoint(
         train_images=one.train_images,

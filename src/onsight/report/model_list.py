@@ -71,7 +71,7 @@ def _hints(pattern: str, shown: int, counted: bool) -> list[str]:
     hints = []
     if not pattern:
         hints.append(
-            "Without --model, onsight train tries compact and the tf_efficientnet_lite nets whose "
+            "Without --model, onsight train tries sprint and the tf_efficientnet_lite nets whose "
             "weights are here on some of your pictures, and takes what promises most"
         )
         hints.append("All of timm's: onsight models '*'; some of them: onsight models mobilenet")

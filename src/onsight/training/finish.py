@@ -6,6 +6,7 @@ from typing import Any
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
+from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import Results, TtaResult
@@ -58,6 +59,11 @@ def finish(
         results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
     if trained.fitted:
         results["fitted"] = trained.fitted
+    curve = learning_curve(
+        [AfterTraining(n, right / judged, judged) for n, right, judged in trained.fewer]
+    )
+    if curve:
+        results["learning_curve"] = curve
     _add_counts(results, dataset)
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
     save_model(folder.model_file, file)

@@ -23,7 +23,8 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.heads.choose import ChosenHead, choose_head
+from onsight.features.heads.choose import ChosenHead, choose_head, held_out
+from onsight.features.heads.fewer_pictures import WithFewer, right_with_fewer
 from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead
 from onsight.features.shared import SharedFeatures
@@ -37,6 +38,7 @@ from onsight.training.pictures.training_data import TrainingData
 from onsight.words import fixed_percent, plural
 
 _AGAIN = 1.5  # times as long as fitting on the training pictures, to be on the safe side
+_CURVE = 8.0  # the same for heads on parts of the pictures, if judged by folds
 
 
 def fits_head(config: Config, net: nn.Module) -> bool:
@@ -52,7 +54,8 @@ class FittedHead:
 
     images: pictures whose features were computed, counting each view. kept: the same head fitted
     on the validation pictures too, to replace the one that they judged; None where that one stays.
-    pictures: how many kept is fitted on.
+    pictures: how many kept is fitted on. fewer: what it achieved with fewer pictures, if it is not
+    fine-tuned and there was time to find out.
     """
 
     row: EpochRow
@@ -60,6 +63,7 @@ class FittedHead:
     seconds: float
     kept: LinearHead | HiddenHead | None = None
     pictures: int = 0
+    fewer: tuple[WithFewer, ...] = ()
 
 
 def fit_head(
@@ -97,12 +101,19 @@ def fit_head(
     sentence = _sentence(chosen, passes, len(train), len(train.views), seconds)
     fitting_seconds = before_seconds - left_seconds()
     every = passes.with_validation(train, views, fitting_seconds) if config.freeze else None
-    if every is None:
-        reporter.say(sentence)
-        return FittedHead(row, passes.images, seconds)
-    kept = chosen.settings.fit(every, classes, weights)
-    reporter.say(f"{sentence}; then fitted on all {len(every):,} with those of validation")
-    return FittedHead(row, passes.images, time.perf_counter() - begun, kept, len(every))
+    kept = None
+    if every:
+        kept = chosen.settings.fit(every, classes, weights)
+        sentence += f"; then fitted on all {len(every):,} with those of validation"
+    reporter.say(sentence)
+    fewer: list[WithFewer] = []
+    # Without a limit the seconds are nan, which is never more.
+    if config.freeze and not _CURVE * fitting_seconds > left_seconds():
+        rounds = held_out(train, validation)
+        fewer = right_with_fewer(rounds, chosen.settings, classes, weights)
+    seconds = time.perf_counter() - begun
+    count = len(every) if every else 0
+    return FittedHead(row, passes.images, seconds, kept, count, tuple(fewer))
 
 
 def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:

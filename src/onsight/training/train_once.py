@@ -15,6 +15,7 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.evaluation.results import EpochRow
+from onsight.features.heads.fewer_pictures import WithFewer
 from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
@@ -62,7 +63,8 @@ class Trained:
     """A network with the weights that were chosen, how its training went, and seconds by phase.
 
     temperature: the classifier's, with its reason; fitted: how many pictures a frozen network's
-    head was fitted on in the end, if validation pictures are among them.
+    head was fitted on in the end, if validation pictures are among them; fewer: what that head
+    achieved with fewer pictures, if known.
     """
 
     classifier: Classifier
@@ -70,6 +72,7 @@ class Trained:
     temperature: Choice[float]
     seconds: dict[str, float]
     fitted: int = 0
+    fewer: tuple[WithFewer, ...] = ()
 
 
 def train_once(
@@ -135,6 +138,7 @@ def _without_training(
     seconds = {"training": head.seconds}
     # The temperature is that of the head which has not learned from validation pictures.
     trained = _calibrated(classifier, progress, seconds, dataset, context, budget)
+    trained = replace(trained, fewer=head.fewer)
     if head.kept is None:
         return trained
     put_head(classifier.net, head.kept)

@@ -71,7 +71,7 @@ def test_a_run_says_and_keeps_what_was_chosen(textures, with_weights, tmp_path):
 
 def test_without_weights_nothing_is_tried(textures):
     choice, fields = choose(textures)
-    assert fields == {"model": "compact"}
+    assert fields == {"model": "sprint"}
     assert choice.reason.startswith("no pretrained weights are here")
 
 
@@ -82,7 +82,7 @@ def test_a_picture_of_each_class_gets_a_pretrained_head(tmp_path, with_weights):
     Image.new("RGB", (80, 80), "red").save(tmp_path / "b" / "1.png")
     choice, fields = choose(tmp_path)
     assert fields["freeze"]
-    assert "compact from scratch" not in choice.reason
+    assert "sprint from scratch" not in choice.reason
 
 
 def test_a_model_that_was_asked_for_is_not_questioned(
@@ -117,11 +117,11 @@ def test_a_frozen_backbone_has_published_weights(textures):
 
 def test_heads_are_not_tried_for_another_loss(textures, with_weights):
     choice, fields = choose(textures, loss="mse")
-    assert fields == {"model": "compact"}
+    assert fields == {"model": "sprint"}
     assert "cross-entropy" in choice.reason
 
 
 def test_a_trial_that_fails_is_said_and_does_not_end_the_run(textures, with_weights):
     choice, fields = choose(textures, learning_rate=1e30)
-    assert fields == {"model": "compact"}
+    assert fields == {"model": "sprint"}
     assert choice.reason.startswith("not tried: ")

@@ -22,6 +22,8 @@ _MOST_JUDGED = 5000  # pictures that the penalty is chosen with
 _ITERATIONS = 15  # while choosing; each penalty starts from the one before
 _WORSE = 2  # weaker penalties in a row that made it worse
 
+Round = tuple[LabelledFeatures, LabelledFeatures]  # what is fitted, what is judged
+
 
 @dataclass(frozen=True)
 class HeadSettings:
@@ -69,13 +71,11 @@ def choose_head(
     Nearest class mean must be more accurate to win. With fewer than 100 validation pictures,
     training and validation pictures are judged together in five folds, or three of many.
     """
+    rounds = held_out(train, validation)
     if len(validation) >= _FEW:
-        rounds = [(train, validation)]
         how = "on validation pictures"
     else:
-        rounds = list(_folds(train.joined(validation)))
         how = f"by {len(rounds)}-fold cross-validation"
-    rounds = [(_plain_sample(fitted), judged) for fitted, judged in rounds]
     labels = torch.cat([judged.labels for _, judged in rounds])
     best: ChosenHead | None = None
     for settings, logits in _path(rounds, classes, class_weights, penalties):
@@ -86,8 +86,16 @@ def choose_head(
     return best
 
 
+def held_out(train: LabelledFeatures, validation: LabelledFeatures) -> list[Round]:
+    """Pictures to fit on, at most 5,000 in one view, and pictures that judge; each judges once."""
+    rounds = [(train, validation)]
+    if len(validation) < _FEW:
+        rounds = list(_folds(train.joined(validation)))
+    return [(_plain_sample(fitted), judged) for fitted, judged in rounds]
+
+
 def _path(
-    rounds: list[tuple[LabelledFeatures, LabelledFeatures]],
+    rounds: list[Round],
     classes: int,
     class_weights: Tensor | None,
     penalties: tuple[float, ...],
@@ -115,9 +123,7 @@ def _path(
     yield settings, _judged(heads, rounds)
 
 
-def _judged(
-    heads: list[LinearHead], rounds: list[tuple[LabelledFeatures, LabelledFeatures]]
-) -> Tensor:
+def _judged(heads: list[LinearHead], rounds: list[Round]) -> Tensor:
     pairs = zip(heads, rounds, strict=True)
     return torch.cat([head(judged.views[0]) for head, (_, judged) in pairs])
 
@@ -129,7 +135,7 @@ def _is_better(tried: ChosenHead, best: ChosenHead) -> bool:
     return losses[0] < losses[1]
 
 
-def _folds(data: LabelledFeatures) -> Iterator[tuple[LabelledFeatures, LabelledFeatures]]:
+def _folds(data: LabelledFeatures) -> Iterator[Round]:
     """What is fitted and what is judged, fold by fold; each class is spread over the folds."""
     folds = _FOLDS if len(data) < _MANY else _FOLDS_OF_MANY
     fold = torch.empty(len(data), dtype=torch.int64)

@@ -15,7 +15,7 @@ from onsight.training.auto.sample import Sample
 from onsight.training.auto.trials import Tried, try_head, try_training
 from onsight.training.step.optim import choose_learning_rate
 
-SCRATCH = "compact"
+SCRATCH = "sprint"
 SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 
 _FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
