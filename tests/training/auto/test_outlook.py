@@ -35,7 +35,7 @@ def test_more_time_promises_fewer_mistakes():
 
 
 def test_a_net_that_learned_fast_in_its_trial_promises_more():
-    slow, fast = (replace(NET, shorter=(right, 300)) for right in (39, 20))
+    slow, fast = (replace(NET, shorter=(right, 300)) for right in (39, 5))
     errors = [scratch_outlook("sprint", {}, one, TASK).error for one in (slow, NET, fast)]
     assert errors == sorted(errors, reverse=True)
     assert len(set(errors)) == 3
