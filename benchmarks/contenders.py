@@ -20,6 +20,7 @@ PUBLISHED = ["--model", "tf_efficientnet_lite0", "--pretrained"]
 ONSIGHT = {
     "auto": ["--model", "auto"],
     "compact": ["--model", "compact"],
+    "sprint": ["--model", "sprint"],
     "frozen": [*PUBLISHED, "--freeze"],
     "fine-tuned": PUBLISHED,
 }
@@ -32,6 +33,7 @@ NAMES = [*ONSIGHT, *PEERS]
 TITLES = {
     "auto": "Onsight, `--model auto`",
     "compact": "Onsight, `compact` alone",
+    "sprint": "Onsight, `sprint` alone",
     "frozen": "Onsight, published weights frozen",
     "fine-tuned": "Onsight, published weights fine-tuned",
     "twenty-lines": "frozen features, scikit-learn",

@@ -34,6 +34,13 @@ def test_more_time_promises_fewer_mistakes():
     assert errors[-1] < errors[0] < 1
 
 
+def test_a_net_that_learned_fast_in_its_trial_promises_more():
+    slow, fast = (replace(NET, shorter=(right, 300)) for right in (39, 5))
+    errors = [scratch_outlook("sprint", {}, one, TASK).error for one in (slow, NET, fast)]
+    assert errors == sorted(errors, reverse=True)
+    assert len(set(errors)) == 3
+
+
 def test_new_pictures_count_for_more_than_seen_ones():
     few = scratch_outlook("compact", {}, NET, TASK)
     many = scratch_outlook("compact", {}, NET, replace(TASK, training=50_000))

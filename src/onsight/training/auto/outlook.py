@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onsight.choice import Choice
-from onsight.evaluation.intervals import wilson
-from onsight.training.auto.trials import Tried
+from onsight.training.auto.trials import Tried, error_of
 from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
-_NEW_EXPONENT = 0.4  # mistakes of a net from scratch fall with the different pictures seen
-_AGAIN_EXPONENT = 0.35  # and with how often each is seen, to these powers
-_MOST_AGAIN = 10.0  # times as often: more does not help
+_SLOWEST, _FASTEST, _USUAL_LEARNING = 0.1, 0.4, 0.3  # powers with which mistakes of a net from
+# scratch fall with the pictures seen, counting each time
+_MOST_AGAIN = 20.0  # times each: more hardly helps
 _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
@@ -59,15 +58,10 @@ class Outlook:
 
 def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task) -> Outlook:
     """A net from scratch, trained for the whole time."""
-    seen = max(tried.seen, task.seconds / tried.picture_seconds)
-    different = min(seen, max(tried.trained, task.training))
-    again = (seen / different) / (tried.seen / tried.trained)
-    error = tried.error * (different / tried.trained) ** -_NEW_EXPONENT
-    return Outlook(
-        f"{name} from scratch",
-        fields,
-        error * min(_MOST_AGAIN, max(1.0, again)) ** -_AGAIN_EXPONENT,
-    )
+    different = max(tried.trained, task.training)
+    seen = max(tried.seen, min(_MOST_AGAIN * different, task.seconds / tried.picture_seconds))
+    error = tried.error * (seen / tried.seen) ** -_learning(tried)
+    return Outlook(f"{name} from scratch", fields, error)
 
 
 def pretrained_outlook(
@@ -139,11 +133,21 @@ def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[st
     return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields
 
 
+def _learning(tried: Tried) -> float:
+    """The power with which mistakes fall as a net from scratch sees more pictures."""
+    if tried.shorter is None:
+        return _USUAL_LEARNING
+    right, seen = tried.shorter
+    fewer = error_of(right, tried.judged) / tried.error
+    measured = math.log(fewer) / math.log(max(2.0, tried.seen / seen))
+    mean = (measured + _USUAL_LEARNING) / 2  # so short a training is one's own noise
+    return min(_FASTEST, max(_SLOWEST, mean))
+
+
 def _curve(tried: Tried) -> float:
-    """The power with which mistakes fall as pictures are added."""
+    """The power with which mistakes of a head fall as pictures are added."""
     if tried.half is None:
         return _USUAL_CURVE
-    right, judged = tried.half
-    half_error = wilson(judged - right, judged, z=1.0)[1]
-    measured = (math.log2(half_error / tried.error) + _USUAL_CURVE) / 2  # half is one's own noise
+    fewer = error_of(*tried.half) / tried.error
+    measured = (math.log2(fewer) + _USUAL_CURVE) / 2  # half is one's own noise
     return min(_MOST_CURVE, max(_LEAST_CURVE, measured))
