@@ -16,9 +16,10 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.data.sources.source import Source
+from onsight.errors import BudgetTooSmall
 from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
-from onsight.training.auto.choose_model import settle_model
+from onsight.training.auto.choose_model import lighter_model, settle_model
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options
 from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
@@ -30,7 +31,7 @@ from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, usual_batch
 from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
 from onsight.training.pictures.least_budget import evaluated_pictures
-from onsight.training.pictures.open_data import find_data, open_data
+from onsight.training.pictures.open_data import OpenedData, find_data, open_data
 from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
@@ -95,32 +96,27 @@ def prepare(
     reporter.choice("device", device)
     source = find_data(data, config, reporter)
     with _timed(seconds, "choosing a model"):
-        model, config = settle_model(
+        model, chosen = settle_model(
             config, source, device.value, threads.value, reporter, world, budget
         )
-    tuning = choose_fine_tuning(config)
-    config = settle_fine_tuning(config, tuning)
-    if budget:
-        cache = find_cache_folder(config.cache_folder)
-        config = fit_pictures(budget, source, config, threads.value, cache, reporter, world)
-    source = take_pictures(source, config)
-    rate = choose_learning_rate(config)
-    config = config.model_copy(update={"learning_rate": rate.value})
-    reporter.choice("learning_rate", rate)
-    for name, choice in tuning.items():
-        reporter.choice(name, choice)
-    with world.local_first("pictures"), _timed(seconds, "decode"):
-        opened = open_data(
-            source,
-            config,
-            device.value,
-            threads.value,
-            reporter,
-            before_decoding,
-            budget=budget,
-            world=world,
-            module=module,
-        )
+
+    def decode(config: Config) -> _Decoded:
+        with _timed(seconds, "decode"):
+            return _decode(
+                source, config, device.value, threads.value, reporter, before_decoding,
+                budget=budget, world=world, module=module,
+            )  # fmt: skip
+
+    try:
+        decoded = decode(chosen)
+    except BudgetTooSmall as error:
+        lighter = lighter_model(config, model) if world.size == 1 else None
+        if lighter is None:
+            raise
+        model, chosen = lighter
+        reporter.warn(f"{error}: {model.value} is trained from scratch instead")
+        decoded = decode(chosen)
+    opened, rate, tuning = decoded.opened, decoded.rate, decoded.tuning
     config, dataset = opened.config, opened.dataset
     reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
@@ -166,6 +162,54 @@ def prepare(
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )
     return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """The opened pictures, and what was decided on the way for the model that will be trained."""
+
+    opened: OpenedData
+    rate: Choice[float]
+    tuning: dict[str, Choice[Any]]
+
+
+def _decode(
+    source: Source,
+    config: Config,
+    device: torch.device,
+    threads: int,
+    reporter: Reporter,
+    before_decoding: Callable[[Config], None],
+    *,
+    budget: Budget | None,
+    world: World,
+    module: nn.Module | None,
+) -> _Decoded:
+    """Decide what depends on the model, and open as many pictures as there is time for."""
+    tuning = choose_fine_tuning(config)
+    config = settle_fine_tuning(config, tuning)
+    if budget:
+        cache = find_cache_folder(config.cache_folder)
+        config = fit_pictures(budget, source, config, threads, cache, reporter, world)
+    source = take_pictures(source, config)
+    rate = choose_learning_rate(config)
+    config = config.model_copy(update={"learning_rate": rate.value})
+    reporter.choice("learning_rate", rate)
+    for name, choice in tuning.items():
+        reporter.choice(name, choice)
+    with world.local_first("pictures"):
+        opened = open_data(
+            source,
+            config,
+            device,
+            threads,
+            reporter,
+            before_decoding,
+            budget=budget,
+            world=world,
+            module=module,
+        )
+    return _Decoded(opened, rate, tuning)
 
 
 def _steps(config: Config, dataset: Dataset, budget: Budget | None) -> int:

@@ -9,12 +9,15 @@ from PIL import Image
 
 import onsight
 from onsight.config import make_config
+from onsight.errors import BudgetTooSmall
 from onsight.models.pretrained import offline_models
 from onsight.report.console import SilentReporter
+from onsight.training import prepare
 from onsight.training.auto import candidates, choose_model
 from onsight.training.pictures.open_data import find_data
 
 CPU = torch.device("cpu")
+QUIET = {"reporter": SilentReporter()}
 REAL_MODELS = offline_models()
 
 
@@ -125,3 +128,24 @@ def test_a_trial_that_fails_is_said_and_does_not_end_the_run(textures, with_weig
     choice, fields = choose(textures, learning_rate=1e30)
     assert fields == {"model": "sprint"}
     assert choice.reason.startswith("not tried: ")
+
+
+def test_what_there_is_no_time_for_after_all_gives_way_to_the_net_from_scratch(
+    textures, with_weights, monkeypatch, tmp_path
+):
+    real, refused = prepare.open_data, []
+
+    def open_data(source, config, *rest, **more):
+        if config.model != "sprint":
+            refused.append(config.model)
+            raise BudgetTooSmall("--budget 60s is too short for it")
+        return real(source, config, *rest, **more)
+
+    monkeypatch.setattr(prepare, "open_data", open_data)
+    run = onsight.train(textures, out=tmp_path / "run", epochs=1, threads=1, **QUIET)
+    assert refused == ["tf_efficientnet_lite0"]
+    model = json.loads((run.path / "plan.json").read_text())["model"]
+    assert model["value"] == run.results["model"] == "sprint"
+    assert "too little time for tf_efficientnet_lite0" in model["reason"]
+    with pytest.raises(BudgetTooSmall):
+        onsight.train(textures, out=tmp_path / "asked", model=refused[0], threads=1, **QUIET)

@@ -76,6 +76,17 @@ def settle_model(
     return choice, config.model_copy(update=fields)
 
 
+def lighter_model(config: Config, chosen: Choice[str]) -> tuple[Choice[str], Config] | None:
+    """The net from scratch, if the model was open and there is too little time for the chosen one.
+
+    config: as asked.
+    """
+    if config.model != AUTO or chosen.value == SCRATCH or _from_weights(config):
+        return None
+    choice, fields = _as_it_is(SCRATCH, f"there is too little time for {chosen.value}")
+    return choice, config.model_copy(update=fields)
+
+
 def with_net_from_scratch(config: Config) -> Config:
     """The config with the net from scratch where the model is open, for timing training steps."""
     return config.model_copy(update={"model": SCRATCH}) if config.model == AUTO else config

@@ -16,7 +16,7 @@ _SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of 
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
 _TUNING_EXPONENT = 0.08  # mistakes fall with 1 + epochs of fine-tuning to this power
-_LEAST_TUNING, _MOST_TUNING = 1.0, 8.0  # epochs: with fewer there is no gain, more add little
+_LEAST_TUNING, _MOST_TUNING = 2.0, 8.0  # epochs: with fewer there is no gain, more add little
 _TUNING_PICTURES = 200  # with fewer, validation cannot tell whether there is one
 TRAINING_COST = 3.3  # a training step over a forward pass, pictures equal
 
