@@ -20,7 +20,7 @@ from onsight.data.sources.memory import InMemory
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
-from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.evaluation.results import Results
 from onsight.files import check_writable
 from onsight.hardware.cores import usable_cores
@@ -75,7 +75,8 @@ def evaluate(
             "used to evaluate it; give pictures that it has not seen"
         )
     begun = time.perf_counter()
-    loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, predictor.classifier.device)
+    place = predictor.classifier.device
+    loader = Loader(Pictures.of(pack), ids, evaluation_batch(place, pack.format.shown), place)
     temperature = predictor.file.temperature
     per_image = evaluate_batches(predictor.classifier, loader.in_order(), temperature)
     seconds = time.perf_counter() - begun

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from onsight.data.decode import Pixels
 from onsight.errors import PictureError
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.results import Results
 from onsight.features.feature_pass import with_features
 from onsight.hardware.cores import usable_cores
@@ -129,7 +129,8 @@ class Predictor:
         """
         forward = self._forward_with_features if features else self._forward
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
-            for batch in _batches(several(pictures), BATCH_SIZE):
+            at_once = evaluation_batch(self.classifier.device, self.format.shown)
+            for batch in _batches(several(pictures), at_once):
                 yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)), forward)
 
     def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
 from onsight.data.loader import Loader
-from onsight.evaluation.per_image import BATCH_SIZE, PerImageResults, evaluate_batches
+from onsight.evaluation.per_image import PerImageResults, evaluate_batches, evaluation_batch
 from onsight.evaluation.results import FoldResult
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
@@ -37,7 +37,9 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     """
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
-    loader = Loader(dataset.pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
+    device, ranks = classifier.device, (world.rank, world.size)
+    at_once = evaluation_batch(device, dataset.format.shown)
+    loader = Loader(dataset.pictures, ids, at_once, device, *ranks)
     per_image = _predict(classifier, loader, world, classifier.temperature)
     views = None if tta == "one" else _predict(TtaForward(classifier, tta), loader, world)
     return Judged(per_image, views, SPLIT_NAMES[split])

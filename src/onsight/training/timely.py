@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from onsight.data.loader import Batch, Loader
-from onsight.evaluation.per_image import BATCH_SIZE, PerImageResults, evaluate_batches
+from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.training.budget import Budget
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
@@ -22,7 +22,7 @@ def shortened(loader: Loader, budget: Budget) -> Loader:
     Pictures are numbered by digest, so the first are a fair sample. Where they are slow, batches
     are small enough to look at the clock between them.
     """
-    size = BATCH_SIZE
+    size = loader.batch_size
     while size > _FEWEST and size * budget.picture_seconds > _BATCH_SECONDS:
         size //= 2
     return replace(loader, ids=loader.ids[: budget.validated], batch_size=size)

@@ -13,7 +13,7 @@ from onsight.config import Config, Switch
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.results import EpochRow
 from onsight.features.heads.fewer_pictures import WithFewer
 from onsight.features.shared import SharedFeatures
@@ -180,13 +180,14 @@ def _make_trainer(
         ids, ranks = dataset.ids(split), (world.rank, world.size)
         return Loader(data.pictures, ids, batch_size, device, *ranks, with_next)
 
+    at_once = evaluation_batch(device, dataset.format.shown)
     watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
     return Trainer(
         config,
         update,
         classifier,
         make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
-        {name: make_loader(split, BATCH_SIZE) for name, split in watched.items()},
+        {name: make_loader(split, at_once) for name, split in watched.items()},
         name_pictures=lambda batch: _name_pictures(batch, dataset),
         keep_epoch=keep_epoch,
         keep_switch=context.keep_switch,

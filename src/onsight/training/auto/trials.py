@@ -10,7 +10,7 @@ from torch import Tensor
 from onsight.config import Config
 from onsight.data.loader import Loader
 from onsight.evaluation.intervals import wilson
-from onsight.evaluation.per_image import BATCH_SIZE, evaluate_batches
+from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.features.feature_pass import compute_features, feature_loader
 from onsight.features.heads.choose import COARSE, choose_head
 from onsight.features.heads.labelled import LabelledFeatures
@@ -126,9 +126,9 @@ def _train_for(seconds: float, config: Config, sample: Sample, device: torch.dev
     update.step.flush()
     took = time.perf_counter() - begun
     classifier = Classifier(net, scaling, "fp32", device)
-    judged = evaluate_batches(
-        classifier, Loader(dataset.pictures, sample.judged, BATCH_SIZE, device).in_order()
-    )
+    at_once = evaluation_batch(device, dataset.format.shown)
+    judges = Loader(dataset.pictures, sample.judged, at_once, device)
+    judged = evaluate_batches(classifier, judges.in_order())
     right = int((judged.labels == judged.predicted).sum())
     different = min(images, len(sample.trained))
     return Tried(right, len(judged), different, images, took / images)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.data.loader import BatchSource, Loader
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
 from onsight.training.ranks.world import World
@@ -30,7 +30,9 @@ def calibrate(
 
 def _logits(classifier: Classifier, pictures: BatchSource, ids: Tensor, world: World) -> Tensor:
     """(n, K), on the CPU of every rank."""
-    loader = Loader(pictures, ids, BATCH_SIZE, classifier.device, world.rank, world.size)
+    device, (height, width, _) = classifier.device, pictures.shape
+    at_once = evaluation_batch(device, (height, width))
+    loader = Loader(pictures, ids, at_once, device, world.rank, world.size)
     parts = [(batch.ids, classifier(batch.images).cpu()) for batch in loader.in_order()]
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
     logits = torch.zeros(len(ids), classes)

@@ -1,0 +1,19 @@
+"""How many pictures evaluation and prediction take at once."""
+
+import pytest
+import torch
+
+from onsight.evaluation.per_image import evaluation_batch
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "batch"),
+    [
+        ("cpu", (28, 28), 256),
+        ("cpu", (95, 96), 256),
+        ("cpu", (96, 96), 16),
+        ("cuda", (96, 96), 256),
+    ],
+)
+def test_larger_pictures_are_taken_in_smaller_batches_on_a_cpu(device, size, batch):
+    assert evaluation_batch(torch.device(device), size) == batch
