@@ -151,13 +151,13 @@ def fits(monkeypatch):
 def test_the_kept_head_learns_from_validation_pictures_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
-    calibrated, real = [], train_once.calibrate
+    calibrated, real = [], train_once.set_temperature
 
-    def calibrate(classifier, *rest):
-        calibrated.append(classifier.net.fc.weight.clone())
-        return real(classifier, *rest)
+    def set_temperature(classifier, logits, *rest):
+        calibrated.append(logits)
+        return real(classifier, logits, *rest)
 
-    monkeypatch.setattr(train_once, "calibrate", calibrate)
+    monkeypatch.setattr(train_once, "set_temperature", set_temperature)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (alone, judged), (every, kept) = fits
     (row,) = rows_of(run)
@@ -170,7 +170,7 @@ def test_the_kept_head_learns_from_validation_pictures_once_they_have_judged(
     assert run.results["fitted"] == len(every) == run.results["used"] - run.results["images"]
     assert torch.equal(weights_of(run)["fc.weight"], kept.weight)
     assert not torch.equal(judged.weight, kept.weight)
-    assert torch.equal(calibrated[0], judged.weight)
+    assert torch.equal(calibrated[0], judged(validation.views[0]))
 
 
 def test_a_run_judged_by_validation_pictures_never_learns_from_them(bars, tmp_path, fits):

@@ -52,7 +52,8 @@ def fits_head(config: Config, net: nn.Module) -> bool:
 class FittedHead:
     """What fitting a head gave: a row for the history, and its cost.
 
-    images: pictures whose features were computed, counting each view. kept: the same head fitted
+    images: pictures whose features were computed, counting each view. logits, labels: (n, K) and
+    (n,) of the validation pictures. kept: the same head fitted
     on the validation pictures too, to replace the one that they judged; None where that one stays.
     pictures: how many kept is fitted on. fewer: what it achieved with fewer pictures, if it is not
     fine-tuned and there was time to find out.
@@ -61,6 +62,8 @@ class FittedHead:
     row: EpochRow
     images: int
     seconds: float
+    logits: Tensor
+    labels: Tensor
     kept: LinearHead | HiddenHead | None = None
     pictures: int = 0
     fewer: tuple[WithFewer, ...] = ()
@@ -97,7 +100,8 @@ def fit_head(
     put_head(classifier.net, head)
     seconds = time.perf_counter() - begun
     loss = _loss(head(train.views[0]), train.labels)
-    row = _row(loss, head(validation.views[0]), validation.labels, passes.images, seconds)
+    logits = head(validation.views[0])
+    row = _row(loss, logits, validation.labels, passes.images, seconds)
     sentence = _sentence(chosen, passes, len(train), len(train.views), seconds)
     fitting_seconds = before_seconds - left_seconds()
     every = passes.with_validation(train, views, fitting_seconds) if config.freeze else None
@@ -113,7 +117,8 @@ def fit_head(
         fewer = right_with_fewer(rounds, chosen.settings, classes, weights)
     seconds = time.perf_counter() - begun
     count = len(every) if every else 0
-    return FittedHead(row, passes.images, seconds, kept, count, tuple(fewer))
+    judged = logits, validation.labels
+    return FittedHead(row, passes.images, seconds, *judged, kept, count, tuple(fewer))
 
 
 def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:

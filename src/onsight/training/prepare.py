@@ -272,7 +272,7 @@ def _fit_frozen(
     training, validation, test = (len(dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST))
     tested = evaluated_pictures(config, training, validation, test)
     budget.look()
-    budget.reserve(tested, validation, pace.judge.per_picture)
+    budget.reserve(tested, 0, pace.judge.per_picture)  # features of the others count as training
     budget.begin(0.0)
     return usual_batch(config, training), compute, settled
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -34,7 +34,7 @@ from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
-from onsight.training.step.calibrate import calibrate
+from onsight.training.step.calibrate import calibrate, set_temperature
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 from onsight.words import listed
@@ -91,7 +91,7 @@ def train_once(
         left = _left_seconds(config, budget)
         head = fit_head(config, data, classifier, context.reporter, left, context.features)
         if config.freeze:
-            return _without_training(head, classifier, data.dataset, context, budget)
+            return _without_training(head, classifier, context)
     with stop_on_signals(context.world.stop):
         with naming_misplaced(lambda: prepared.data.new_network(config)):
             trainer = _make_trainer(prepared, context, budget, net)
@@ -122,13 +122,7 @@ def _left_seconds(config: Config, budget: Budget | None) -> Callable[[], float]:
     return left
 
 
-def _without_training(
-    head: FittedHead,
-    classifier: Classifier,
-    dataset: Dataset,
-    context: RunContext,
-    budget: Budget | None,
-) -> Trained:
+def _without_training(head: FittedHead, classifier: Classifier, context: RunContext) -> Trained:
     """A frozen backbone with its fitted head is already the trained network."""
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if context.world.is_main:
@@ -137,12 +131,10 @@ def _without_training(
         record.close()
     seconds = {"training": head.seconds}
     # The temperature is that of the head which has not learned from validation pictures.
-    trained = _calibrated(classifier, progress, seconds, dataset, context, budget)
-    trained = replace(trained, fewer=head.fewer)
-    if head.kept is None:
-        return trained
-    put_head(classifier.net, head.kept)
-    return replace(trained, fitted=head.pictures)
+    temperature = set_temperature(classifier, head.logits, head.labels, context.world)
+    if head.kept:
+        put_head(classifier.net, head.kept)
+    return Trained(classifier, progress, temperature, seconds, head.pictures, head.fewer)
 
 
 def _calibrated(

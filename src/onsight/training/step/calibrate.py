@@ -22,7 +22,14 @@ def calibrate(
     """
     ids = ids[:SAMPLE]
     logits = _logits(classifier, pictures, ids, world)
-    choice = choose_temperature(logits, pictures.labels_of(ids).cpu())
+    return set_temperature(classifier, logits, pictures.labels_of(ids).cpu(), world)
+
+
+def set_temperature(
+    classifier: Classifier, logits: Tensor, labels: Tensor, world: World
+) -> Choice[float]:
+    """The same from logits (n, K) and labels (n,) that every rank knows."""
+    choice = choose_temperature(logits, labels)
     mine = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
     classifier.temperature = world.all_reduce(mine).item()
     return choice
