@@ -11,7 +11,12 @@ from onsight.config import make_config
 from onsight.models.catalog import make_model
 from onsight.models.head import required_head
 from onsight.report.console import SilentReporter
-from onsight.training.fine_tuning import choose_average, choose_fine_tuning, settle_fine_tuning
+from onsight.training.fine_tuning import (
+    choose_average,
+    choose_fine_tuning,
+    choose_freezing,
+    settle_fine_tuning,
+)
 from onsight.training.pictures.fit_batch import fit_batch, usual_batch
 from onsight.training.step.ema import MovingAverage
 from onsight.training.step.growing import Timing
@@ -126,3 +131,12 @@ def test_a_run_writes_down_what_it_chose_and_repeats_it(bars, tmp_path):
         reporter=SilentReporter(),
     )
     assert again.results["loss"] == run.results["loss"]
+
+
+def test_a_head_alone_gets_the_time_that_is_too_short_for_an_epoch():
+    # Of 50 s, 30 are for fine-tuning: at 0.1 s for a picture, 300 pictures once.
+    assert not choose_freezing(0.1, 50.0, 299).value
+    short = choose_freezing(0.1, 50.0, 600)
+    assert short.value
+    assert short.figure == pytest.approx(0.5)
+    assert "0.5 epochs" in short.reason

@@ -8,6 +8,9 @@ from typing import Any
 from onsight.choice import Choice
 from onsight.config import Config
 
+HEAD_SHARE = 0.4  # of a budget, for the features that a head is fitted on before fine-tuning
+
+_LEAST_EPOCHS = 1.0  # of fine-tuning: less is worse than more pictures for the head
 _LAYER_DECAY = 0.9
 _CROP_AREA = 0.8
 _STEPS_IN_AVERAGE = 1 / 3  # of all steps
@@ -62,3 +65,16 @@ def choose_average(config: Config, steps: int) -> Choice[float]:
         return Choice(config.ema, "as asked")
     decay = 1 - 1 / max(2.0, _STEPS_IN_AVERAGE * steps)
     return Choice(round(min(_MOST_DECAY, decay), 5), f"over a third of about {steps:,} steps")
+
+
+def choose_freezing(picture_seconds: float, seconds: float, training: int) -> Choice[bool]:
+    """Whether a budget's time is better spent on a head alone.
+
+    picture_seconds: of a training step for each picture; seconds: left for all; training: the
+    number of pictures.
+    """
+    epochs = (1 - HEAD_SHARE) * seconds / (picture_seconds * training)
+    fitting = f"after the head there is time for {epochs:.1f} epochs of fine-tuning"
+    if epochs < _LEAST_EPOCHS:
+        return Choice(True, f"{fitting}: the head gets all of it", epochs)
+    return Choice(False, fitting, epochs)

@@ -23,11 +23,16 @@ from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import lighter_model, settle_model
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options
-from onsight.training.autotune.fit_epochs import fit_epochs, reserve, time_run
+from onsight.training.autotune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.budget import Budget
-from onsight.training.fine_tuning import choose_average, choose_fine_tuning, settle_fine_tuning
+from onsight.training.fine_tuning import (
+    choose_average,
+    choose_fine_tuning,
+    choose_freezing,
+    settle_fine_tuning,
+)
 from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, usual_batch
 from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
@@ -131,6 +136,12 @@ def prepare(
         reporter.choice("class_weights", weights)
     config = config.model_copy(update={"class_weights": weights.value})
     placed = place(dataset, config, device.value, pictures.value, module)
+    if budget and tuning and opened.pace and world.size == 1:
+        each, training = opened.pace.train.per_picture, len(dataset.ids(TRAIN))
+        freezing = choose_freezing(each, budget.left_seconds, training)
+        reporter.choice("freeze", freezing)
+        config = config.model_copy(update={"freeze": freezing.value})
+        tuning["freeze"] = freezing
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         if budget:
             batch_size, compute, settled = _fit_training(
@@ -143,7 +154,7 @@ def prepare(
             compute = _choose_compute(config, placed, threads.value, reporter, world)
             settled = compute.apply(config)
             torch.set_num_threads(settled.threads)
-    if tuning:
+    if tuning and not config.freeze:
         tuning["ema"] = choose_average(config, _steps(settled, dataset, budget))
         settled = settled.model_copy(update={"ema": tuning["ema"].value})
         reporter.choice("ema", tuning["ema"])
@@ -272,7 +283,9 @@ def _fit_frozen(
     training, validation, test = (len(dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST))
     tested = evaluated_pictures(config, training, validation, test)
     budget.look()
-    budget.reserve(tested, 0, pace.judge.per_picture)  # features of the others count as training
+    budget.reserve(
+        tested, 0, SLOWER * pace.judge.per_picture
+    )  # features of the others count as training
     budget.begin(0.0)
     return usual_batch(config, training), compute, settled
 

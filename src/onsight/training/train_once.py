@@ -24,6 +24,7 @@ from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
+from onsight.training.fine_tuning import HEAD_SHARE
 from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.model_file import make_model_file
 from onsight.training.prepare import PreparedRun
@@ -38,8 +39,6 @@ from onsight.training.step.calibrate import calibrate, set_temperature
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 from onsight.words import listed
-
-_HEAD_SHARE = 0.4  # of a budget, for the features that a head is fitted on before fine-tuning
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def _left_seconds(config: Config, budget: Budget | None) -> Callable[[], float]:
     """The time left for the head: all of a budget, or a part if the network is trained after it."""
     if budget is None:
         return lambda: math.inf
-    share = 1.0 if config.freeze else _HEAD_SHARE
+    share = 1.0 if config.freeze else HEAD_SHARE
 
     def left() -> float:
         budget.look()

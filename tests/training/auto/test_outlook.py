@@ -50,7 +50,7 @@ def test_new_pictures_count_for_more_than_seen_ones():
 FROZEN = replace(TASK, is_frozen=True)
 
 
-@pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (34, "160"), (21, "128"), (2, "96")])
+@pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (14, "160"), (11, "128"), (2, "96")])
 def test_a_head_takes_the_largest_pictures_there_is_time_for(seconds, side):
     outlook = head(replace(FROZEN, seconds=seconds))
     assert outlook.fields["image_size"] == side
@@ -66,7 +66,7 @@ def test_fine_tuning_is_for_those_with_time():
 
 
 def test_without_a_budget_fine_tuning_takes_the_epochs_there_is_time_for():
-    tuned = head(replace(TASK, seconds=120, is_limited=False))
+    tuned = head(replace(TASK, seconds=200, is_limited=False))
     assert "freeze" not in tuned.fields
     assert tuned.fields["epochs"] >= 1
 
@@ -85,8 +85,8 @@ def test_half_the_pictures_show_how_much_more_would_help():
 def test_the_best_outlook_wins_and_the_reason_names_all():
     outlooks = [scratch_outlook("compact", {"model": "compact"}, NET, TASK), head()]
     choice, fields = choose(outlooks, "tried: this and that")
-    best = outlooks[0]
-    assert all(best.error <= 1.25 * one.error for one in outlooks)
+    best = min(outlooks, key=lambda one: one.error)
+    assert best.error < 0.8 * max(one.error for one in outlooks)
     assert fields is best.fields
     assert choice.value == fields["model"]
     assert choice.figure == round(1 - best.error, 4)

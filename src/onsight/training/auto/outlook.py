@@ -9,10 +9,10 @@ from onsight.training.auto.trials import Tried, error_of
 from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of pictures (NOTEBOOK.md).
-_SLOWEST, _FASTEST, _USUAL_LEARNING = 0.1, 0.4, 0.3  # powers with which mistakes of a net from
+_SLOWEST, _FASTEST, _USUAL_LEARNING = 0.1, 0.3, 0.15  # powers with which mistakes of a net from
 # scratch fall with the pictures seen, counting each time
 _MOST_AGAIN = 20.0  # times each: more hardly helps
-_SIZE_EXPONENT = 0.5  # mistakes of a pretrained backbone fall with the side of the picture
+_SIZE_EXPONENT = 0.6  # mistakes of a pretrained backbone fall with the side of the picture
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
 _TUNING_EXPONENT = 0.08  # mistakes fall with 1 + epochs of fine-tuning to this power
@@ -103,7 +103,8 @@ def _at_side(
 def _head_seconds(tried: Tried, larger: float, task: Task) -> float:
     """Seconds for a head, on pictures whose sides are so many times those of the trial."""
     forward = tried.picture_seconds * larger**2
-    each = task.views * task.training
+    views = 1 if task.is_limited else task.views  # others are left out where time is short
+    each = views * task.training
     return each * (forward + task.classes * _FITTING) + task.others * forward + _FITTING_START
 
 
@@ -140,7 +141,7 @@ def _learning(tried: Tried) -> float:
     right, seen = tried.shorter
     fewer = error_of(right, tried.judged) / tried.error
     measured = math.log(fewer) / math.log(max(2.0, tried.seen / seen))
-    mean = (measured + _USUAL_LEARNING) / 2  # so short a training is one's own noise
+    mean = (measured + 2 * _USUAL_LEARNING) / 3  # mistakes fall fastest in the first moments
     return min(_FASTEST, max(_SLOWEST, mean))
 
 

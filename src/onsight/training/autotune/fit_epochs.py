@@ -26,6 +26,8 @@ from onsight.training.pictures.training_data import TrainingData
 from onsight.training.ranks.world import World
 from onsight.training.step.growing import Timing, time_growing
 
+SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
+
 _LEAST_SECONDS = 0.4  # for each: two pictures alone tell nothing about a batch
 _TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
 
@@ -70,7 +72,7 @@ def reserve(budget: Budget, config: Config, dataset: Dataset, timing: RunTiming)
     budget.reserve(
         evaluated_pictures(config, len(dataset.ids(TRAIN)), validation, test),
         validation,
-        timing.judge.per_picture,
+        SLOWER * timing.judge.per_picture,
     )
 
 
