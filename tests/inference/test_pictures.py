@@ -19,7 +19,7 @@ ORIENTATION = 0x0112
 STORED = [
     *((mode, "PNG") for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
     *((mode, "TIFF") for mode in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")),
-    *((mode, "TIFF") for mode in ("LAB", "I", "I;16")),
+    *((mode, "TIFF") for mode in ("LAB", "I;16")),
     ("P", "GIF"),
     ("RGB", "BMP"),
 ]

@@ -89,7 +89,7 @@ def test_without_time_for_validation_the_last_weights_are_the_model(bars, tmp_pa
     clock, net = make_slow(monkeypatch, 0.05, 0.5)
     told = []
     monkeypatch.setattr(Reporter, "say", lambda self, text: told.append(text))
-    run = run_slow(bars, tmp_path, clock, net, 20, Reporter())
+    run = run_slow(bars, tmp_path, clock, net, 22, Reporter())
     row = rows_of(run)[-1]
     assert (row["validation_images"], row["validation_accuracy"]) == (0, None)
     assert run.results["best_epoch"] == run.results["epochs"]

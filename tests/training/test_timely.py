@@ -62,9 +62,9 @@ def test_nothing_is_evaluated_when_the_time_is_over(clock):
 def test_a_loader_is_cut_to_what_fits_in_batches_of_a_second(clock):
     budget = Budget(101.5, clock)
     budget.reserve(0, 100, 0.125)
-    short = shortened(make_loader(), budget)
+    short = shortened(make_loader(batch_size=256), budget)
     assert (len(short.ids), short.batch_size) == (80, 8)
     assert torch.equal(short.ids, torch.arange(80))
     budget.reserve(0, 100, 0.001)
-    short = shortened(make_loader(), budget)
+    short = shortened(make_loader(batch_size=256), budget)
     assert (len(short.ids), short.batch_size) == (100, 256)

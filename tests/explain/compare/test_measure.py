@@ -78,7 +78,7 @@ def test_the_json_of_a_real_comparison(capsys, bars, hasty):
     assert code == 0, err
     found = json.loads(out.splitlines()[-1])
     assert found["verdict"].startswith("Fastest at batch 4")
-    assert found["model"] == "compact"
+    assert found["model"] == "sprint"
     assert found["device"] == "cpu"
     assert found["shape"] == [12, 12, 1]
     candidates = ["1 thread fp32", "2 threads fp32", "1 thread bf16", "2 threads bf16"]
@@ -101,10 +101,10 @@ def test_the_json_of_a_real_comparison(capsys, bars, hasty):
 def test_the_printed_table_and_sentences(capsys, bars, hasty):
     code, out, err = run_command(capsys, "explain", bars, "--batch-sizes", "8", "--threads", "1")
     assert code == 0, err
-    assert "images/s of training compact on 12x12x1 pictures" in out
+    assert "images/s of training sprint on 12x12x1 pictures" in out
     assert "Fastest at batch 2" in out
     assert "batch 2 is timed too" in err
-    assert "timing compact at batch 2, 8" in err
+    assert "timing sprint at batch 2, 8" in err
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
