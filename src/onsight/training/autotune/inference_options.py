@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from onsight.training.plan import ComputePlan
 from onsight.training.step.timing import measure_seconds
 from onsight.words import listed, plural
 
+_WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
 _TRIED = 4  # pictures: where bf16 is emulated, more would take minutes
 _TIMES = 3
 _WORTH = 1.2  # times as fast: less does not pay for rounding
@@ -43,6 +45,8 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
         plan = replace(plan, threads=Choice(threads, listed(rates), _TRIED / seconds[threads]))
     if config.precision != "auto":
         return plan
+    if torch.backends.cpu.get_cpu_capability() in _WITHOUT_BF16:
+        return replace(plan, precision=Choice("fp32", "this processor would only emulate bf16"))
     exact, rounded = (compute_features(classifier, [batch]) for classifier in (fp32, bf16))
     cosine = float(F.cosine_similarity(exact, rounded).min())
     ratio = seconds[threads] / _seconds(bf16, batch.images, threads)
