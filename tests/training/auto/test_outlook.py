@@ -95,10 +95,10 @@ def test_the_best_outlook_wins_and_the_reason_names_all():
 
 
 def test_a_close_race_goes_to_what_usually_wins():
-    usual = Outlook("usual", {"model": "usual"}, 0.20)
+    usual = Outlook("usual", {"model": "usual"}, 0.20, 100)
     close, ahead = (
-        Outlook("close", {"model": "close"}, 0.17),
-        Outlook("ahead", {"model": "ahead"}, 0.15),
+        Outlook("close", {"model": "close"}, 0.17, 100),
+        Outlook("ahead", {"model": "ahead"}, 0.15, 100),
     )
     assert choose([usual, close], "")[0].value == "usual"
     assert choose([usual, close, ahead], "")[0].value == "ahead"
@@ -111,9 +111,15 @@ def test_without_a_budget_a_head_has_time_for_all_pictures_or_is_not_offered():
 
 
 def test_the_cheaper_one_wins_unless_a_later_one_is_clearly_ahead():
-    small, same, better = (Outlook(name, {}, error) for name, error in NAMED.items())
+    small, same, better = (Outlook(name, {}, error, 100) for name, error in NAMED.items())
     assert best_of([small, same]) is small
     assert best_of([small, same, better]) is better
+
+
+def test_a_trial_on_few_pictures_is_no_reason_to_leave_what_usually_wins():
+    usual, ahead = Outlook("usual", {}, 0.5, 48), Outlook("ahead", {}, 0.1, 400)
+    assert best_of([usual, ahead]) is usual
+    assert best_of([replace(usual, judged=100), ahead]) is ahead
 
 
 NAMED = {"small": 0.10, "same": 0.09, "better": 0.07}

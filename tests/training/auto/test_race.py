@@ -28,7 +28,7 @@ class Tries:
             return replace(TRIED, right=round(100 * (1 - error)))
 
         def outlook(tried, task):
-            return Outlook(name, {"model": name}, (1 - tried.right / 100) * 60 / task.seconds)
+            return Outlook(name, {"model": name}, (1 - tried.right / 100) * 60 / task.seconds, 500)
 
         return Candidate(name, kind, attempt, outlook)
 

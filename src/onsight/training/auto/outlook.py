@@ -15,6 +15,7 @@ _MOST_AGAIN = 20.0  # times each: more hardly helps
 _SIZE_EXPONENT = 0.6  # mistakes of a pretrained backbone fall with the side of the picture
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
+_ENOUGH_JUDGED = 100  # pictures: fewer are no reason to leave what usually wins
 _TUNING_EXPONENT = 0.08  # mistakes fall with 1 + epochs of fine-tuning to this power
 _LEAST_TUNING, _MOST_TUNING = 2.0, 8.0  # epochs: with fewer there is no gain, more add little
 _TUNING_PICTURES = 200  # with fewer, validation cannot tell whether there is one
@@ -46,11 +47,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A model that could be made: the config fields for it, and the mistakes to expect."""
+    """A model that could be made: the config fields for it, and the mistakes to expect.
+
+    judged: pictures that its trial was judged by.
+    """
 
     name: str
     fields: dict[str, Any]
     error: float
+    judged: int
 
     def __str__(self) -> str:
         return f"{self.name}: about {percent(1 - self.error)}"
@@ -61,7 +66,7 @@ def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task)
     different = max(tried.trained, task.training)
     seen = max(tried.seen, min(_MOST_AGAIN * different, task.seconds / tried.picture_seconds))
     error = tried.error * (seen / tried.seen) ** -_learning(tried)
-    return Outlook(f"{name} from scratch", fields, error)
+    return Outlook(f"{name} from scratch", fields, error, tried.judged)
 
 
 def pretrained_outlook(
@@ -91,12 +96,14 @@ def _at_side(
     step = TRAINING_COST * tried.picture_seconds * larger**2
     epochs = (task.seconds - head) / (step * task.training)
     if task.is_frozen or epochs < _LEAST_TUNING or task.training < _TUNING_PICTURES:
-        return Outlook(f"a head on {name} at {side}x{side}", {**fields, "freeze": True}, error)
+        frozen = {**fields, "freeze": True}
+        return Outlook(f"a head on {name} at {side}x{side}", frozen, error, tried.judged)
     epochs = min(_MOST_TUNING, epochs)
     return Outlook(
         f"{name} fine-tuned at {side}x{side}",
         fields if task.is_limited else {**fields, "epochs": int(epochs)},
         error * (1 + epochs) ** -_TUNING_EXPONENT,
+        tried.judged,
     )
 
 
@@ -112,11 +119,11 @@ def best_of(outlooks: list[Outlook]) -> Outlook:
     """The outlook with the fewest mistakes to expect.
 
     The first is what usually wins on such pictures, and the others come cheapest first: one must
-    be clearly ahead of those before it.
+    be clearly ahead of those before it, after trials on enough pictures to say so.
     """
     best, *others = outlooks
     for one in others:
-        if is_clear(one, best):
+        if is_clear(one, best) and min(one.judged, best.judged) >= _ENOUGH_JUDGED:
             best = one
     return best
 
