@@ -216,7 +216,7 @@ class Clock:
 
 def test_each_training_gets_an_equal_share_of_a_budget():
     clock = Clock()
-    budget = Budget(78, clock)  # 10 s are spent and 8 s are kept for closing
+    budget = Budget(79, clock)  # 10 s are spent and 9 s are kept for closing
     budget.reserve(tested=0, validation=0, picture_seconds=0.1)
     first = budget.part(1 / 3, tested=20, validation=0)
     assert first.left_seconds == pytest.approx(20 - 2)
@@ -230,7 +230,7 @@ def test_each_training_gets_an_equal_share_of_a_budget():
 
 def test_what_an_interrupted_fold_used_is_missing_from_the_budget():
     clock = Clock()
-    budget = Budget(78, clock)
+    budget = Budget(79, clock)
     first = budget.part(1 / 3, 0, 0)
     first.resume(5.0)
     assert first.left_seconds == pytest.approx(15)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from onsight.training.step.calibrate import SAMPLE
 
-_CLOSING_SHARE = 0.8  # of the seconds that starting took: a measure of this machine's speed now
+_CLOSING_SHARE = 0.9  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
 _SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
 _TRIAL_SHARE = 0.1  # of the budget, for the plan and everything else that is only tried out
