@@ -1,4 +1,4 @@
-"""The default net: small, modern and fast on a CPU, for pictures of about 28 to 128 pixels.
+"""A small net that is fast on a CPU, for pictures of about 28 to 128 pixels.
 
 Shapes: B batch, C channels, H height, W width, K classes.
 """

@@ -117,6 +117,8 @@ def choose_model(
     begun = time.perf_counter()
     try:
         race = _try_models(names, config, source, device, threads, budget)
+        if not race.outlooks:
+            raise DataError("the trials say too little")
         chosen = choose(race.outlooks, "; ".join([race.evidence, *more_time(race, _MORE_TIME)]))
     except (ConfigError, DataError, ModelError, NonFiniteStepError) as error:
         name = names[0] if _from_weights(config) else SCRATCH
