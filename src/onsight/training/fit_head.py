@@ -53,7 +53,8 @@ class FittedHead:
     """What fitting a head gave: a row for the history, and its cost.
 
     images: pictures whose features were computed, counting each view. logits, labels: (n, K) and
-    (n,) of the validation pictures. kept: the same head fitted on the validation pictures too, to replace the one that they judged; None where that one stays.
+    (n,) of the validation pictures. kept: the same head fitted on the validation pictures too, to
+    replace the one that they judged; None where that one stays.
     pictures: how many kept is fitted on. fewer: what it achieved with fewer pictures, if it is not
     fine-tuned and there was time to find out.
     """

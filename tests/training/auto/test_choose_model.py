@@ -149,3 +149,11 @@ def test_what_there_is_no_time_for_after_all_gives_way_to_the_net_from_scratch(
     assert "too little time for tf_efficientnet_lite0" in model["reason"]
     with pytest.raises(BudgetTooSmall):
         onsight.train(textures, out=tmp_path / "asked", model=refused[0], threads=1, **QUIET)
+
+
+def test_trials_that_say_nothing_do_not_end_a_run(textures, with_weights, monkeypatch):
+    monkeypatch.setattr(candidates, "pretrained_outlook", lambda *_: None)
+    monkeypatch.setattr(candidates, "_FEWEST_JUDGED", 10_000)
+    choice, fields = choose(textures)
+    assert fields == {"model": "sprint"}
+    assert choice.reason == "not tried: the trials say too little"

@@ -30,7 +30,7 @@ class Tries:
         def outlook(tried, task):
             return Outlook(name, {"model": name}, (1 - tried.right / 100) * 60 / task.seconds, 500)
 
-        return Candidate(name, kind, attempt, outlook)
+        return Candidate(name, kind != "scratch", attempt, outlook)
 
 
 @pytest.fixture

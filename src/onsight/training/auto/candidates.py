@@ -24,21 +24,16 @@ _LARGER = ("resnet50", "convnext_tiny")  # backbones for accelerators, with weig
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may be trained. starts_from: its kind, in words.
+    """A model that may be trained. is_pretrained: whether a head on published weights is tried.
 
     attempt: tries it on a sample for some seconds; outlook: what to expect after such a trial,
     None if nothing can be said.
     """
 
     name: str
-    starts_from: str
+    is_pretrained: bool
     attempt: Callable[[float], Tried]
     outlook: Callable[[Tried, Task], Outlook | None]
-
-    @property
-    def is_pretrained(self) -> bool:
-        """Whether a head on published weights is tried."""
-        return self.starts_from != "scratch"
 
 
 def backbones(device: torch.device, may_download: bool) -> list[str]:
@@ -66,7 +61,7 @@ def from_scratch(
         return scratch_outlook(SCRATCH, fields, tried, task)
 
     return Candidate(
-        SCRATCH, "scratch", lambda seconds: try_training(tried_as, sample, device, seconds), outlook
+        SCRATCH, False, lambda seconds: try_training(tried_as, sample, device, seconds), outlook
     )
 
 
@@ -80,7 +75,7 @@ def pretrained(
         tried_as = tried_as.model_copy(update={"image_size": str(side)})
     return Candidate(
         name,
-        "its weights",
+        True,
         lambda seconds: try_head(tried_as, sample, device, seconds),
         lambda tried, task: pretrained_outlook(name, fields, tried, side, sides, task),
     )
