@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onsight.audit.audit import Audit as Audit
+    from onsight.audit.check import check as check
     from onsight.estimator.classifier import Classifier as Classifier
     from onsight.hardware.placement.placement import placement as placement
     from onsight.inference.evaluate import evaluate as evaluate
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from onsight.training.run import train as train
 
 _HOMES = {
+    "Audit": "onsight.audit.audit",
     "Classifier": "onsight.estimator.classifier",
     "Predictor": "onsight.inference.predictor",
     "Run": "onsight.training.run",
+    "check": "onsight.audit.check",
     "compare": "onsight.report.comparison.compare",
     "evaluate": "onsight.inference.evaluate",
     "load": "onsight.inference.predictor",
@@ -28,9 +32,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "Classifier",
     "Predictor",
     "Run",
+    "check",
     "compare",
     "evaluate",
     "load",

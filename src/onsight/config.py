@@ -88,6 +88,18 @@ class Config(BaseModel):
         lt=0.5,
         description="Share held out for the final test if the data has no test split.",
     )
+    group_by: Annotated[str, _DATA] = Field(
+        "",
+        description="A regular expression on paths, such as 'patient_[0-9]+': pictures in which it "
+        "finds the same text stay together on one side of every split. A manifest's column "
+        "`group` does the same.",
+    )
+    split_near_duplicates: Annotated[Literal["auto", "together", "apart"], _DATA] = Field(
+        "auto",
+        description="Keep pictures that are resized, re-encoded, slightly cropped or mirrored "
+        "copies of each other on one side of every split. auto: together if `onsight check` has "
+        "found which these are.",
+    )
     folds: Annotated[str, _DATA] = Field(
         "auto",
         pattern=r"^(auto|[1-9][0-9]?)$",

@@ -20,7 +20,8 @@ from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
-from onsight.data.split import assign, leaks
+from onsight.data.split import leaks
+from onsight.data.split_units import SplitUnits, split_units
 from onsight.data.stream import Stream
 from onsight.errors import DataError
 from onsight.words import listed, plural
@@ -40,7 +41,8 @@ class Dataset:
     evaluation and prediction prepare a picture; packed_size: (height, width) of the pack, with
     the reason; splits: int8 (n,), 0 for pictures left out; problems: everything that is not used,
     with reasons; files: how many pictures the source lists; notes: what the user should know;
-    folds: how many, 1 if a test part is held out; fold: int8 (n,), from 1, or 0 for none.
+    folds: how many, 1 if a test part is held out; fold: int8 (n,), from 1, or 0 for none; units:
+    what the split keeps together.
     """
 
     pack: Pack
@@ -53,6 +55,7 @@ class Dataset:
     notes: list[str]
     folds: Choice[int]
     fold: NDArray[np.int8]
+    units: SplitUnits
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -157,11 +160,15 @@ def open_dataset(
     target = make_format(config, size, packed_size.value)
     pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)
     given = pack.index.splits
-    folds = choose_folds(config, pack.digests, pack.index, lambda: most_folds(pack))
+    units = split_units(source, pack, config, cache_folder)
+    folds = choose_folds(
+        config, pack.digests, pack.index, lambda: most_folds(pack), units.times is not None
+    )
     tested = config.test_fraction if folds.value == 1 else 0.0
-    splits = assign(pack.digests, given, config.validation_fraction, tested)
-    leaked = leaks(pack.digests, splits)
-    left_out = [_leak(pack, int(row)) for row in np.flatnonzero(leaked)]
+    splits = units.assign(given, config.validation_fraction, tested)
+    leaked = leaks(units.near, splits)
+    identical = leaks(pack.digests, splits)
+    left_out = [_leak(pack, int(row), identical[row]) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
     pictures, shown = _batch_source(pack, source, config, threads)
     dataset = Dataset(
@@ -174,19 +181,22 @@ def open_dataset(
         files=len(source.index) + len(source.problems),
         notes=[],
         folds=folds,
-        fold=_folds_of(pack, splits, folds.value),
+        fold=_folds_of(pack, units.digests, splits, folds.value),
+        units=units,
     )
     dataset.notes.extend(_notes(dataset, source))
     _refuse_unlearnable(dataset, source)
     return dataset
 
 
-def _folds_of(pack: Pack, splits: NDArray[np.int8], folds: int) -> NDArray[np.int8]:
+def _folds_of(
+    pack: Pack, units: NDArray[np.uint8], splits: NDArray[np.int8], folds: int
+) -> NDArray[np.int8]:
     """The fold of each picture that is used."""
     fold = np.zeros(len(splits), np.int8)
     if folds > 1:
         used = splits > 0
-        fold[used] = assign_folds(pack.digests[used], pack.index.labels[used], folds)
+        fold[used] = assign_folds(units[used], pack.index.labels[used], folds)
     return fold
 
 
@@ -213,11 +223,12 @@ def split_sentence(dataset: Dataset) -> str:
     return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
 
 
-def _leak(pack: Pack, row: int) -> Problem:
+def _leak(pack: Pack, row: int, is_identical: bool) -> Problem:
+    what = "identical to" if is_identical else "a near-duplicate of"
     return Problem(
         pack.index.locators[row],
         "split",
-        "identical to a picture held out for testing or validation; left out of training",
+        f"{what} a picture held out for testing or validation; left out of training",
     )
 
 

@@ -21,13 +21,22 @@ def choose_folds(
     digests: NDArray[np.uint8],
     index: Index,
     most: Callable[[], Choice[int]],
+    is_by_time: bool = False,
 ) -> Choice[int]:
     """In how many folds pictures are judged; 1: by a test part that is held out.
 
-    most: called for how many folds there is time for, if none were asked for. Raises ConfigError
-    for folds that were asked for but cannot be made.
+    most: called for how many folds there is time for, if none were asked for; is_by_time: whether
+    the latest pictures are the test part. Raises ConfigError for folds that were asked for but
+    cannot be made.
     """
     asked, tested = config.folds, int((index.splits == TEST).sum())
+    if is_by_time:
+        if asked not in ("auto", "1"):
+            raise ConfigError(
+                f"--folds {asked} mixes earlier and later pictures, but this data has times: leave "
+                "out --folds to test on the latest, or leave out the column of times"
+            )
+        return Choice(1, "the latest pictures are the test part")
     _, first = different(digests)
     counts = np.bincount(index.labels[first], minlength=len(index.classes))
     rarest, fewest = index.classes[int(counts.argmin())], int(counts.min())

@@ -54,6 +54,29 @@ def assign(
     return splits
 
 
+def assign_by_time(
+    times: NDArray[np.float64],
+    given: NDArray[np.int8],
+    validation_fraction: float,
+    test_fraction: float,
+) -> NDArray[np.int8]:
+    """The split of each picture by its time: the latest are for the test, those before validate.
+
+    Pictures of the same time are on the same side; a given split stays. times: float64 (n,).
+    Returns int8 (n,) of TRAIN, VALIDATION or TEST.
+    """
+    splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
+    for split, fraction in ((TEST, test_fraction), (VALIDATION, validation_fraction)):
+        free = splits == TRAIN
+        if (given == split).any() or not free.any():
+            continue
+        count = round(fraction * len(times))
+        if count:
+            latest = np.sort(times[free])[-min(count, int(free.sum()))]
+            splits[free & (times >= latest)] = split
+    return splits
+
+
 def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bool_]:
     """Pictures that have an identical copy in a higher split: test above validation above train.
 

@@ -59,6 +59,7 @@ class Plan:
     batch_size: Choice[int]
     image_size: Choice[tuple[int, int]]
     packed_size: Choice[tuple[int, int]]
+    split: Choice[str]
     pictures: Choice[str]
     ranks: Choice[int]
     class_weights: Choice[str]

@@ -124,6 +124,7 @@ def prepare(
         decoded = decode(chosen)
     opened, rate, tuning = decoded.opened, decoded.rate, decoded.tuning
     config, dataset = opened.config, opened.dataset
+    reporter.choice("split", dataset.units.how)
     reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
     world.check_equal("pictures", key)
@@ -165,6 +166,7 @@ def prepare(
         batch_size=batch_size,
         image_size=opened.image_size,
         packed_size=dataset.packed_size,
+        split=dataset.units.how,
         pictures=pictures,
         ranks=ranks,
         class_weights=weights,

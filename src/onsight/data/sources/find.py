@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from onsight.data.sources.archive import archive_kind, read_archive
+from onsight.data.sources.class_names import refuse_alike_classes
 from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import holds_idx, read_idx
@@ -69,8 +70,13 @@ def find_source(
     formats above, which forces its reader. cache_folder: where a compressed tar is decompressed
     to, in an unlinked file. Raises DataError for what cannot be found or used; DiskError.
     """
-    if isinstance(data, Source):
-        return data
+    source = data if isinstance(data, Source) else _open(data, data_format, cache_folder)
+    refuse_alike_classes(source.index.classes, source.index.labels)
+    return source
+
+
+def _open(data: str, data_format: str, cache_folder: Path | None) -> Source:
+    """The source of a path or a name."""
     if data == DEMO and data_format in ("auto", "archive"):
         return _demo(cache_folder)
     if data_format == "torchvision":

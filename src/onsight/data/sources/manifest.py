@@ -6,6 +6,9 @@ import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
 from onsight.data.sources.folder import FileReader
 from onsight.data.sources.manifest_entries import Entry, read_entries
@@ -28,7 +31,8 @@ def read_manifest(manifest: Path) -> Source:
     """
     manifest = manifest.absolute()
     listing = _Listing(manifest)
-    for entries in _by_file(read_entries(manifest), str(manifest.parent)):
+    columns, lines = read_entries(manifest)
+    for entries in _by_file(lines, str(manifest.parent)):
         listing.judge(entries)
     if not listing.rows:
         raise DataError(f"{manifest} lists no usable picture{listing.first_reason()}")
@@ -40,8 +44,12 @@ def read_manifest(manifest: Path) -> Source:
         index=index,
         read=FileReader(str(manifest.parent), index.locators),
         fingerprint=listing.digest.hexdigest(),
-        found=found_line(f"{manifest.suffix[1:].upper()} manifest", index, size),
+        found=found_line(
+            f"{manifest.suffix[1:].upper()} manifest", index, size, [f"columns {columns}"]
+        ),
         problems=[problem for _, problem in sorted(listing.problems)],
+        groups=listing.groups if any(listing.groups) else None,
+        times=listing.times_of_rows(),
     )
 
 
@@ -51,6 +59,8 @@ class _Listing:
     def __init__(self, manifest: Path) -> None:
         self.folder = str(manifest.parent)
         self.rows: list[Row] = []
+        self.groups: list[str] = []
+        self.times: list[float | None] = []
         self.problems: list[tuple[int, Problem]] = []
         self.digest = hashlib.sha256(identity("manifest", manifest.stat()))
 
@@ -66,6 +76,12 @@ class _Listing:
         line, problem = min(self.problems)
         return f" (line {line}: {problem.path}: {problem.reason})"
 
+    def times_of_rows(self) -> NDArray[np.float64] | None:
+        """The time of each row, the earliest possible where it has none; None if none has one."""
+        if all(time is None for time in self.times):
+            return None
+        return np.array([-np.inf if time is None else time for time in self.times])
+
     def judge(self, entries: Sequence[Entry]) -> None:
         """Sort in all entries of one file: at most one row, and problems for the others."""
         self._refuse((entry for entry in entries if not entry.label), "has no label")
@@ -76,6 +92,8 @@ class _Listing:
         if entries and not reason:
             first = entries[0]
             self.rows.append(Row(first.path, first.label, first.split))
+            self.groups.append(first.group)
+            self.times.append(first.time)
             entries, reason = entries[1:], "listed twice; used once"
         self._refuse(entries, reason)
 

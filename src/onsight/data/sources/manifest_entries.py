@@ -1,56 +1,86 @@
 """The lines of a manifest as entries of path, label and split."""
 
+import datetime
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT
 from onsight.data.sources.manifest_tables import (
+    GROUP_COLUMN,
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
+    TIME_COLUMN,
     plain_name,
     read_table,
 )
 from onsight.errors import DataError
+from onsight.words import listed
 
 
 class Entry(NamedTuple):
-    """One line of a manifest; the caller handles an empty label."""
+    """One line of a manifest; the caller handles an empty label.
+
+    group: empty for none; time: seconds since 1970 or the number given, None where it has none.
+    """
 
     line: int
     path: str
     label: str
     split: int
+    group: str = ""
+    time: float | None = None
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
     """The positions of the columns in the header."""
 
     path: int
     label: int
     split: int | None
+    group: int | None
+    time: int | None
+
+    def named(self, header: Sequence[str]) -> str:
+        """Which columns are read, by their names."""
+        return listed([header[place] for place in self if place is not None])
 
 
-def read_entries(manifest: Path) -> Iterator[Entry]:
-    """The lines of a manifest, whose format follows from the ending of its name.
+def read_entries(manifest: Path) -> tuple[str, Iterator[Entry]]:
+    """The columns that are read, and the lines; the format follows from the ending of the name.
 
-    Raises DataError for missing columns, a malformed line or an unknown split.
+    Raises DataError for missing columns and, while the lines are read, for a malformed one, an
+    unknown split or time.
     """
-    try:
+    with _reasons(manifest):
         header, rows = read_table(manifest)
         columns = _find_columns(header, manifest)
+        return columns.named(header), _entries(manifest, rows, columns, len(header))
+
+
+def _entries(
+    manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: Columns, width: int
+) -> Iterator[Entry]:
+    with _reasons(manifest):
         for line, cells in rows:
-            yield _entry(manifest, line, cells, columns, len(header))
+            yield _entry(manifest, line, cells, columns, width)
+
+
+@contextmanager
+def _reasons(manifest: Path) -> Iterator[None]:
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise DataError(f"{manifest} is not UTF-8 text ({error}); save it as UTF-8") from error
     except OSError as error:
         raise DataError(f"{manifest} cannot be read: {error.strerror or error}") from error
 
 
-def _find_columns(header: Sequence[str], manifest: Path) -> _Columns:
+def _find_columns(header: Sequence[str], manifest: Path) -> Columns:
     names = [plain_name(name) for name in header]
 
     def place(options: Sequence[str]) -> int | None:
@@ -63,18 +93,24 @@ def _find_columns(header: Sequence[str], manifest: Path) -> _Columns:
             f"{manifest} has no column named {' nor one named '.join(missing)}; it has: "
             f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split."
         )
-    return _Columns(path, label, place(SPLIT_COLUMNS))
+    return Columns(
+        path, label, place(SPLIT_COLUMNS), place([GROUP_COLUMN]), place([TIME_COLUMN])
+    )
 
 
 def _entry(
-    manifest: Path, line: int, cells: Sequence[object], columns: _Columns, width: int
+    manifest: Path, line: int, cells: Sequence[object], columns: Columns, width: int
 ) -> Entry:
     """One line's entry. Raises DataError with the line's number."""
     try:
         if len(cells) != width:
             raise ValueError(f"{len(cells)} cells, but the header names {width} columns")
-        split = None if columns.split is None else cells[columns.split]
-        return Entry(line, _path(cells[columns.path]), _label(cells[columns.label]), _split(split))
+        split, group, time = (
+            None if place is None else cells[place]
+            for place in (columns.split, columns.group, columns.time)
+        )
+        path, label = _path(cells[columns.path]), _label(cells[columns.label])
+        return Entry(line, path, label, _split(split), _group(group), _time(time))
     except ValueError as error:
         raise DataError(f"{manifest}, line {line}: {error}") from error
 
@@ -103,6 +139,41 @@ def _split(cell: object) -> int:
     if word.lower() not in SPLIT_WORDS:
         raise ValueError(f"unknown split '{word}'; known splits are {', '.join(SPLIT_WORDS)}")
     return SPLIT_WORDS[word.lower()]
+
+
+def _group(cell: object) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def _time(cell: object) -> float | None:
+    """A date or time of ISO 8601, or any number, as a number."""
+    if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
+        cell = str(cell)
+    if isinstance(cell, str):
+        text = cell.strip()
+        if not text:
+            return None
+        try:
+            cell = float(text)
+        except ValueError:
+            cell = _moment(text)
+    if isinstance(cell, datetime.datetime):
+        has_zone = cell.tzinfo is not None
+        return (cell if has_zone else cell.replace(tzinfo=datetime.UTC)).timestamp()
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    if not isinstance(cell, int | float) or not math.isfinite(cell):
+        raise ValueError(f"the time is {cell!r}; give a date such as 2026-05-31, or a number")
+    return float(cell)
+
+
+def _moment(text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"the time is '{text}'; give a date such as 2026-05-31 or 2026-05-31T14:30, or a number"
+        ) from error
 
 
 def _valid_unicode(text: str) -> str:

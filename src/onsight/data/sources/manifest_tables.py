@@ -12,7 +12,8 @@ from onsight.errors import DataError
 PATH_COLUMNS = ("path", "file", "filename", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
-_KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS}
+GROUP_COLUMN, TIME_COLUMN = "group", "time"
+_KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
 
 # A header, and for each row its line (from 1) and its cells in the header's order.
 Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]

@@ -18,6 +18,8 @@ def part_of(source: Source, rows: NDArray[np.int64]) -> Source:
         index=source.index.take(rows),
         read=lambda row: source.read(int(rows[row])),
         fingerprint=fingerprint([source.fingerprint, rows.tolist()]),
+        groups=[source.groups[row] for row in rows.tolist()] if source.groups else None,
+        times=None if source.times is None else source.times[rows],
     )
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,9 @@ class Source:
     holds plain pixels; it is safe to call from several threads and raises PictureError for a
     picture that cannot be read. found: one line that says what DATA was recognised as, with the
     flag that overrides it. fingerprint: changes whenever any file behind the index changes;
-    notes: what the user should know about the whole.
+    notes: what the user should know about the whole; groups, times: of each row, if the source
+    says which pictures belong together, or when they were taken (seconds, or any number that
+    grows).
     """
 
     kind: str
@@ -40,6 +42,8 @@ class Source:
     found: str
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    groups: Sequence[str] | None = None
+    times: NDArray[np.float64] | None = None
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:

@@ -92,7 +92,10 @@ def open_data(
             bar.advance,
             lambda pack: choose_most_folds(pack, config, device, budget, module),
         )
-    config = config.model_copy(update={"folds": str(dataset.folds.value)})
+    near = "together" if dataset.units.knows_copies else "apart"
+    config = config.model_copy(
+        update={"folds": str(dataset.folds.value), "split_near_duplicates": near}
+    )
     _report(dataset, reporter)
     return OpenedData(source.found, config, image_size, dataset, pace)
 

@@ -1,0 +1,166 @@
+"""Does `onsight check` find what was planted among real pictures, and nothing else?
+
+    python benchmarks/check_planted.py PICTURES [--count 2000] [--wrong 40]
+
+PICTURES is any folder with pictures, such as /usr/share/openclipart/png. That many are drawn, a
+fifth of them for the test part. Copies of training pictures are planted in the test part: 50
+identical, 50 resized or encoded again, 20 with up to 6% cut from each side, 20 mirrored. A pair
+that is found but was not planted is counted if it is not among the pictures drawn: those that are
+real copies of each other are listed, to be looked at. Then wrong labels are planted in as many
+training pictures of Fashion-MNIST, and looked for among the first 60 suspects.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from harness import circumstances, table, write_section
+from PIL import Image, ImageOps
+from picture_sets import FASHION
+
+import onsight
+from onsight.audit.audit import Audit
+from onsight.report.console import SilentReporter
+
+PLANTED = {"identical": 50, "resized or encoded": 50, "cropped": 20, "mirrored": 20}
+FIRST = 60  # suspects
+COPIES = ("leakage", "two-labels", "identical", "near-duplicate")
+
+
+def flat(path: Path) -> Image.Image:
+    """A picture on white."""
+    with Image.open(path) as image:
+        colours = image.convert("RGBA")
+    ground = Image.new("RGBA", colours.size, "white")
+    ground.alpha_composite(colours)
+    return ground.convert("RGB")
+
+
+def save_copy(kind: str, source: Path, target: Path, rng: random.Random) -> None:
+    if kind == "identical":
+        shutil.copy(source, target.with_suffix(source.suffix))
+        return
+    image = flat(source)
+    if kind == "mirrored":
+        ImageOps.mirror(image).save(target.with_suffix(".png"))
+    elif kind == "cropped":
+        left, top, right, bottom = (rng.uniform(0, 0.06) for _ in range(4))
+        width, height = image.size
+        box = (left * width, top * height, (1 - right) * width, (1 - bottom) * height)
+        image.crop(tuple(map(int, box))).save(target.with_suffix(".jpg"), quality=90)
+    else:
+        scale = rng.choice([1.0, rng.uniform(0.4, 1.5)])
+        size = tuple(max(8, round(scale * side)) for side in image.size)
+        image = image.resize(size, rng.choice([Image.LANCZOS, Image.BICUBIC]))
+        image.save(target.with_suffix(".jpg"), quality=rng.choice([60, 75, 90]))
+
+
+def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
+    """Draw pictures and plant copies of some; the kind of copy by the number of its original."""
+    rng = random.Random(seed)
+    files = rng.sample(sorted(path for path in folder.rglob("*.*") if path.is_file()), count)
+    for number, path in enumerate(files):
+        place = target / ("train" if number % 5 else "test") / path.parent.name
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place / f"{number:05d}{path.suffix}")
+    originals = rng.sample([number for number in range(count) if number % 5], sum(PLANTED.values()))
+    planted = {}
+    for kind, many in PLANTED.items():
+        for number in originals[len(planted) : len(planted) + many]:
+            place = target / "test" / files[number].parent.name
+            place.mkdir(parents=True, exist_ok=True)
+            try:
+                save_copy(kind, files[number], place / f"{number:05d}-copy", rng)
+            except (OSError, Image.DecompressionBombError):
+                continue  # a picture that cannot be used has no copies
+            planted[f"{number:05d}"] = kind
+    return planted
+
+
+def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter, list[str], int]:
+    """How many planted copies of each kind were found; pairs among the drawn; false pairs."""
+    found: Counter = Counter()
+    real, false = [], 0
+    for finding in (one for kind in COPIES for one in audit.of(kind)):
+        stems = [Path(place.path).stem for place in finding.places]
+        numbers = {stem.removesuffix("-copy") for stem in stems}
+        is_planted = any(stem.endswith("-copy") for stem in stems)
+        if is_planted and len(numbers) == 1:
+            found[planted[numbers.pop()]] += 1
+        elif is_planted:
+            false += 1  # or a copy of a real copy of the original
+        else:
+            real.append(" = ".join(place.path for place in finding.places))
+    return found, real, false
+
+
+def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
+    planted = plant(options.pictures, options.count, folder / "data", options.seed)
+    begun = time.perf_counter()
+    audit = onsight.check(folder / "data", quick=True, reporter=SilentReporter())
+    seconds = time.perf_counter() - begun
+    found, real, false = score(audit, planted)
+    counts = Counter(planted.values())
+    rows = [[kind, str(counts[kind]), str(found[kind])] for kind in PLANTED]
+    print(json.dumps({"found": found, "planted": counts, "other": false, "real": real}, indent=1))
+    return [
+        *table(["copies across the split", "planted", "found"], rows),
+        "",
+        f"{audit.pictures:,} pictures checked in {seconds:.1f} s without their labels. Pairs of a "
+        f"planted copy with another picture: {false}; pairs among the drawn pictures: {len(real)}.",
+    ]
+
+
+def images_of(name: str) -> np.ndarray:
+    with gzip.open(FASHION / name) as file:
+        content = file.read()
+    header = 16 if "images" in name else 8
+    return np.frombuffer(content, np.uint8, offset=header)
+
+
+def planted_labels(options: argparse.Namespace) -> list[str]:
+    rng = np.random.default_rng(options.seed)
+    images = images_of("train-images-idx3-ubyte.gz").reshape(-1, 28, 28)
+    labels = images_of("train-labels-idx1-ubyte.gz")
+    rows = rng.choice(len(labels), options.count, replace=False)
+    wrong = rng.choice(options.count, options.wrong, replace=False)
+    given = labels[rows].astype(int)
+    given[wrong] = (given[wrong] + rng.integers(1, 10, options.wrong)) % 10
+    begun = time.perf_counter()
+    audit = onsight.check((images[rows], given.tolist()), reporter=SilentReporter())
+    seconds = time.perf_counter() - begun
+    suspects = [int(one.places[0].path.split()[-1]) for one in audit.of("label")][:FIRST]
+    right = len(set(suspects) & set(wrong.tolist()))
+    return [
+        f"{options.wrong} wrong labels in {options.count:,} pictures of Fashion-MNIST: {right} "
+        f"among the first {len(suspects)} suspects ({len(audit.of('label'))} in all), "
+        f"{seconds:.1f} s. {audit.notes[0][:1].upper()}{audit.notes[0][1:]}.",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pictures", type=Path)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--wrong", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        lines = planted_copies(options, Path(made))
+    lines += ["", *planted_labels(options)]
+    title = f"## Planted faults in pictures: {options.pictures.name}"
+    write_section(f"check planted {options.pictures.name}", [title, "", circumstances(), "", *lines])
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Classes that are rare, hardly to be told apart, or named almost alike."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from onsight.audit.finding import Finding, Place
+from onsight.audit.subject import Subject
+from onsight.data.split import different
+from onsight.evaluation.results import ConfusedPair
+from onsight.report.sentences import pair_sentence
+from onsight.words import plural
+
+_FEW = 20  # different pictures: fewer are hard to learn from and too few to judge by
+_UNBALANCED = 10  # times as many pictures in the largest class
+
+
+def class_findings(subject: Subject, alike: Sequence[ConfusedPair]) -> Iterator[Finding]:
+    """Findings about classes, from their pictures and from how well heads told them apart."""
+    yield from _rare(subject)
+    for pair in alike:
+        one, other = pair["classes"]
+        yield Finding(
+            "classes",
+            pair_sentence(pair),
+            "both are learned; merge them, or add pictures that show the difference",
+            (Place(one, one), Place(other, other)),
+            1 - pair["accuracy"],
+        )
+
+
+def _rare(subject: Subject) -> Iterator[Finding]:
+    _, first = different(subject.pack.digests)
+    counts = np.bincount(subject.pack.index.labels[first], minlength=len(subject.classes))
+    most = int(counts.max())
+    for name, count in zip(subject.classes, counts.tolist(), strict=True):
+        if count >= _FEW and _UNBALANCED * count >= most:
+            continue
+        pictures = plural(count, "different picture")
+        against = f", {most / count:.0f} times fewer than the largest" if 2 * count < most else ""
+        yield Finding(
+            "classes",
+            f"rare: {pictures}{against}",
+            "weighted more (--class-weights); more pictures would help most here",
+            (Place(name, name),),
+            1 - count / max(_FEW, most),
+        )

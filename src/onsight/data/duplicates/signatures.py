@@ -1,0 +1,82 @@
+"""Signatures: the signs of a picture's lowest frequencies, nearly equal where pictures look alike.
+
+B batch, H height, W width, C channels; shares of a side go from 0 to 1.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BITS = 96
+_SIDE = 32  # pixels: more would say nothing about so low frequencies
+
+
+class View(NamedTuple):
+    """A part of a picture, perhaps mirrored: what a copy may show of it.
+
+    top, left, bottom, right: the part's edges as shares of the picture's sides.
+    """
+
+    top: float = 0.0
+    left: float = 0.0
+    bottom: float = 1.0
+    right: float = 1.0
+    is_mirrored: bool = False
+
+    def of(self, images: Tensor) -> Tensor:
+        """This view of pictures (B, H, W, C)."""
+        height, width = images.shape[1:3]
+        rows = slice(round(self.top * height), round(self.bottom * height))
+        columns = slice(round(self.left * width), round(self.right * width))
+        part = images[:, rows, columns]
+        return part.flip(2) if self.is_mirrored else part
+
+
+WHOLE, MIRRORED = View(), View(is_mirrored=True)
+_CUTS = (0.05, 0.1)  # of a side, for the parts that a slightly cropped copy may show
+
+
+def cropped_views() -> list[View]:
+    """Parts of a picture: cut at one side, at two that meet, or at all four."""
+    found = []
+    for cut in _CUTS:
+        edges = ((0.0, 1.0), (0.0, 1 - cut), (cut, 1.0))
+        found += [
+            View(top, left, bottom, right)
+            for top, bottom in edges
+            for left, right in edges
+            if (top, left, bottom, right) != WHOLE[:4]
+        ]
+        found.append(View(cut / 2, cut / 2, 1 - cut / 2, 1 - cut / 2))
+    return found
+
+
+def planes(images: Tensor, side: int) -> Tensor:
+    """Pictures uint8 (B, H, W, C) as float32 (B, C, side, side), 0 to 255."""
+    size = (side, side)
+    planes = images.permute(0, 3, 1, 2).float()
+    return F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+
+
+def frequencies(images: Tensor) -> Tensor:
+    """The lowest frequencies but the mean of uint8 (B, H, W, C): float32 (B, 96)."""
+    transform, rows, columns = _cosines()
+    spectrum = transform @ planes(images, _SIDE).mean(1) @ transform.T
+    return spectrum[:, rows, columns]
+
+
+@lru_cache(maxsize=1)
+def _cosines() -> tuple[Tensor, Tensor, Tensor]:
+    """The discrete cosine transform of a side, and which of its products are kept."""
+    place = torch.arange(_SIDE)
+    transform = torch.cos(math.pi / _SIDE * (place + 0.5) * place[:, None])
+    order = sorted(
+        ((row, column) for row in range(_SIDE) for column in range(_SIDE)),
+        key=lambda at: (at[0] + at[1], at[0]),
+    )
+    rows, columns = torch.tensor(order[1 : BITS + 1]).T
+    return transform, rows, columns

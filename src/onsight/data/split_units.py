@@ -1,0 +1,152 @@
+"""What a split must not divide: copies of a picture, and pictures of one group.
+
+n pictures.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.duplicates.groups import groups_of
+from onsight.data.duplicates.kept import kept_near_duplicates
+from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.index import SPLIT_NAMES, UNSPLIT
+from onsight.data.pack import Pack
+from onsight.data.sources.source import Source
+from onsight.data.split import DIGEST_BYTES, assign, assign_by_time
+from onsight.errors import ConfigError, DataError
+from onsight.words import plural
+
+
+@dataclass(frozen=True)
+class SplitUnits:
+    """digests: uint8 (n, 16), equal for pictures that stay together; near: the same without groups.
+
+    times: float64 (n,), equal within a unit, for a split by time; None for a split by digest;
+    how: by what the split is drawn, and what it keeps together; knows_copies: whether near-duplicates stay together.
+    """
+
+    digests: NDArray[np.uint8]
+    near: NDArray[np.uint8]
+    times: NDArray[np.float64] | None
+    how: Choice[str]
+    knows_copies: bool
+
+    def assign(
+        self, given: NDArray[np.int8], validation_fraction: float, test_fraction: float
+    ) -> NDArray[np.int8]:
+        """The split of each picture: int8 (n,) of TRAIN, VALIDATION or TEST."""
+        if self.times is not None:
+            return assign_by_time(self.times, given, validation_fraction, test_fraction)
+        return assign(self.digests, given, validation_fraction, test_fraction)
+
+
+def split_units(
+    source: Source, pack: Pack, config: Config, cache_folder: Path | None
+) -> SplitUnits:
+    """What must stay together, and how the split is drawn.
+
+    Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
+    given split divides.
+    """
+    near, parts = pack.digests, ["identical pictures stay together"]
+    pairs = _near_duplicates(source, pack, config, cache_folder)
+    if pairs is not None:
+        near = pack.digests[groups_of(len(pack), pairs)]
+        parts.append(f"so do {plural(len(pairs), 'pair')} of near-duplicates")
+    digests, groups = near, _groups(source, pack, config)
+    if groups is not None:
+        _refuse_divided(groups, pack)
+        digests = _united(near, groups)
+        parts.append(f"and the pictures of each of {plural(len(set(groups) - {''}), 'group')}")
+    times = None
+    if source.times is not None:
+        times = _latest(digests, source.times[pack.sources])
+    value = "by digest" if times is None else "by time"
+    return SplitUnits(digests, near, times, Choice(value, ", ".join(parts)), pairs is not None)
+
+
+def _near_duplicates(
+    source: Source, pack: Pack, config: Config, cache_folder: Path | None
+) -> Sequence[tuple[int, int]] | None:
+    """The pairs, None if they may be divided."""
+    if config.split_near_duplicates == "apart":
+        return None
+    pairs = kept_near_duplicates(cache_folder, source, pack)
+    if pairs is None and config.split_near_duplicates == "together":
+        return [(one.first, one.second) for one in find_near_duplicates(pack)]
+    return pairs
+
+
+def _groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
+    """Each picture's group, empty for none; None if there are no groups."""
+    if config.group_by:
+        pattern = _compiled(config.group_by)
+        groups = [_match(pattern, locator) for locator in pack.index.locators]
+        if not any(groups):
+            raise ConfigError(
+                f"--group-by {config.group_by} finds nothing in any path, such as "
+                f"{pack.index.locators[0]}"
+            )
+        return groups
+    if source.groups is None:
+        return None
+    return [source.groups[row] for row in pack.sources.tolist()]
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"--group-by {text} is not a regular expression: {error}") from error
+
+
+def _match(pattern: re.Pattern[str], path: str) -> str:
+    """What identifies the group: the first parenthesis, or else all that matches."""
+    found = pattern.search(path)
+    return (found[1] if pattern.groups else found[0]) or "" if found else ""
+
+
+def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
+    """Raise DataError for a group on two sides of a split that came with the data."""
+    sides: dict[str, int] = {}
+    for group, split in zip(groups, pack.index.splits.tolist(), strict=True):
+        if group and split != UNSPLIT and sides.setdefault(group, split) != split:
+            raise DataError(
+                f"group '{group}' is in {SPLIT_NAMES[sides[group]]} and in {SPLIT_NAMES[split]} of "
+                "the given split: mend the split, or leave out the groups"
+            )
+
+
+def _united(near: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]:
+    """Digests equal for pictures of one group, and for all whom copies connect."""
+    first: dict[object, int] = {}
+    pairs = []
+    for number, group in enumerate(groups):
+        for unit in (near[number].tobytes(), *([group] if group else [])):
+            pairs.append((first.setdefault(unit, number), number))
+    lowest = groups_of(len(near), pairs)
+    digests = near.copy()
+    names: dict[int, str] = {}
+    for unit, group in zip(lowest.tolist(), groups, strict=True):
+        if group:
+            names[unit] = min(group, names.get(unit, group))
+    for unit, group in names.items():  # the name decides: more pictures of a group do not move it
+        name = hashlib.sha256(group.encode("utf-8", "surrogateescape")).digest()
+        digests[unit] = np.frombuffer(name[:DIGEST_BYTES], np.uint8)
+    return digests[lowest]
+
+
+def _latest(digests: NDArray[np.uint8], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The latest time of each picture's unit."""
+    _, unit = np.unique(digests, axis=0, return_inverse=True)
+    latest = np.full(unit.max() + 1, -np.inf)
+    np.maximum.at(latest, unit, times)
+    return latest[unit]

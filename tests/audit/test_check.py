@@ -1,0 +1,297 @@
+"""A check of pictures with planted faults, against what was planted."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import onsight
+from onsight.audit import features
+from onsight.audit.clean import write_clean_manifest
+from onsight.cli import main
+from onsight.data.sources.find import find_source
+from onsight.errors import DataError, OutputError
+from onsight.report.console import SilentReporter
+
+QUIET = SilentReporter()
+
+
+@pytest.fixture(autouse=True)
+def no_weights(monkeypatch):
+    """Labels are judged by small copies of the pictures, which takes a moment."""
+    monkeypatch.setattr(features, "has_offline_weights", lambda name: False)
+
+
+def picture(kind: str, seed: int, side: int = 40) -> Image.Image:
+    """Coarse noise with a bright bar across or down."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 90, (10, 10, 3), np.uint8)
+    place = int(rng.integers(2, 8))
+    if kind == "across":
+        pixels[place] = 250
+    else:
+        pixels[:, place] = 250
+    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BILINEAR)
+
+
+def pictures(folder: Path, count: int = 40) -> Path:
+    for label, kind in enumerate(("across", "down")):
+        (folder / kind).mkdir(parents=True)
+        for number in range(count):
+            picture(kind, 1000 * label + number).save(folder / kind / f"{number:02d}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory) -> Path:
+    """Eighty pictures with one fault of each kind."""
+    data = pictures(tmp_path_factory.mktemp("faulty") / "data")
+    shutil.copy(data / "across/00.png", data / "across/same.png")
+    shutil.copy(data / "across/01.png", data / "down/same-two-labels.png")
+    picture("down", 1002).resize((61, 57)).save(data / "down/resized.png")
+    picture("down", 5000).save(data / "across/wrong-label.png")
+    (data / "down/broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    Image.new("RGB", (40, 40), (9, 200, 30)).save(data / "down/blank.png")
+    picture("down", 5001).point(lambda value: value // 8).save(data / "down/dark.png")
+    picture("down", 5002).resize((400, 40)).save(data / "down/long.png")
+    return data
+
+
+@pytest.fixture(scope="module")
+def audit(faulty):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "has_offline_weights", lambda name: False)
+        return onsight.check(faulty, reporter=QUIET)
+
+
+def paths(audit, kind: str, what: str = "") -> set[tuple[str, ...]]:
+    return {
+        tuple(sorted(place.path for place in one.places))
+        for one in audit.of(kind)
+        if what in one.what
+    }
+
+
+def copies(audit) -> set[tuple[str, ...]]:
+    return set().union(
+        *(paths(audit, kind) for kind in ("leakage", "two-labels", "identical", "near-duplicate"))
+    )
+
+
+def test_every_file_is_counted(audit):
+    assert audit.files == 88
+    assert audit.pictures == 87
+    assert sum(audit.classes.values()) == 87
+
+
+def test_the_planted_copies_are_named_and_no_others(audit):
+    assert copies(audit) == {
+        ("across/00.png", "across/same.png"),
+        ("across/01.png", "down/same-two-labels.png"),
+        ("down/02.png", "down/resized.png"),
+    }
+
+
+def test_one_picture_under_two_labels_is_told_apart(audit):
+    assert ("across/01.png", "down/same-two-labels.png") in paths(audit, "two-labels", "identical")
+
+
+def test_the_wrong_label_is_the_first_suspect(audit):
+    first = audit.of("label")[0]
+    suspects = {"across/wrong-label.png", "across/01.png", "down/same-two-labels.png"}
+    assert first.places[0].path in suspects
+    assert ("across/wrong-label.png",) in paths(audit, "label", "looks like 'down'")
+    assert len(audit.of("label")) <= 5
+
+
+def test_what_cannot_be_used_is_named_with_the_reason(audit):
+    (one,) = audit.of("unusable")
+    assert one.places[0].path == "down/broken.png"
+    assert one.what == "broken: cannot identify image file" or "not a picture" in one.what
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [("blank", "nearly blank"), ("dark", "very dark"), ("long", "odd shape (400x40)")],
+)
+def test_poor_pictures_are_named(audit, file, what):
+    assert paths(audit, "quality", what) == {(f"down/{file}.png",)}
+
+
+def test_a_sound_set_has_no_findings(tmp_path):
+    found = onsight.check(pictures(tmp_path / "data"), reporter=QUIET)
+    assert [one.facts() for one in found.findings if one.kind != "label"] == []
+    assert len(found.of("label")) <= 1
+
+
+def test_training_leaves_out_what_the_check_says(tmp_path):
+    """After a check, training lists the unusable files and the leaking copies, nothing else."""
+    folder = with_leaks(tmp_path / "data")
+    found = onsight.check(folder, quick=True, reporter=QUIET)
+    run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="compact", reporter=QUIET)
+    with open(run.path / "problems.csv") as file:
+        left_out = {row["path"] for row in csv.DictReader(file)}
+    said = {
+        place.path
+        for one in found.of("leakage")
+        for place in one.places
+        if one.training == f"the one in {place.split} is left out"
+    }
+    assert left_out == said == {"train/b/near.png", "train/a/same.png"}
+
+
+def test_ids_stay_when_pictures_are_added(audit, faulty, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(faulty, data)
+    picture("across", 7777).save(data / "across/more.png")
+    again = onsight.check(data, quick=True, reporter=QUIET)
+    before = {one.id for one in audit.findings if one.kind != "label"}
+    assert before == {one.id for one in again.findings}
+    assert len(before) == len([one for one in audit.findings if one.kind != "label"])
+
+
+def test_a_second_check_reopens_the_pack_and_finds_the_same(audit, faulty, monkeypatch, tmp_path):
+    first = onsight.check(faulty, cache_folder=str(tmp_path), quick=True, reporter=QUIET)
+    again = onsight.check(faulty, cache_folder=str(tmp_path), quick=True, reporter=QUIET)
+    assert again.subject.pack.was_cached
+    assert not first.subject.pack.was_cached
+    assert [one.facts() for one in again.findings] == [one.facts() for one in first.findings]
+
+
+def test_training_at_the_same_size_does_not_decode_again(faulty, tmp_path):
+    cache = str(tmp_path / "cache")
+    onsight.check(faulty, image_size="32", cache_folder=cache, quick=True, reporter=QUIET)
+    lines = []
+    reporter = SilentReporter()
+    reporter.say = lines.append
+    onsight.train(
+        faulty,
+        out=tmp_path / "run",
+        epochs=1,
+        model="compact",
+        image_size="32",
+        cache_folder=cache,
+        reporter=reporter,
+    )
+    assert any("reopened from the cache" in line for line in lines)
+
+
+def test_nothing_of_the_users_is_changed(audit, faulty):
+    facts = {path: path.stat().st_mtime_ns for path in faulty.rglob("*")}
+    onsight.check(faulty, quick=True, reporter=QUIET)
+    assert facts == {path: path.stat().st_mtime_ns for path in faulty.rglob("*")}
+
+
+def test_files_are_written_and_ids_ignored(audit, tmp_path):
+    page = audit.save(tmp_path / "out")
+    with open(tmp_path / "out" / "check.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(audit.findings)
+    assert page.read_text().count("<img") >= 8
+    assert "data:image" in page.read_text()
+    kept = [row for row in rows if row["kind"] in ("identical", "unusable")]
+    with open(tmp_path / "ignored.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(kept)
+    data = audit.subject.source.root
+    again = onsight.check(data, quick=True, ignore=tmp_path / "ignored.csv", reporter=QUIET)
+    assert again.ignored == 2
+    assert not again.of("unusable")
+    assert not {row["id"] for row in kept} & {one.id for one in again.findings}
+
+
+def test_a_list_without_ids_cannot_be_ignored(faulty, tmp_path):
+    (tmp_path / "list.csv").write_text("path\nx\n")
+    with pytest.raises(DataError, match="no column id"):
+        onsight.check(faulty, ignore=tmp_path / "list.csv", reporter=QUIET)
+
+
+def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_path):
+    said = write_clean_manifest(audit, tmp_path / "clean.csv")
+    index = find_source(str(tmp_path / "clean.csv")).index
+    names = {Path(locator).name for locator in index.locators}
+    assert len(index) == 87 - 2 - 2
+    assert not {"broken.png", "same-two-labels.png"} & names
+    assert "wrong-label.png" in names
+    assert said.endswith("left out: 1 unusable, 2 under two labels and 2 copies")
+
+
+def test_a_manifest_that_exists_is_left_as_it_is(audit, tmp_path):
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(OutputError, match="left as it is"):
+        write_clean_manifest(audit, tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def run_command(*words: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [("", 0), ("unusable", 1), ("twins,classes", 1), ("leakage", 0), ("leaks", 2)],
+)
+def test_the_exit_code_is_as_asked(faulty, tmp_path, capsys, asked, code):
+    assert run_command("check", faulty, "--quick", "--out", tmp_path, "--fail-on", asked) == code
+    said = capsys.readouterr()
+    if code == 2:
+        assert "Did you mean leakage" in said.err
+    else:
+        assert "Identical pictures: 1" in said.out
+        assert str(tmp_path / "check.html") in said.out
+
+
+def test_json_has_every_finding(faulty, tmp_path, capsys):
+    assert run_command("check", faulty, "--quick", "--out", tmp_path, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["counts"]["unusable"] == 1
+    assert {one["kind"] for one in facts["findings"]} >= {"unusable", "identical", "quality"}
+
+
+def test_a_folder_of_somebody_elses_is_left_as_it_is(faulty, tmp_path, capsys):
+    (tmp_path / "check.html").write_text("mine")
+    assert run_command("check", faulty, "--quick", "--out", tmp_path) == 2
+    assert "left as it is" in capsys.readouterr().err
+    assert (tmp_path / "check.html").read_text() == "mine"
+
+
+def test_a_page_escapes_names(tmp_path):
+    data = pictures(tmp_path / "data", 12)
+    shutil.copy(data / "across/00.png", data / "across/<script>alert(1)<script>.png")
+    page = onsight.check(data, quick=True, reporter=QUIET).save(tmp_path / "out").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_arrays_can_be_checked():
+    images = np.stack([np.asarray(picture("across", number)) for number in range(24)])
+    images[5] = images[4]
+    found = onsight.check((images, ["a", "b"] * 12), quick=True, reporter=QUIET)
+    assert len(found.of("two-labels")) == 1
+
+
+def with_leaks(folder: Path) -> Path:
+    """A given split, and copies of two test pictures in its training part."""
+    for number in range(30):
+        place = folder / ("test" if number % 3 == 0 else "train") / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        picture("down", number).save(place / f"{number}.png")
+    picture("down", 3).resize((50, 50)).save(folder / "train/b/near.png")
+    shutil.copy(folder / "test/a/0.png", folder / "train/a/same.png")
+    return folder
+
+
+def test_a_split_that_came_with_the_data_is_searched_for_leaks(tmp_path):
+    found = onsight.check(with_leaks(tmp_path / "data"), quick=True, reporter=QUIET)
+    assert {one.what.partition(";")[0] for one in found.of("leakage")} == {
+        "identical",
+        "near-duplicate, resized or re-encoded",
+    }
+    assert found.fails(["leakage", "unusable"]) == ["leakage"]

@@ -1,0 +1,162 @@
+"""Near-duplicates against planted copies of drawn scenes."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw, ImageOps
+
+from onsight.data.decode import PictureFormat
+from onsight.data.duplicates.alignment import align
+from onsight.data.duplicates.candidates import SortedLists, different_bits
+from onsight.data.duplicates.groups import groups_of
+from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.duplicates.signatures import BITS, MIRRORED, View, frequencies, planes
+from onsight.data.pack import Pack, open_pack
+from onsight.data.packing import Job
+from onsight.data.sources.find import find_source
+
+
+def scene(seed: int, side: int = 160) -> Image.Image:
+    """A drawing of coloured shapes on a shaded ground; no two seeds look alike."""
+    rng = np.random.default_rng(seed)
+    ramp = np.linspace(0, 1, side)[:, None, None] * rng.integers(0, 120, 3)
+    image = Image.fromarray(np.broadcast_to(ramp + 60, (side, side, 3)).astype(np.uint8))
+    draw = ImageDraw.Draw(image)
+    for _ in range(12):
+        left, top = rng.integers(0, side - 20, 2).tolist()
+        width, height = rng.integers(15, 70, 2).tolist()
+        colour = tuple(rng.integers(0, 255, 3).tolist())
+        shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
+        shape((left, top, left + width, top + height), fill=colour)
+    return image
+
+
+def as_jpeg(image: Image.Image, quality: int = 70) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(io.BytesIO(file.getvalue()))
+
+
+def cropped(image: Image.Image, share: float = 0.05) -> Image.Image:
+    cut = int(share * image.width)
+    return image.crop((cut, cut // 2, image.width, image.height - cut))
+
+
+COPIES = {
+    "resized": (lambda image: image.resize((70, 90), Image.Resampling.LANCZOS), "resized"),
+    "encoded": (as_jpeg, "resized"),
+    "cropped": (cropped, "cropped"),
+    "one side": (lambda image: image.crop((0, 0, image.width - 10, image.height)), "cropped"),
+    "mirrored": (ImageOps.mirror, "mirrored"),
+}
+
+
+def pack_of(folder: Path, pictures: dict[str, Image.Image]) -> Pack:
+    (folder / "a").mkdir(parents=True)
+    for name, image in pictures.items():
+        image.save(folder / "a" / f"{name}.png")
+    return open_pack(Job(find_source(str(folder)), PictureFormat(64, 64, 0)), None)
+
+
+def found_in(pack: Pack) -> dict[tuple[str, ...], str]:
+    names = [Path(locator).stem for locator in pack.index.locators]
+    return {
+        tuple(sorted((names[one.first], names[one.second]))): one.kind
+        for one in find_near_duplicates(pack)
+    }
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_is_found_and_nothing_else(tmp_path, how):
+    change, kind = COPIES[how]
+    scenes = {f"{seed:02d}": scene(seed) for seed in range(30)}
+    copies = {f"{seed:02d}-copy": change(scene(seed)) for seed in range(8)}
+    found = found_in(pack_of(tmp_path / "data", scenes | copies))
+    assert set(found) == {(f"{seed:02d}", f"{seed:02d}-copy") for seed in range(8)}
+    assert {one.partition(" ")[0] for one in found.values()} == {kind}
+
+
+def test_one_changed_object_is_another_picture(tmp_path):
+    """Cards, flags and icons of a series share everything but a detail."""
+    changed = scene(1)
+    ImageDraw.Draw(changed).rectangle((60, 60, 85, 85), fill=(255, 255, 255))
+    others = {f"{seed}": scene(seed) for seed in range(2, 12)}
+    assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": changed} | others))
+
+
+def test_another_colour_is_another_picture(tmp_path):
+    red, green, blue = scene(1).split()
+    recoloured = Image.merge("RGB", (blue, green, red))
+    others = {f"{seed}": scene(seed) for seed in range(2, 12)}
+    assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": recoloured} | others))
+
+
+def test_flat_pictures_are_not_taken_for_each_other(tmp_path):
+    ramps = {}
+    for number in range(12):
+        ramp = np.linspace(0, 100 + 10 * number, 64)[None, :, None]
+        pixels = np.broadcast_to(ramp, (64, 64, 3)).astype(np.uint8)
+        ramps[f"{number}"] = Image.fromarray(pixels)
+    assert not found_in(pack_of(tmp_path / "data", ramps))
+
+
+def test_identical_pictures_are_compared_once(tmp_path):
+    pictures = {"a": scene(1), "b": scene(1), "c": as_jpeg(scene(1)), "d": scene(2)}
+    assert len(found_in(pack_of(tmp_path / "data", pictures))) == 1
+
+
+def test_grey_pictures(tmp_path):
+    pictures = {f"{seed}": scene(seed).convert("L") for seed in range(10)}
+    pictures["0-copy"] = as_jpeg(pictures["0"])
+    assert set(found_in(pack_of(tmp_path / "data", pictures))) == {("0", "0-copy")}
+
+
+def test_alignment_finds_a_known_scale_and_shift():
+    """The oracle is the window that was cut."""
+    image = torch.from_numpy(np.array(scene(3, 256))).unsqueeze(0)
+    part = View(0.03, 0.05, 0.97, 0.99).of(image)
+    found = align(planes(image, 64).mean(1), planes(part, 64).mean(1))[0]
+    left, right, top, bottom = 0.05, 0.99, 0.03, 0.97
+    expected = torch.tensor([right - left, left + right - 1, bottom - top, top + bottom - 1])
+    assert (found - expected).abs().max() < 0.015
+
+
+def test_frequencies_are_those_of_the_discrete_cosine_transform():
+    fft = pytest.importorskip("scipy.fft")
+    image = np.random.default_rng(0).integers(0, 255, (1, 32, 32, 1), np.uint8)
+    spectrum = fft.dctn(image[0, :, :, 0].astype(np.float64), norm=None) / 4
+    expected = [spectrum[0, 1], spectrum[1, 0], spectrum[0, 2], spectrum[1, 1], spectrum[2, 0]]
+    assert np.allclose(frequencies(torch.from_numpy(image))[0, :5], expected, rtol=1e-4, atol=0.1)
+
+
+def test_a_mirrored_view_is_the_mirror_image():
+    images = torch.arange(24, dtype=torch.uint8).reshape(1, 2, 4, 3)
+    assert torch.equal(MIRRORED.of(images), images.flip(2))
+
+
+def test_sorted_lists_find_signatures_that_differ_in_few_bits():
+    rng = np.random.default_rng(0)
+    bits = rng.random((4000, BITS)) < 0.5
+    queries = bits.copy()
+    for row in range(len(queries)):
+        queries[row, rng.permutation(BITS)[:8]] ^= True
+    shuffled = rng.permutation(len(bits))
+    lists = SortedLists(np.packbits(bits[shuffled], axis=1))
+    found = {tuple(pair) for pair in lists.near(np.packbits(queries, axis=1), 0).tolist()}
+    place = np.argsort(shuffled)
+    wanted = {(row, int(place[row])) for row in range(len(bits)) if row != place[row]}
+    assert len(wanted & found) >= 0.99 * len(wanted)
+    assert len(found - wanted) < 0.01 * len(wanted)  # unrelated ones differ too much
+
+
+def test_different_bits_are_counted():
+    first = np.array([[0] * 12, [255] * 12], np.uint8)
+    second = np.array([[0] * 11 + [7], [0] * 12], np.uint8)
+    assert different_bits(first, second).tolist() == [3, 96]
+
+
+def test_groups_are_what_pairs_connect():
+    assert groups_of(6, [(4, 2), (2, 0), (5, 3)]).tolist() == [0, 1, 0, 3, 0, 3]

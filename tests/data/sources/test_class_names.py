@@ -1,0 +1,34 @@
+import unicodedata
+
+import numpy as np
+import pytest
+
+from onsight.data.sources.class_names import refuse_alike_classes
+from onsight.errors import DataError
+
+
+def refuse(*classes):
+    refuse_alike_classes(classes, np.array([0, 0, 1], np.int32))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Cat", "cat"),
+        ("sea lion", "sea  lion"),
+        ("sea lion", "sea_lion"),
+        ("Strasse", "straße"),
+        ("café", unicodedata.normalize("NFD", "Café")),
+        ("cat", "ｃａｔ"),
+    ],
+)
+def test_names_that_look_the_same_are_refused(one, other):
+    with pytest.raises(DataError) as raised:
+        refuse(one, other)
+    assert repr(one) in str(raised.value)
+    assert repr(other) in str(raised.value)
+    assert "n = 2" in str(raised.value)
+
+
+def test_other_names_and_letters_are_not():
+    refuse("cat", "cats", "c", "C", "c++", "dog-1", "dog1")

@@ -1,0 +1,214 @@
+"""Pictures that belong together stay on one side, whatever else is there."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from onsight.config import make_config
+from onsight.data.dataset import open_dataset
+from onsight.data.duplicates.kept import keep_near_duplicates, kept_near_duplicates
+from onsight.data.duplicates.near import NearDuplicate, find_near_duplicates
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.sources.find import find_source
+from onsight.data.split import assign_by_time
+from onsight.errors import ConfigError, DataError
+
+
+def noise(seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 255, (4, 4, 3), np.uint8)
+    return Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR)
+
+
+def pictures(folder: Path, count: int = 200) -> Path:
+    """Two classes; five pictures of each patient, of both classes."""
+    for number in range(count):
+        place = folder / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        noise(number).save(place / f"p{number // 5:02d}-{number:03d}.png")
+    return folder
+
+
+def manifest(folder: Path, column: str, value) -> Path:
+    """A list of the same pictures with another column. value: of a picture's number."""
+    pictures(folder)
+    rows = [f"path,label,{column}"]
+    for path in sorted(folder.rglob("*.png")):
+        number = int(path.stem.partition("-")[2])
+        rows.append(f"{path.relative_to(folder)},{path.parent.name},{value(number)}")
+    (folder / "list.csv").write_text("\n".join(rows))
+    return folder / "list.csv"
+
+
+def dataset_of(data: Path, cache: Path | None = None, **fields):
+    return open_dataset(find_source(str(data)), make_config(fields), (16, 16), cache, 1)
+
+
+def sides(dataset) -> dict[str, set[int]]:
+    """The splits in which each patient is."""
+    found: dict[str, set[int]] = {}
+    for locator, split in zip(dataset.pack.index.locators, dataset.splits.tolist(), strict=True):
+        found.setdefault(Path(locator).stem.partition("-")[0], set()).add(split)
+    return found
+
+
+def test_without_groups_patients_are_divided(tmp_path):
+    found = sides(dataset_of(pictures(tmp_path / "data")))
+    assert sum(len(one) > 1 for one in found.values()) > 10
+
+
+@pytest.mark.parametrize("pattern", [r"p[0-9]+", r"/p([0-9]+)-"])
+def test_no_group_is_divided(tmp_path, pattern):
+    dataset = dataset_of(pictures(tmp_path / "data"), group_by=pattern, folds="1")
+    assert {len(one) for one in sides(dataset).values()} == {1}
+    assert {TRAIN, VALIDATION, TEST} <= set(dataset.splits.tolist())
+    assert "40 groups" in dataset.units.how.reason
+
+
+def test_a_column_of_groups_does_the_same(tmp_path):
+    data = manifest(tmp_path / "data", "group", lambda number: f"patient {number // 5}")
+    dataset = dataset_of(data, folds="1")
+    assert {len(one) for one in sides(dataset).values()} == {1}
+
+
+def test_no_group_is_divided_by_folds(tmp_path):
+    dataset = dataset_of(pictures(tmp_path / "data"), group_by="p[0-9]+", folds="4")
+    folds: dict[str, set[int]] = {}
+    for locator, fold in zip(dataset.pack.index.locators, dataset.fold.tolist(), strict=True):
+        folds.setdefault(Path(locator).stem.partition("-")[0], set()).add(fold)
+    assert {len(one) for one in folds.values()} == {1}
+    assert {next(iter(one)) for one in folds.values()} == {1, 2, 3, 4}
+
+
+def test_more_pictures_of_a_group_do_not_move_it(tmp_path):
+    data = pictures(tmp_path / "data")
+    before = sides(dataset_of(data, group_by="p[0-9]+", folds="1"))
+    for number in range(40):
+        noise(1000 + number).save(data / "a" / f"p{number:02d}-x{number}.png")
+    after = sides(dataset_of(data, group_by="p[0-9]+", folds="1"))
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("(", "not a regular expression"), ("zebra", "finds nothing")]
+)
+def test_a_pattern_that_cannot_be_used(tmp_path, pattern, said):
+    with pytest.raises(ConfigError, match=said):
+        dataset_of(pictures(tmp_path / "data", 20), group_by=pattern)
+
+
+def test_a_given_split_that_divides_a_group_is_refused(tmp_path):
+    folder = tmp_path / "data"
+    for number in range(40):
+        place = folder / ("train" if number % 2 else "test") / "ab"[number // 20]
+        place.mkdir(parents=True, exist_ok=True)
+        noise(number).save(place / f"p{number // 4}-{number}.png")
+    with pytest.raises(DataError, match=r"group 'p\d' is in"):
+        dataset_of(folder, group_by="p[0-9]+")
+
+
+def test_the_latest_are_tested(tmp_path):
+    data = manifest(tmp_path / "data", "time", lambda number: f"2026-01-{1 + number // 10:02d}")
+    dataset = dataset_of(data)
+    days = {}
+    for locator, split in zip(dataset.pack.index.locators, dataset.splits.tolist(), strict=True):
+        days.setdefault(int(Path(locator).stem.partition("-")[2]) // 10, set()).add(split)
+    assert {len(one) for one in days.values()} == {1}
+    assert [next(iter(days[day])) for day in range(20)] == [TRAIN] * 16 + [VALIDATION] * 2 + [
+        TEST
+    ] * 2
+    assert dataset.units.how.value == "by time"
+    assert dataset.folds.value == 1
+
+
+def test_folds_of_times_are_refused(tmp_path):
+    data = manifest(tmp_path / "data", "time", str)
+    with pytest.raises(ConfigError, match="--folds 3 mixes"):
+        dataset_of(data, folds="3")
+
+
+@pytest.mark.parametrize("time", ["yesterday", "inf", "2026-13-01"])
+def test_a_time_that_cannot_be_read_is_named_with_its_line(tmp_path, time):
+    data = manifest(tmp_path / "data", "time", lambda number: time)
+    with pytest.raises(DataError, match="line 2: the time is"):
+        dataset_of(data)
+
+
+def test_times_against_sorting():
+    rng = np.random.default_rng(0)
+    times = rng.permutation(100).astype(np.float64)
+    splits = assign_by_time(times, np.zeros(100, np.int8), 0.2, 0.1)
+    order = splits[np.argsort(times)]
+    assert order.tolist() == [TRAIN] * 70 + [VALIDATION] * 20 + [TEST] * 10
+
+
+def test_a_given_test_split_stays_where_times_are_known():
+    given = np.array([0, 0, 0, TEST], np.int8)
+    splits = assign_by_time(np.array([3.0, 2.0, 1.0, 0.0]), given, 0.25, 0.25)
+    assert splits.tolist() == [VALIDATION, TRAIN, TRAIN, TEST]
+
+
+def with_copies(folder: Path) -> Path:
+    """Forty pictures, and an enlarged copy of each."""
+    pictures(folder, 40)
+    for path in sorted(folder.rglob("*.png")):
+        with Image.open(path) as image:
+            image.resize((48, 48), Image.Resampling.BILINEAR).save(
+                path.with_name(f"q{path.name[1:]}")
+            )
+    return folder
+
+
+def divided(dataset) -> int:
+    found: dict[str, set[int]] = {}
+    for locator, split in zip(dataset.pack.index.locators, dataset.splits.tolist(), strict=True):
+        found.setdefault(Path(locator).stem[1:], set()).add(split)
+    return sum(len(one) > 1 for one in found.values())
+
+
+def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
+    data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
+    apart = dataset_of(data, cache, test_fraction=0.3, folds="1")
+    assert divided(apart) > 5
+    assert not apart.units.knows_copies
+    together = {"split_near_duplicates": "together", "test_fraction": 0.3, "folds": "1"}
+    assert divided(dataset_of(data, cache, **together)) == 0
+
+    source = find_source(str(data))
+    keep_near_duplicates(cache, source, apart.pack, find_near_duplicates(apart.pack))
+    known = dataset_of(data, cache, test_fraction=0.3, folds="1")
+    assert divided(known) == 0
+    assert "40 pairs of near-duplicates" in known.units.how.reason
+
+
+def test_a_near_duplicate_of_a_given_test_picture_is_left_out_of_training(tmp_path):
+    folder = tmp_path / "data"
+    for number in range(40):
+        place = folder / ("train" if number < 30 else "test") / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        noise(number).save(place / f"{number}.png")
+    noise(35).resize((48, 48)).save(folder / "train" / "b" / "copy.png")
+    dataset = dataset_of(folder, split_near_duplicates="together")
+    (problem,) = dataset.problems
+    assert problem.path == "train/b/copy.png"
+    assert problem.reason.startswith("a near-duplicate of a picture held out")
+
+
+def test_pairs_are_kept_by_files_and_forgotten_when_these_change(tmp_path):
+    data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
+    source, pack = find_source(str(data)), dataset_of(data).pack
+    keep_near_duplicates(cache, source, pack, [NearDuplicate(3, 7, "cropped", 1.0)])
+    assert kept_near_duplicates(cache, source, pack) == [(3, 7)]
+    noise(999).save(data / "a" / "new.png")
+    assert kept_near_duplicates(cache, find_source(str(data)), pack) is None
+
+
+@pytest.mark.parametrize("text", ["{}", "[[1]]", "[[1, 99999]]", "nonsense", '[["a", 1]]'])
+def test_a_damaged_list_of_pairs_is_no_list(tmp_path, text):
+    data, cache = pictures(tmp_path / "data", 20), tmp_path / "cache"
+    source, pack = find_source(str(data)), dataset_of(data).pack
+    keep_near_duplicates(cache, source, pack, [])
+    (path,) = (cache / "duplicates").iterdir()
+    path.write_text(text)
+    assert kept_near_duplicates(cache, source, pack) is None
