@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 from harness import circumstances, table, write_section
-from PIL import Image, ImageOps
 from picture_sets import FASHION
+from PIL import Image, ImageOps
 
 import onsight
 from onsight.audit.audit import Audit
@@ -158,7 +158,9 @@ def main() -> None:
         lines = planted_copies(options, Path(made))
     lines += ["", *planted_labels(options)]
     title = f"## Planted faults in pictures: {options.pictures.name}"
-    write_section(f"check planted {options.pictures.name}", [title, "", circumstances(), "", *lines])
+    write_section(
+        f"check planted {options.pictures.name}", [title, "", circumstances(), "", *lines]
+    )
     print("\n".join(lines))
 
 

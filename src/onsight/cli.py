@@ -17,7 +17,8 @@ _INTERRUPTED = 130
 
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
-    "check": "Find what is wrong with pictures before training: copies, leaks, wrong labels.",
+    "check": "Find what is wrong with pictures before training: copies, leaks, wrong labels, "
+    "bad files.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
     "predict": "Predict the class of pictures.",
     "embed": "Write the features of pictures to a file, for other programs.",

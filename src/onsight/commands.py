@@ -270,7 +270,9 @@ def similar(
 
 
 def check(
-    data: Annotated[str, Parameter(help=_DATA.removesuffix(" Optional with --recipe, which names its own."))],
+    data: Annotated[
+        str, Parameter(help=_DATA.removesuffix(" Optional with --recipe, which names its own."))
+    ],
     *,
     out: Annotated[
         Path | None,

@@ -8,7 +8,7 @@ import numpy as np
 import PIL
 import pytest
 
-from onsight.data import decode
+from onsight.data import decode, packing
 from onsight.data.decode import PictureFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
@@ -268,3 +268,24 @@ def test_pack_json_names_its_format(tmp_path):
     open_job(make_source(grey(5)), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob("*/pack.json")
     assert json.loads(file.read_text())["format"]["channels"] == 1
+
+
+def test_after_the_deadline_only_the_first_are_decoded_and_the_others_listed(tmp_path):
+    source = make_source(grey(300))
+    past = {"deadline": 0.0, "least": 70, "strict": True}
+    pack = open_job(source, AUTO, tmp_path, threads=2, **past)
+    assert sorted(pack.sources.tolist()) == list(range(70))
+    assert [problem.path for problem in pack.problems] == [
+        f"p{number}" for number in range(70, 300)
+    ]
+    assert {(one.stage, one.reason) for one in pack.problems} == {("draw", "no time to decode it")}
+    assert not open_job(source, AUTO, tmp_path).was_cached  # what is kept is whole
+
+
+def test_nothing_follows_a_picture_that_there_was_no_time_for(monkeypatch):
+    """With several threads a later chunk may still be begun in time."""
+    moments = iter([0.0] * 100 + [2.0] + [0.0] * 200)
+    monkeypatch.setattr(packing.time, "monotonic", lambda: next(moments))
+    pack = open_job(make_source(grey(300)), AUTO, None, deadline=1.0)
+    assert sorted(pack.sources.tolist()) == list(range(100))
+    assert len(pack.problems) == 200

@@ -8,8 +8,9 @@ from PIL import Image
 
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
+from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.duplicates.kept import keep_near_duplicates, kept_near_duplicates
-from onsight.data.duplicates.near import NearDuplicate, find_near_duplicates
+from onsight.data.duplicates.near import find_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
 from onsight.data.split import assign_by_time

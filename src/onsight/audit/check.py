@@ -23,9 +23,10 @@ from onsight.audit.unusable import unusable
 from onsight.config import Config, make_config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
+from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.kept import keep_near_duplicates
-from onsight.data.duplicates.near import NearDuplicate, find_near_duplicates
+from onsight.data.duplicates.near import find_near_duplicates
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.find import find_source, name_data, take_data

@@ -6,7 +6,7 @@ import numpy as np
 
 from onsight.audit.finding import Finding, Place
 from onsight.audit.subject import Subject
-from onsight.data.duplicates.near import NearDuplicate
+from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.index import SPLIT_NAMES
 from onsight.data.split import different
 
@@ -39,6 +39,6 @@ def _finding(places: tuple[Place, Place], what: str, kind: str, score: float) ->
         training = f"the one in {lower.split} is left out"
     elif one.label != other.label:
         kind = "two-labels"
-    if one.label != other.label:
+    if kind == "leakage" and one.label != other.label:
         what += "; under two labels"
     return Finding(kind, what, training, places, score)

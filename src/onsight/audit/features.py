@@ -6,6 +6,7 @@ n pictures, D features, C channels.
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,7 +46,9 @@ def features_of(
     """
     if not has_offline_weights(OFFLINE_MODEL):
         hint = offline_hint()
-        reporter.say(f"labels are judged by small copies of the pictures: {hint}, which judges better")
+        reporter.say(
+            f"labels are judged by small copies of the pictures: {hint}, which judges better"
+        )
         return Features(_pixels(pack), f"{_PIXELS}x{_PIXELS} pixels")
     classifier = _classifier(pack, device)
     ids = torch.arange(len(pack))
@@ -73,7 +76,7 @@ def _classifier(pack: Pack, device: torch.device) -> Classifier:
 
 def _pixels(pack: Pack) -> Tensor:
     parts = [
-        planes(torch.from_numpy(pack.pixels[rows.numpy()]), _PIXELS).flatten(1) / 255
-        for rows in torch.from_numpy(pack.rows).split(_ROWS)
+        planes(pack.take(numbers), _PIXELS).flatten(1) / 255
+        for numbers in np.array_split(np.arange(len(pack)), -(-len(pack) // _ROWS))
     ]
     return torch.cat(parts)

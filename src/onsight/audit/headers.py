@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from onsight.data.decode import FORMATS
-from onsight.data.packing import Pixels
+from onsight.data.decode import FORMATS, Pixels
 from onsight.data.sources.source import Source
 
 

@@ -33,7 +33,7 @@ class Judged(NamedTuple):
     @property
     def predicted(self) -> NDArray[np.int64]:
         """The likeliest class of each picture: int64 (n,)."""
-        return self.probabilities.argmax(1)
+        return np.asarray(self.probabilities.argmax(1))
 
 
 def judge_labels(features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]) -> Judged:
@@ -72,9 +72,7 @@ def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     except ImportError as error:
         raise ConfigError(f"labels are judged with cleanlab: {INSTALL}") from error
     sure = get_normalized_margin_for_each_label(judged.labels, judged.probabilities)
-    wrong = find_label_issues(
-        judged.labels, judged.probabilities, filter_by="both", n_jobs=1
-    )
+    wrong = find_label_issues(judged.labels, judged.probabilities, filter_by="both", n_jobs=1)
     rows = np.flatnonzero(wrong)
     rows = rows[np.argsort(sure[rows], kind="stable")]
     return rows, 1 - sure[rows]

@@ -94,7 +94,9 @@ def _thumbnail(audit: Audit, place: Place) -> str:
     header = audit.subject.header(place.number)
     if header:  # packed pictures are squeezed to one shape
         scale = max(image.size) / max(header.height, header.width)
-        image = image.resize((max(1, round(scale * header.width)), max(1, round(scale * header.height))))
+        image = image.resize(
+            (max(1, round(scale * header.width)), max(1, round(scale * header.height)))
+        )
     image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
     data = io.BytesIO()
     kind = "PNG" if max(image.size) <= _TINY else "JPEG"

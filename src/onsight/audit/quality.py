@@ -18,6 +18,7 @@ from onsight.audit.subject import Subject
 _BATCH = 1024
 _BLANK = 4.0  # grey levels of standard deviation; below, hardly anything is to be seen
 _DARK, _BRIGHT = 40.0, 225.0  # grey levels that 95% of the pixels stay below, or above
+_FAINT = 16.0  # grey levels of standard deviation: more is a bright or dark ground with a subject
 _BLURRED = 0.15  # times the fine detail of the median picture
 _SHARP = 4.0  # grey levels: below, the median picture has no detail to compare with
 _SMALL = 0.25  # times the longer side of the median picture
@@ -56,7 +57,7 @@ def measure(subject: Subject) -> Look:
     """Measure all pictures as they are packed."""
     pack = subject.pack
     parts = [
-        _measure(torch.from_numpy(pack.pixels[pack.rows[first : first + _BATCH]]))
+        _measure(pack.take(np.arange(first, min(first + _BATCH, len(pack)))))
         for first in range(0, len(pack), _BATCH)
     ]
     return Look(*(torch.cat(one).numpy() for one in zip(*parts, strict=True)))
@@ -79,9 +80,9 @@ def _found(
     contrast = float(look.contrast[number])
     if contrast < _BLANK:
         yield f"nearly blank (contrast {contrast:.1f} of 255)", _USED, 1 - contrast / 255
-    elif look.high[number] < _DARK:
+    elif look.high[number] < _DARK and contrast < _FAINT:
         yield f"very dark (95% below {look.high[number]:.0f} of 255)", _USED, 0.7
-    elif look.low[number] > _BRIGHT:
+    elif look.low[number] > _BRIGHT and contrast < _FAINT:
         yield f"very bright (95% above {look.low[number]:.0f} of 255)", _USED, 0.6
     else:
         yield from _blurred(look, number)

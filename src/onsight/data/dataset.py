@@ -1,5 +1,6 @@
 """DATA made ready for training: decoded and split, with every picture accounted for."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
-from onsight.data.sources.part import DRAWN
+from onsight.data.sources.part import DRAWN, held_out_pictures
 from onsight.data.sources.source import Source
 from onsight.data.split import leaks
 from onsight.data.split_units import SplitUnits, split_units
@@ -30,6 +31,7 @@ _SMALL = 64  # pixels; data no larger than this keeps its own size
 USUAL_SIZE = (64, 64)  # pixels, where pictures differ in size or are large
 _THUMBNAIL = 64  # pixels of the longer side where pictures are streamed
 _ROOM = 8 / 7  # packed side over input side; usually 256 for 224
+LEAST_PER_CLASS = 4  # training pictures; with fewer, a refusal says more than a model
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
@@ -145,12 +147,14 @@ def open_dataset(
     threads: int,
     progress: Progress = lambda done: None,
     most_folds: Callable[[Pack], Choice[int]] = lambda pack: _ANY_FOLDS,
+    deadline: float = math.inf,
 ) -> Dataset:
     """Decode (or reopen) all pictures of a source and split them.
 
     size: (height, width) of the model's input; most_folds: called for how many folds there is time
-    for. If config.residency is "stream" the pack holds thumbnails and the pictures are decoded for
-    every batch. Raises DataError when nothing can be learned from them, or at the first problem
+    for; deadline: on the monotonic clock, after which few but those held out are decoded. If
+    config.residency is "stream" the pack holds thumbnails and the pictures are decoded for every
+    batch. Raises DataError when nothing can be learned from them, or at the first problem
     when config.strict; ConfigError for folds that cannot be made.
     """
     faults = [problem for problem in source.problems if problem.stage != DRAWN]
@@ -158,7 +162,9 @@ def open_dataset(
         raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
-    pack = open_pack(Job(source, target, config.strict, threads, progress), cache_folder)
+    least = held_out_pictures(source) + LEAST_PER_CLASS * len(source.index.classes)
+    job = Job(source, target, config.strict, threads, progress, deadline, least)
+    pack = open_pack(job, cache_folder)
     given = pack.index.splits
     units = split_units(source, pack, config, cache_folder)
     folds = choose_folds(

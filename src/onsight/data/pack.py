@@ -7,6 +7,7 @@ It is built under a temporary name and renamed; a pack with another key is repla
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -58,15 +59,20 @@ class Pack:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def take(self, numbers: NDArray[np.int64]) -> torch.Tensor:
+        """A copy of these pictures: uint8 (m, H, W, C)."""
+        return torch.from_numpy(self.pixels[self.rows[numbers]])
+
 
 def open_pack(job: Job, cache_folder: Path | None) -> Pack:
     """Open the pack of a job, building it if none matches.
 
-    Without a cache folder the pack is an unnamed temporary file that ends with the process.
+    Without a cache folder, or with a deadline, the pack is an unnamed temporary file that ends with
+    the process.
     Raises DiskError; DataError if no picture can be used or, if the job is strict, at the first
     that cannot.
     """
-    if cache_folder is None:
+    if cache_folder is None or job.deadline < math.inf:  # what is kept is whole
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     place = cache_folder / "packs" / _slot(job)

@@ -5,6 +5,8 @@ Pictures are written in the source's order, whichever thread finishes first.
 """
 
 import hashlib
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +17,12 @@ import numpy as np
 
 from onsight.data.decode import PictureFormat, Pixels, decode, fit
 from onsight.data.index import Problem
+from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES
 from onsight.errors import DataError, PictureError
 
+NO_TIME = "no time to decode it"
 _CHUNK = 64  # pictures per task: large enough to hide the pool's overhead, small for progress
 
 Progress = Callable[[int], None]
@@ -29,7 +33,9 @@ class Job:
     """What to decode, and how.
 
     target.channels of 0 means 1 if every picture is stored grey, else 3; strict: raise
-    DataError at the first picture that cannot be used; progress: called with counts of pictures.
+    DataError at the first picture that cannot be used; progress: called with counts of pictures;
+    deadline: on the monotonic clock, after which pictures are left out, but none of the first
+    `least` rows.
     """
 
     source: Source
@@ -37,6 +43,8 @@ class Job:
     strict: bool = False
     threads: int = 1
     progress: Progress = lambda done: None
+    deadline: float = math.inf
+    least: int = 0
 
 
 class Picture(NamedTuple):
@@ -65,11 +73,12 @@ def decode_all(file: BinaryIO, job: Job) -> Decoded:
     """
     target = job.target
     decoded = Decoded(channels=target.channels or 1)
-    for chunk in _decoded_chunks(job):
+    for chunk in _until_first_missed(job):
         pictures = [item for item in chunk if isinstance(item, Picture)]
         problems = [item for item in chunk if isinstance(item, Problem)]
-        if job.strict and problems:
-            raise DataError(f"{problems[0].path}: {problems[0].reason}")
+        faults = [problem for problem in problems if problem.stage != DRAWN]
+        if job.strict and faults:
+            raise DataError(f"{faults[0].path}: {faults[0].reason}")
         decoded.problems += problems
         if target.channels == 0 and any(picture.pixels.shape[2] == 3 for picture in pictures):
             _widen(file, decoded, target)
@@ -106,6 +115,26 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
     return pixels, fit(pixels, target)
 
 
+def _until_first_missed(job: Job) -> Iterator[list[Picture | Problem]]:
+    """Decoded chunks in which nothing follows a picture that there was no time for.
+
+    So the pictures decoded are the first of the source, as if no more had been asked for.
+    """
+    is_over = False
+    for chunk in _decoded_chunks(job):
+        kept: list[Picture | Problem] = []
+        for item in chunk:
+            is_over |= isinstance(item, Problem) and item.reason == NO_TIME
+            kept.append(_missed(job, item) if is_over else item)
+        yield kept
+
+
+def _missed(job: Job, item: Picture | Problem) -> Problem:
+    if isinstance(item, Problem):
+        return Problem(item.path, DRAWN, NO_TIME)
+    return Problem(job.source.index.locators[item.source_row], DRAWN, NO_TIME)
+
+
 def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
     """Chunks of decoded pictures in order, with a bounded number in progress."""
     waiting: deque[Future[list[Picture | Problem]]] = deque()
@@ -114,7 +143,7 @@ def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
         try:
             for start in range(0, count, _CHUNK):
                 rows = range(start, min(start + _CHUNK, count))
-                waiting.append(pool.submit(_decode_rows, job.source, job.target, rows))
+                waiting.append(pool.submit(_decode_rows, job, rows))
                 if len(waiting) > 4 * job.threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -123,15 +152,18 @@ def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _decode_rows(source: Source, target: PictureFormat, rows: range) -> list[Picture | Problem]:
-    return [_decode_row(source, target, row) for row in rows]
+def _decode_rows(job: Job, rows: range) -> list[Picture | Problem]:
+    return [_decode_row(job, row) for row in rows]
 
 
-def _decode_row(source: Source, target: PictureFormat, row: int) -> Picture | Problem:
+def _decode_row(job: Job, row: int) -> Picture | Problem:
+    locators = job.source.index.locators
+    if row >= job.least and time.monotonic() > job.deadline:
+        return Problem(locators[row], DRAWN, NO_TIME)
     try:
-        decoded, fitted = prepare_picture(source.read(row), target)
+        decoded, fitted = prepare_picture(job.source.read(row), job.target)
     except PictureError as error:
-        return Problem(source.index.locators[row], "decode", str(error))
+        return Problem(locators[row], "decode", str(error))
     return Picture(row, fitted, digest_of(decoded))
 
 

@@ -30,7 +30,8 @@ class SplitUnits:
     """digests: uint8 (n, 16), equal for pictures that stay together; near: the same without groups.
 
     times: float64 (n,), equal within a unit, for a split by time; None for a split by digest;
-    how: by what the split is drawn, and what it keeps together; knows_copies: whether near-duplicates stay together.
+    how: by what the split is drawn, and what it keeps together; knows_copies: whether these are
+    near-duplicates too.
     """
 
     digests: NDArray[np.uint8]

@@ -16,6 +16,7 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
+from onsight.data.packing import NO_TIME
 from onsight.data.sources.source import Source
 from onsight.errors import BudgetTooSmall
 from onsight.hardware.devices import describe_device
@@ -35,7 +36,7 @@ from onsight.training.fine_tuning import (
 )
 from onsight.training.fit_head import fits_head
 from onsight.training.pictures.fit_batch import fit_batch, usual_batch
-from onsight.training.pictures.fit_pictures import fit_pictures, take_pictures
+from onsight.training.pictures.fit_pictures import MOST_DECODING, fit_pictures, take_pictures
 from onsight.training.pictures.least_budget import evaluated_pictures
 from onsight.training.pictures.open_data import OpenedData, find_data, open_data
 from onsight.training.pictures.pace import Pace
@@ -202,9 +203,11 @@ def _decode(
     """Decide what depends on the model, and open as many pictures as there is time for."""
     tuning = choose_fine_tuning(config)
     config = settle_fine_tuning(config, tuning)
+    asked = config.train_pictures
     if budget:
         cache = find_cache_folder(config.cache_folder)
         config = fit_pictures(budget, source, config, threads, cache, reporter, world)
+    is_drawn = config.train_pictures != asked and world.size == 1
     source = take_pictures(source, config)
     rate = choose_learning_rate(config)
     config = config.model_copy(update={"learning_rate": rate.value})
@@ -222,8 +225,19 @@ def _decode(
             budget=budget,
             world=world,
             module=module,
+            decoding_share=MOST_DECODING if is_drawn else math.inf,
         )
-    return _Decoded(opened, rate, tuning)
+    return _Decoded(_with_drawn(opened, reporter), rate, tuning)
+
+
+def _with_drawn(opened: OpenedData, reporter: Reporter) -> OpenedData:
+    """The same, its config naming as many training pictures as there was time to decode."""
+    missed = sum(problem.reason == NO_TIME for problem in opened.dataset.problems)
+    if not missed:
+        return opened
+    count = opened.config.train_pictures - missed
+    reporter.warn(f"budget: decoding took longer than expected: {count:,} training pictures")
+    return replace(opened, config=opened.config.model_copy(update={"train_pictures": count}))
 
 
 def _steps(config: Config, dataset: Dataset, budget: Budget | None) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -121,12 +122,13 @@ def test_relative_path_and_link_to_a_folder_share_a_root(tmp_path, monkeypatch):
 
 
 def test_named_sets(tmp_path, monkeypatch):
-    monkeypatch.setattr(find, "read_named", lambda data: f"named {data}")
+    named = find_source(str(plant_folders(tmp_path / "pets")))
+    monkeypatch.setattr(find, "read_named", lambda data: replace(named, found=f"named {data}"))
     monkeypatch.chdir(tmp_path)
-    assert find_source("FashionMNIST") == "named FashionMNIST"
+    assert find_source("FashionMNIST").found == "named FashionMNIST"
     plant_folders(tmp_path / "cifar10")
     assert find_source("cifar10").kind == "folders"  # what exists comes first
-    assert find_source("cifar10", "torchvision") == "named cifar10"
+    assert find_source("cifar10", "torchvision").found == "named cifar10"
     with pytest.raises(DataError, match="mnist does not exist"):
         find_source("mnist", "folders")
 

@@ -64,8 +64,8 @@ def test_all_formats_say_the_same(pictures, ending):
     assert [source.read(row) for row in range(3)] == [line[0].encode() for line in LINES]
     assert source.problems == []
     assert source.found == (
-        f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines "
-        "(override with --data-format)"
+        f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines, "
+        "columns path, label and split (override with --data-format)"
     )
 
 

@@ -50,11 +50,20 @@ def test_new_pictures_count_for_more_than_seen_ones():
 FROZEN = replace(TASK, is_frozen=True)
 
 
-@pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (14, "160"), (11, "128"), (2, "96")])
+@pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (14, "160"), (11, "128"), (5, "96")])
 def test_a_head_takes_the_largest_pictures_there_is_time_for(seconds, side):
     outlook = head(replace(FROZEN, seconds=seconds))
     assert outlook.fields["image_size"] == side
     assert outlook.fields["freeze"]
+
+
+def test_a_head_is_no_outlook_where_even_the_others_take_longer():
+    assert head(replace(FROZEN, seconds=2)) is None
+
+
+def test_fewer_pictures_than_in_the_trial_mean_more_mistakes():
+    errors = [head(replace(FROZEN, seconds=seconds)).error for seconds in (4, 4.5, 5)]
+    assert errors == sorted(errors, reverse=True)
 
 
 def test_fine_tuning_is_for_those_with_time():

@@ -1,66 +1,116 @@
-"""Which pictures may be alike: neighbours in lists sorted by some bits of their signatures.
+"""Pairs of pictures that may be alike: by their signatures, then by how far apart these are.
 
-Sorting many times, each time by other bits first, brings signatures that differ in few bits next to
-each other at least once. It takes n log n for n pictures, however alike all of them are.
+n pictures, m pairs, B batch.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from onsight.data.duplicates.signatures import BITS
+from onsight.data.duplicates.signatures import (
+    BITS,
+    SIDE,
+    View,
+    frequencies,
+    planes,
+)
+from onsight.data.duplicates.sorted_lists import Pairs, Signatures, SortedLists
+from onsight.data.pack import Pack
 
-_LISTS = 16
-_REACH = 2  # neighbours on each side
-_KEY_BITS = 64  # sorted by
-_MOST_BITS = 24  # in which a pair may differ; unrelated pictures differ in about 48
-_ROWS = 65_536  # at once
-
-Signatures = NDArray[np.uint8]  # (n, 12): 96 bits
-Pairs = NDArray[np.int64]  # (m, 2): a query and a picture
-
-
-class SortedLists:
-    """The signatures of n pictures, sorted in several ways."""
-
-    def __init__(self, signatures: Signatures) -> None:
-        self.signatures = signatures
-        drawn = np.random.default_rng(0)
-        self.orders = [drawn.permutation(BITS)[:_KEY_BITS] for _ in range(_LISTS)]
-        self.lists = [_sorted(_keys(signatures, order)) for order in self.orders]
-
-    def near(self, queries: Signatures, first: int) -> Pairs:
-        """Pairs of a query, whose numbers go on from first, and a picture of another number.
-
-        A pair may be missing, the likelier the more bits differ.
-        """
-        numbers = np.arange(first, first + len(queries))
-        found = []
-        for order, (keys, rows) in zip(self.orders, self.lists, strict=True):
-            place = np.searchsorted(keys, _keys(queries, order))
-            for step in range(-_REACH, _REACH + 1):
-                near = rows[np.clip(place + step, 0, len(keys) - 1)]
-                differing = different_bits(queries, self.signatures[near])
-                alike = (differing <= _MOST_BITS) & (near != numbers)
-                found.append(numbers[alike] * len(keys) + near[alike])
-        unique = np.unique(np.concatenate(found))
-        return np.stack(np.divmod(unique, len(keys)), 1)
+_BATCH = 1024  # pictures
+_SAMPLE = 8192  # pictures are numbered by digest, so the first are a fair sample
+_FEWEST = 64  # of which there is a usual picture
+_NOISE = 256.0  # of a frequency: one grey level to and fro
+_FAR = 0.4  # of a picture's frequencies by which candidates may differ
+_MOST = 8  # candidates of each picture, the nearest
 
 
-def different_bits(first: Signatures, second: Signatures) -> NDArray[np.int64]:
-    """In how many bits signatures differ, row by row: int64 (n,)."""
-    words = np.ascontiguousarray(first ^ second).view(np.uint32)
-    return np.bitwise_count(words).sum(1, dtype=np.int64)
+class _Found(NamedTuple):
+    """Candidates: rows of two pictures int64 (m,), how far apart they are, the first one's view."""
+
+    query: NDArray[np.int64]
+    picture: NDArray[np.int64]
+    far: NDArray[np.float32]
+    view: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: Sequence["_Found"]) -> "_Found":
+        return cls(
+            np.concatenate([one.query for one in parts]),
+            np.concatenate([one.picture for one in parts]),
+            np.concatenate([one.far for one in parts]),
+            np.concatenate([one.view for one in parts]),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> "_Found":
+        return _Found(self.query[rows], self.picture[rows], self.far[rows], self.view[rows])
+
+    def nearest(self, keys: NDArray[np.int64]) -> "_Found":
+        """Of those with equal keys the nearest, in the order of the keys."""
+        order = np.lexsort((self.far, keys))
+        first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
+        return self.take(order[first])
+
+    def few_for_each(self) -> "_Found":
+        """Of each query's candidates the nearest."""
+        found = self.take(np.lexsort((self.far, self.query)))
+        place = np.arange(len(found.query)) - np.searchsorted(found.query, found.query)
+        return found.take(np.flatnonzero(place < _MOST))
 
 
-def _keys(signatures: Signatures, order: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits of each signature in this order, as a number."""
-    parts = [
-        np.packbits(np.unpackbits(signatures[first : first + _ROWS], axis=1)[:, order], axis=1)
-        for first in range(0, len(signatures), _ROWS)
-    ]
-    return np.ascontiguousarray(np.concatenate(parts)).view(">u8")[:, 0].astype(np.uint64)
+def find_candidates(
+    pack: Pack, kept: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
+) -> Iterator[tuple[View, Pairs]]:
+    """Pairs (query, picture) of these pictures that may be alike, by the view of the query.
+
+    kept: int64 (n,) picture numbers; progress is called with counts of pictures.
+    """
+    whole = torch.cat([frequencies(grey) for grey in _grey(pack, kept)])
+    some = whole[:_SAMPLE] if len(whole) >= _FEWEST else torch.zeros(1, BITS)
+    medians = some.quantile(0.5, dim=0)
+    # What a picture has nothing of must not be decided by noise.
+    borders = torch.where(medians.abs() < _NOISE, _NOISE, medians)
+    lists = SortedLists(_signatures(whole, borders))
+    count = len(kept)
+    batches = []
+    for first, grey in zip(range(0, count, _BATCH), _grey(pack, kept), strict=True):
+        parts = [
+            _near_enough(frequencies(grey, view), whole, lists, borders, first, number)
+            for number, view in enumerate(views)
+        ]
+        found = _Found.joined(parts)
+        batches.append(found.nearest(found.query * count + found.picture).few_for_each())
+        progress(len(grey))
+    found = _Found.joined(batches)
+    lower, higher = np.minimum(found.query, found.picture), np.maximum(found.query, found.picture)
+    found = found.nearest(lower * count + higher)
+    for number, view in enumerate(views):
+        rows = found.view == number
+        yield view, np.stack([kept[found.query[rows]], kept[found.picture[rows]]], 1)
 
 
-def _sorted(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    order = np.argsort(keys, kind="stable")
-    return keys[order], order
+def _signatures(spectra: Tensor, borders: Tensor) -> Signatures:
+    return np.packbits((spectra > borders).numpy(), axis=1)
+
+
+def _near_enough(
+    queries: Tensor, whole: Tensor, lists: SortedLists, borders: Tensor, first: int, view: int
+) -> _Found:
+    """The candidates of queries, whose rows go on from first, in which frequencies are alike."""
+    pairs = lists.near(_signatures(queries, borders), first)
+    theirs = whole[pairs[:, 1]]
+    size = theirs.norm(dim=1).clamp(min=_NOISE)
+    far = ((queries[pairs[:, 0] - first] - theirs).norm(dim=1) / size).numpy()
+    near = far <= _FAR
+    pairs = pairs[near]
+    return _Found(pairs[:, 0], pairs[:, 1], far[near], np.full(len(pairs), view))
+
+
+def _grey(pack: Pack, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
+    """Batches of pictures as float32 (B, 64, 64)."""
+    for first in range(0, len(numbers), _BATCH):
+        yield planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)

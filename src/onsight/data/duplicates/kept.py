@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from onsight.data import decode
-from onsight.data.duplicates.near import NearDuplicate
+from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.pack import Pack
 from onsight.data.sources.source import Source
 from onsight.errors import DiskError

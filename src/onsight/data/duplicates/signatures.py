@@ -1,6 +1,6 @@
 """Signatures: the signs of a picture's lowest frequencies, nearly equal where pictures look alike.
 
-B batch, H height, W width, C channels; shares of a side go from 0 to 1.
+B batch, H height, W width, C channels, S pixels a side; shares of a side go from 0 to 1.
 """
 
 import math
@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BITS = 96
-_SIDE = 32  # pixels: more would say nothing about so low frequencies
+SIDE = 64  # pixels of the grey pictures that frequencies are computed from
+_SCALED = 32  # pixels that every view of them is scaled to
+_HIGHEST = 14  # frequencies of a side that the lowest of both together can have
 
 
 class View(NamedTuple):
@@ -62,21 +64,33 @@ def planes(images: Tensor, side: int) -> Tensor:
     return F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
 
 
-def frequencies(images: Tensor) -> Tensor:
-    """The lowest frequencies but the mean of uint8 (B, H, W, C): float32 (B, 96)."""
-    transform, rows, columns = _cosines()
-    spectrum = transform @ planes(images, _SIDE).mean(1) @ transform.T
-    return spectrum[:, rows, columns]
+def frequencies(grey: Tensor, view: View = WHOLE) -> Tensor:
+    """The lowest frequencies but the mean of a view of float32 (B, 64, 64): float32 (B, 96)."""
+    down = _cosines(view.top, view.bottom, False)
+    across = _cosines(view.left, view.right, view.is_mirrored)
+    rows, columns = _lowest()
+    return (down @ grey @ across.T)[:, rows, columns]
+
+
+@lru_cache(maxsize=64)
+def _cosines(low: float, high: float, is_mirrored: bool) -> Tensor:
+    """A part of a side, scaled, as its discrete cosine transform: one matrix (14, 64)."""
+    part = torch.eye(SIDE)[:, round(low * SIDE) : round(high * SIDE)]
+    size = (SIDE, _SCALED)
+    scaled = F.interpolate(
+        part[None, None], size, mode="bilinear", antialias=True, align_corners=False
+    )[0, 0]
+    place = torch.arange(_SCALED)
+    transform = torch.cos(math.pi / _SCALED * (place + 0.5) * place[:_HIGHEST, None])
+    return transform @ (scaled.flip(1) if is_mirrored else scaled).T
 
 
 @lru_cache(maxsize=1)
-def _cosines() -> tuple[Tensor, Tensor, Tensor]:
-    """The discrete cosine transform of a side, and which of its products are kept."""
-    place = torch.arange(_SIDE)
-    transform = torch.cos(math.pi / _SIDE * (place + 0.5) * place[:, None])
+def _lowest() -> tuple[Tensor, Tensor]:
+    """Which products of a row's and a column's frequency are the lowest, without the mean."""
     order = sorted(
-        ((row, column) for row in range(_SIDE) for column in range(_SIDE)),
+        ((row, column) for row in range(_HIGHEST) for column in range(_HIGHEST)),
         key=lambda at: (at[0] + at[1], at[0]),
     )
     rows, columns = torch.tensor(order[1 : BITS + 1]).T
-    return transform, rows, columns
+    return rows, columns

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from onsight.data.sources.archive import archive_kind, read_archive
-from onsight.data.sources.class_names import refuse_alike_classes
 from onsight.data.sources.cifar import holds_cifar, read_cifar
+from onsight.data.sources.class_names import refuse_alike_classes
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import holds_idx, read_idx
 from onsight.data.sources.manifest import is_manifest, read_manifest

@@ -93,9 +93,7 @@ def _find_columns(header: Sequence[str], manifest: Path) -> Columns:
             f"{manifest} has no column named {' nor one named '.join(missing)}; it has: "
             f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split."
         )
-    return Columns(
-        path, label, place(SPLIT_COLUMNS), place([GROUP_COLUMN]), place([TIME_COLUMN])
-    )
+    return Columns(path, label, place(SPLIT_COLUMNS), place([GROUP_COLUMN]), place([TIME_COLUMN]))
 
 
 def _entry(

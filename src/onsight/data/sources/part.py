@@ -30,14 +30,19 @@ def left_out(source: Source, rows: NDArray[np.int64], reason: str) -> list[Probl
     return [Problem(locators[int(row)], DRAWN, reason) for row in others]
 
 
-def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
-    """Rows of that many pictures, drawn at random, with all of a given test or validation part.
+def held_out_pictures(source: Source) -> int:
+    """How many pictures are in a given test or validation part."""
+    return int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
 
-    Of each class at least one is drawn, and the others in proportion.
+
+def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
+    """Rows of that many pictures, drawn at random, after all of a given test or validation part.
+
+    Of each class at least one is drawn, and the others in proportion. Fewer are the first of more.
     """
     splits = source.index.splits
     held_out = np.isin(splits, (TEST, VALIDATION))
     free = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
     _, first = np.unique(source.index.labels[free], return_index=True)
     order = np.concatenate([free[first], np.delete(free, first)])
-    return np.sort(np.concatenate([np.flatnonzero(held_out), order[: max(count, len(first))]]))
+    return np.concatenate([np.flatnonzero(held_out), order[: max(count, len(first))]])

@@ -13,6 +13,7 @@ _SLOWEST, _FASTEST, _USUAL_LEARNING = 0.1, 0.3, 0.15  # powers with which mistak
 # scratch fall with the pictures seen, counting each time
 _MOST_AGAIN = 20.0  # times each: more hardly helps
 _SIZE_EXPONENT = 0.6  # mistakes of a pretrained backbone fall with the side of the picture
+_LEAST_MORE = 0.1  # times the trial's pictures: nothing is known of fewer
 _LEAST_CURVE, _MOST_CURVE, _USUAL_CURVE = 0.1, 0.55, 0.3  # and with the pictures, as measured
 _CLEARLY = 0.8  # times the mistakes: forecasts from short trials are no better than that
 _ENOUGH_JUDGED = 100  # pictures: fewer are no reason to leave what usually wins
@@ -79,7 +80,7 @@ def pretrained_outlook(
     in_time = [
         side for side in sides if _head_seconds(tried, side / tried_side, task) <= task.seconds
     ]
-    if task.is_limited and not in_time:
+    if task.is_limited and not in_time and _reached(tried, sides[-1] / tried_side, task) >= 1:
         in_time = [sides[-1]]  # with as many pictures as there is time for
     found = [_at_side(name, fields, tried, side / tried_side, side, task) for side in in_time]
     return min(found, key=lambda one: one.error, default=None)
@@ -89,9 +90,8 @@ def _at_side(
     name: str, fields: dict[str, Any], tried: Tried, larger: float, side: int, task: Task
 ) -> Outlook:
     head = _head_seconds(tried, larger, task)
-    reached = min(1.0, task.seconds / head) * task.training
-    more = max(1.0, reached / tried.trained)
-    error = float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT)
+    more = max(_LEAST_MORE, min(task.training, _reached(tried, larger, task)) / tried.trained)
+    error = min(1.0, float(tried.error * more ** -_curve(tried) * larger**-_SIZE_EXPONENT))
     fields = {**fields, "image_size": str(side)}
     step = TRAINING_COST * tried.picture_seconds * larger**2
     epochs = (task.seconds - head) / (step * task.training)
@@ -109,10 +109,21 @@ def _at_side(
 
 def _head_seconds(tried: Tried, larger: float, task: Task) -> float:
     """Seconds for a head, on pictures whose sides are so many times those of the trial."""
+    each, before = _head_costs(tried, larger, task)
+    return before + task.training * each
+
+
+def _reached(tried: Tried, larger: float, task: Task) -> float:
+    """How many training pictures there is time for a head on; below 1 if there is none."""
+    each, before = _head_costs(tried, larger, task)
+    return (task.seconds - before) / each
+
+
+def _head_costs(tried: Tried, larger: float, task: Task) -> tuple[float, float]:
+    """Seconds of a head for each training picture, and for all others and to begin with."""
     forward = tried.picture_seconds * larger**2
     views = 1 if task.is_limited else task.views  # others are left out where time is short
-    each = views * task.training
-    return each * (forward + task.classes * _FITTING) + task.others * forward + _FITTING_START
+    return views * (forward + task.classes * _FITTING), task.others * forward + _FITTING_START
 
 
 def best_of(outlooks: list[Outlook]) -> Outlook:

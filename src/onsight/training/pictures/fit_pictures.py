@@ -3,14 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from onsight.config import Config
-from onsight.data.dataset import choose_packed_size, choose_size, make_format
-from onsight.data.index import TEST, VALIDATION
+from onsight.data.dataset import LEAST_PER_CLASS, choose_packed_size, choose_size, make_format
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
-from onsight.data.sources.part import draw_rows, left_out, part_of
+from onsight.data.sources.part import draw_rows, held_out_pictures, left_out, part_of
 from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
@@ -18,8 +15,8 @@ from onsight.training.budget import Budget
 from onsight.training.pictures.pace import decoding_seconds
 from onsight.training.ranks.world import World
 
-_DECODING_SHARE = 0.3  # of the time left, at most: what follows takes longer
-_LEAST_PER_CLASS = 4  # training pictures; with fewer, a refusal says more than a model
+_DECODING_SHARE = 0.3  # of the time left besides, at most: what follows takes longer
+MOST_DECODING = 0.45  # of the time left, whatever the samples have shown: a few take very long
 _TIMING_SECONDS = 1.0
 
 
@@ -34,7 +31,7 @@ def fit_pictures(
 ) -> Config:
     """The config with as many training pictures as can be decoded in three tenths of the time left.
 
-    All pictures of a given test or validation part are kept.
+    All pictures of a given test or validation part are kept, and decoded first.
     """
     size = choose_size(source, config.size, preferred_size(config.model, config.weights)).value
     if config.train_pictures or _is_packed(source, config, size, cache):
@@ -44,10 +41,10 @@ def fit_pictures(
         with budget.trying():
             each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads
         budget.peek()
-        held_out = int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
+        held_out = held_out_pictures(source)
         free = len(source.index) - held_out
         fitting = pictures_in_time(budget, each, held_out, free)
-        least = _LEAST_PER_CLASS * len(source.index.classes)
+        least = LEAST_PER_CLASS * len(source.index.classes)
         return str(fitting if least <= fitting < free else 0)
 
     drawn = int(world.broadcast("pictures to decode", decide))
@@ -60,11 +57,11 @@ def fit_pictures(
 
 
 def pictures_in_time(budget: Budget, each_seconds: float, held_out: int, free: int) -> int:
-    """How many of the free pictures there is time to decode, besides those held out."""
-    seconds = _DECODING_SHARE * budget.left_seconds
-    if (held_out + free) * each_seconds <= seconds:
+    """How many of the free pictures there is time to decode, after those held out."""
+    seconds = _DECODING_SHARE * (budget.left_seconds - held_out * each_seconds)
+    if free * each_seconds <= seconds:
         return free
-    return int(seconds / each_seconds) - held_out
+    return max(0, int(seconds / each_seconds))
 
 
 def take_pictures(source: Source, config: Config) -> Source:

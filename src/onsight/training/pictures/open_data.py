@@ -1,5 +1,7 @@
 """Gets DATA ready for a run: finds it, chooses the size, decodes or reopens it, and reports."""
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,13 @@ from onsight.data.dataset import (
     problem_summary,
     split_sentence,
 )
-from onsight.data.sources.find import find_source
+from onsight.data.sources.find import find_source, name_data
+from onsight.data.sources.part import held_out_pictures
 from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
+from onsight.training.pictures.copies_hint import copies_hint
 from onsight.training.pictures.fit_to_budget import Undecoded, fit_to_budget
 from onsight.training.pictures.most_folds import choose_most_folds
 from onsight.training.pictures.pace import Pace
@@ -65,11 +69,14 @@ def open_data(
     budget: Budget | None = None,
     world: World | None = None,
     module: nn.Module | None = None,
+    decoding_share: float = math.inf,
 ) -> OpenedData:
     """Choose the picture size, and decode or reopen the pictures.
 
     before_decoding is called with the config as decided by then; module: the user's own network,
-    if any. Raises DataError, ConfigError; BudgetTooSmall before anything is decoded.
+    if any; decoding_share: of the time left in the budget, after which training pictures that are
+    not decoded are left out. Raises DataError, ConfigError; BudgetTooSmall before anything is
+    decoded.
     """
     cache = find_cache_folder(config.cache_folder)
     preferred = preferred_size(config.model, config.weights)
@@ -91,13 +98,27 @@ def open_data(
             threads,
             bar.advance,
             lambda pack: choose_most_folds(pack, config, device, budget, module),
+            _deadline(budget, source, pace, decoding_share),
         )
     near = "together" if dataset.units.knows_copies else "apart"
     config = config.model_copy(
         update={"folds": str(dataset.folds.value), "split_near_duplicates": near}
     )
     _report(dataset, reporter)
+    if not budget and (world is None or world.rank == 0):
+        hint = copies_hint(dataset, name_data(source))
+        if hint:
+            reporter.warn(hint)
     return OpenedData(source.found, config, image_size, dataset, pace)
+
+
+def _deadline(budget: Budget | None, source: Source, pace: Pace | None, share: float) -> float:
+    """When to stop decoding training pictures, on the monotonic clock; held-out ones come first."""
+    if budget is None or pace is None or share == math.inf:
+        return math.inf
+    budget.peek()
+    held_out = held_out_pictures(source) * pace.decode_seconds
+    return time.monotonic() + held_out + share * (budget.left_seconds - held_out)
 
 
 def _settle_streaming(

@@ -1,0 +1,121 @@
+"""How do time and memory of the search for near-duplicates grow with the pictures?
+
+    python benchmarks/near_duplicate_growth.py [--counts 10000 100000] [--data FOLDER]
+
+Pictures are crops of 64x64 pixels from photographs, at random places and scales, in memory; one in
+a hundred is a copy of another, encoded again. Each count in a process of its own. The exponent is
+that of the time between two counts: 1 for n, about 1.05 for n log n.
+"""
+
+import argparse
+import io
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from decode_photos import WALLPAPERS
+from harness import circumstances, table, write_section
+from PIL import Image
+
+from onsight.data.decode import PictureFormat
+from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.index import Index, Row
+from onsight.data.pack import Pack
+
+SIDE = 64
+EVERY = 100  # one picture in so many is a copy
+
+
+def encoded(pixels: np.ndarray) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=80)
+    return np.asarray(Image.open(file))
+
+
+def crops(folder: Path, count: int) -> np.ndarray:
+    """uint8 (count, 64, 64, 3)."""
+    rng = np.random.default_rng(0)
+    photos = []
+    for path in sorted(folder.rglob("*.jpg"))[:40]:
+        with Image.open(path) as image:
+            image.thumbnail((1600, 1600))
+            photos.append(image.convert("RGB"))
+    made = np.empty((count, SIDE, SIDE, 3), np.uint8)
+    for number in range(count):
+        if number % EVERY == EVERY - 1:
+            made[number] = encoded(made[number - 1 - rng.integers(0, number)])
+            continue
+        photo = photos[rng.integers(len(photos))]
+        side = int(rng.integers(SIDE, min(photo.size) // 2))
+        left = int(rng.integers(0, photo.width - side))
+        top = int(rng.integers(0, photo.height - side))
+        made[number] = photo.resize((SIDE, SIDE), box=(left, top, left + side, top + side))
+    return made
+
+
+def pack_of(pixels: np.ndarray) -> Pack:
+    count = len(pixels)
+    digests = np.random.default_rng(1).integers(0, 256, (count, 16), np.uint8)
+    index = Index.of([Row(str(number), "a") for number in range(count)])
+    rows = np.arange(count)
+    return Pack(pixels, rows, rows, digests, index, [], PictureFormat(SIDE, SIDE, 3), False)
+
+
+def measure(folder: Path, count: int) -> None:
+    pack = pack_of(crops(folder, count))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    found = find_near_duplicates(pack)
+    seconds = time.perf_counter() - begun
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    copies = sum(max(one.first, one.second) % EVERY == EVERY - 1 for one in found)
+    facts = {"count": count, "seconds": seconds, "more_bytes": 1024 * more}
+    print(json.dumps(facts | {"found": len(found), "copies": copies}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=WALLPAPERS)
+    parser.add_argument("--counts", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        return measure(options.data, options.one)
+    found = []
+    for count in options.counts:
+        command = [sys.executable, __file__, "--data", options.data, "--one", count]
+        done = subprocess.run([str(word) for word in command], capture_output=True, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+        print(found[-1], file=sys.stderr)
+    rows = [
+        [
+            f"{one['count']:,}",
+            f"{one['seconds']:.1f}",
+            f"{1e3 * one['seconds'] / one['count']:.2f}",
+            f"{one['more_bytes'] / 1e6:,.0f} MB",
+            f"{one['copies']:,} of {one['count'] // EVERY:,}",
+        ]
+        for one in found
+    ]
+    header = ["pictures", "seconds", "ms for each", "memory above the pictures", "copies named"]
+    lines = ["## Near-duplicates: growth", "", circumstances(), "", *table(header, rows)]
+    if len(found) > 1:
+        first, last = found[0], found[-1]
+        growth = math.log(last["seconds"] / first["seconds"]) / math.log(
+            last["count"] / first["count"]
+        )
+        million = last["seconds"] * (1e6 / last["count"]) ** growth
+        lines += ["", f"Exponent {growth:.2f}; a million pictures: about {million / 60:.0f} min."]
+    write_section("near-duplicates growth", lines)
+    return None
+
+
+if __name__ == "__main__":
+    main()
