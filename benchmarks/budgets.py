@@ -23,7 +23,7 @@ from plan_choice import competing_load
 
 LITE = ["--model", "tf_efficientnet_lite0", "--image-size", "224"]
 MODELS = {
-    "compact": [],
+    "compact": ["--model", "compact"],
     "lite0": LITE,
     "lite0-published": [*LITE, "--pretrained"],
     "resnet50": ["--model", "resnet50", "--image-size", "224"],

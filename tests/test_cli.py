@@ -1,6 +1,7 @@
 """What people type, what they read, and how it ends."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -426,3 +427,74 @@ def test_no_number_of_pixels_is_out_of_place():
         assert len(names) == 7000
         picture = np.asarray(Image.open(io.BytesIO(archive.read(names[0]))))
     assert picture.shape == (28, 28)
+
+
+def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):
+    out = tmp_path / "o[bold]b[" / "x]"
+    code, said, _ = run_command(capsys, "train", bars, "--out", out, "--model", "compact", *SLIGHT)
+    assert code == 0
+    assert f"run: {out}" in said
+
+
+def in_process(*words, stdout=subprocess.PIPE, **environment):
+    command = [sys.executable, "-m", "onsight", *map(str, words)]
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, env={**os.environ, **environment}, text=True
+    )
+
+
+def test_a_full_disk_behind_stdout_is_one_clear_message():
+    with open("/dev/full", "w") as full:
+        done = in_process("recipes", stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "no space left" in done.stderr
+
+
+def test_a_terminal_that_knows_only_ascii_gets_escapes(tmp_path):
+    (tmp_path / "käse").mkdir()
+    done = in_process("report", tmp_path / "käse", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 2
+    assert "k\\xe4se is not a run folder" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["config", "model"])
+def test_a_fifo_is_not_waited_for(capsys, tmp_path, bars, command):
+    os.mkfifo(tmp_path / "pipe")
+    words = {
+        "config": ["train", bars, "--config", tmp_path / "pipe"],
+        "model": ["predict", tmp_path / "pipe", bars],
+    }
+    assert "no regular file" in refused(capsys, *words[command])
+
+
+@pytest.mark.parametrize("text", ["a = " + 10_000 * "[", "a = " + 6000 * "9", "a = \xff"])
+def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
+    (tmp_path / "config.toml").write_bytes(text.encode("latin-1"))
+    said = refused(capsys, "train", bars, "--config", tmp_path / "config.toml")
+    assert "is not a TOML file" in said
+
+
+def test_a_home_that_does_not_exist(capsys, bars, monkeypatch):
+    assert "~nosuchuser/x" in refused(capsys, "train", "~nosuchuser/x")
+    assert "without ~" in refused(capsys, "train", bars, "--out", "~nosuchuser/run")
+    monkeypatch.setenv("ONSIGHT_CACHE", "~nosuchuser/cache")
+    assert "ONSIGHT_CACHE" in refused(capsys, "train", bars)
+
+
+@pytest.mark.parametrize("words", [["--out", "x" * 300], ["--out", "loop/run"]])
+def test_a_run_folder_that_cannot_be_made(capsys, bars, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    code, _, err = run_command(capsys, "train", bars, *words)
+    assert code in (1, 2)
+    assert "Traceback" not in err
+    assert "error: " in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--epochs", "1" + 400 * "0"], ["--threads", "1" + 30 * "0"], ["--seed", str(2**64)]],
+)
+def test_numbers_beyond_reason(capsys, bars, words):
+    assert words[0] in refused(capsys, "train", bars, *words)

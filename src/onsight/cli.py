@@ -4,6 +4,8 @@ Results go to stdout, everything else to stderr. Commands are imported when they
 that `onsight --help` is quick.
 """
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -48,8 +50,12 @@ for _place, (_name, _help) in enumerate(_COMMANDS.items()):
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit: 0 done, 1 failed, 2 the user can fix it, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError as error:
         _fail(_explain_usage(error), 2)
     except OnsightError as error:
@@ -57,8 +63,18 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
     except BrokenPipeError:  # whatever read stdout, such as head, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _drop_output()
+        _fail("no space left to write the output to; what was written before is complete", 1)
     sys.exit(0)
+
+
+def _drop_output() -> None:
+    """Let what is still to be written to stdout vanish: Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain_usage(error: CycloptsError) -> str:

@@ -516,6 +516,7 @@ def _given(fields: Config | None) -> dict[str, Any]:
 def _show_results(results: "Results", as_json: bool, **places: Path) -> None:
     """Print the results and what was written where, for people or as one JSON object."""
     from rich.console import Console
+    from rich.markup import escape
 
     from onsight.report.console import print_results
 
@@ -528,4 +529,4 @@ def _show_results(results: "Results", as_json: bool, **places: Path) -> None:
     console = Console(highlight=False, soft_wrap=True)
     print_results(results, console)
     for name, path in places.items():
-        console.print(f"{name}: {path}")
+        console.print(escape(f"{name}: {path}"))

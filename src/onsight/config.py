@@ -149,7 +149,7 @@ class Config(BaseModel):
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
-        10, ge=1, description="Passes over the training pictures."
+        10, ge=1, le=1_000_000, description="Passes over the training pictures."
     )
     budget: Annotated[str, _TRAINING] = Field(
         "",
@@ -160,6 +160,7 @@ class Config(BaseModel):
     batch_size: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
         128,
         ge=1,
+        le=1_000_000,
         description="Pictures per step, over all devices together. Unless set, fewer if time is "
         "short, or to fine-tune with few pictures.",
     )
@@ -260,7 +261,9 @@ class Config(BaseModel):
         "views of each picture. flip: the picture and its mirror image; flip-shift: both, also "
         "shifted by 1 pixel.",
     )
-    seed: Annotated[int, _TRAINING] = Field(0, ge=0, description="Seed of everything random.")
+    seed: Annotated[int, _TRAINING] = Field(
+        0, ge=0, lt=2**63, description="Seed of everything random."
+    )
 
     flip: Annotated[bool, _AUGMENTATION, SHAPES_STEP] = Field(
         True,
@@ -311,6 +314,7 @@ class Config(BaseModel):
     ranks: Annotated[int, _MACHINE] = Field(
         0,
         ge=0,
+        le=4096,
         description="Processes that train together and share each batch; 0: one per device.",
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE, SHAPES_STEP] = Field(
@@ -345,6 +349,7 @@ class Config(BaseModel):
     threads: Annotated[int, _MACHINE, SHAPES_STEP] = Field(
         0,
         ge=0,
+        le=1024,
         description="Threads for compute and decoding in each rank; 0: every core available to it.",
     )
 
@@ -412,10 +417,12 @@ def explain_invalid(error: ValidationError) -> str:
 def read_config_file(path: Path) -> dict[str, Any]:
     """The fields of a TOML file. Raises ConfigError."""
     try:
+        if path.exists() and not path.is_file():  # a FIFO would wait for ever
+            raise ConfigError(f"cannot read config {path}: it is no regular file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 

@@ -15,6 +15,14 @@ from onsight.words import data_size
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
+def user_path(text: str | Path) -> Path:
+    """A path with ~ replaced by the home folder. Raises OutputError if there is none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise OutputError(f"{text}: {error}; name the folder without ~") from error
+
+
 @contextmanager
 def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
     """Turn an OSError while writing into one clear DiskError."""

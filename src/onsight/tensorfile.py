@@ -49,6 +49,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def _checked_facts(path: Path) -> dict[str, Any]:
     """The facts of a file, after checking its digest. Raises ValueError and others."""
+    if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
+        raise ValueError("it is no regular file")
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         metadata = _metadata(data)
         digest = metadata["sha256"]

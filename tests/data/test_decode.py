@@ -237,7 +237,7 @@ def test_pixel_limit_of_a_jpeg():
         (b"\xff\xd8\xff" + b"\0" * 100, "broken|not a picture"),
         (encoded(Image.fromarray(smooth()), "PNG")[:80], "broken"),
         (encoded(Image.fromarray(smooth(200, 200)), "JPEG")[:1500], "broken"),
-        (b"%PDF-1.4 nothing", "not a picture"),
+        (b"%PDF-1.4 nothing", "a PDF"),
     ],
 )
 def test_unusable_bytes_give_a_reason(data, reason):

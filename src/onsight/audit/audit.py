@@ -8,6 +8,7 @@ from typing import Any
 
 from onsight.audit.finding import GROUPS, KINDS, Finding
 from onsight.audit.subject import Subject
+from onsight.files import user_path
 from onsight.report.notebook import facts_table
 from onsight.words import plural
 
@@ -91,7 +92,7 @@ class Audit:
         from onsight.audit.page import write_page
         from onsight.audit.table import write_findings
 
-        place = Path(folder).expanduser()
+        place = user_path(folder)
         page = write_page(self, place)
         write_findings(place / "check.csv", self.findings)
         return page

@@ -35,6 +35,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import PictureError
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.results import ConfusedPair
+from onsight.files import user_path
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.report.console import Reporter
@@ -62,7 +63,7 @@ def check(
     """
     begun = time.monotonic()
     reporter = reporter or Reporter()
-    ignored = read_ignored(Path(ignore).expanduser()) if ignore else set()
+    ignored = read_ignored(user_path(ignore)) if ignore else set()
     taken = take_data(data)
     source = find_source(taken, data_format, find_cache_folder(cache_folder))
     reporter.say(f"data: {source.found}")

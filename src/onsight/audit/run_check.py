@@ -13,6 +13,7 @@ from onsight.audit.clean import write_clean_manifest
 from onsight.audit.finding import GROUPS
 from onsight.audit.page import check_place
 from onsight.errors import ConfigError, OutputError, did_you_mean
+from onsight.files import user_path
 from onsight.report.console import Reporter
 from onsight.words import listed
 
@@ -59,7 +60,7 @@ def _groups(text: str) -> list[str]:
 
 def _name(data: str) -> str:
     """DATA's name as that of a folder."""
-    name = Path(data).expanduser().absolute().name
+    name = user_path(data).absolute().name
     return name.partition(".")[0] or "data"
 
 

@@ -107,6 +107,12 @@ def choose_size(
     return Choice(USUAL_SIZE, "pictures differ in size or are large (--image-size)")
 
 
+def least_decoded(source: Source) -> int:
+    """How many pictures are decoded however little time there is: all held out, and a few."""
+    least = held_out_pictures(source) + LEAST_PER_CLASS * len(source.index.classes)
+    return min(len(source.index), least)
+
+
 def choose_packed_size(
     source: Source, size: tuple[int, int], config: Config
 ) -> Choice[tuple[int, int]]:
@@ -162,7 +168,7 @@ def open_dataset(
         raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
-    least = held_out_pictures(source) + LEAST_PER_CLASS * len(source.index.classes)
+    least = least_decoded(source)
     job = Job(source, target, config.strict, threads, progress, deadline, least)
     pack = open_pack(job, cache_folder)
     given = pack.index.splits

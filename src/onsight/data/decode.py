@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from onsight.data.bombs import refuse_bombs, refuse_empty_expanse, refuse_pixels
+from onsight.data.foreign import foreign_kind
 from onsight.errors import PictureError
 
 VERSION = 3  # part of every pack's key: increase it when any decoded pixel may change
@@ -82,11 +84,16 @@ def decode(
     """
     if not data:
         raise PictureError("empty file (0 bytes)")
+    refuse_bombs(data, pixel_limit)
     if data[:3] == b"\xff\xd8\xff":
         pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
         if pixels is not None:
             return pixels
+    kind = foreign_kind(data)
+    if kind:
+        raise PictureError(kind)
     with _reasons(pixel_limit), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        refuse_empty_expanse(image.height, image.width, len(data))
         return _to_pixels(image, background, pixel_limit)
 
 
@@ -177,7 +184,7 @@ def _decode_plain_jpeg(
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
         return None
-    _check_pixels(height, width, pixel_limit)
+    refuse_pixels(height, width, pixel_limit)
     if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
         return None
     slack = 1 if closely else _SCALING_SLACK
@@ -219,17 +226,6 @@ def _has_exif(data: bytes) -> bool:
     return False
 
 
-def _check_pixels(height: int, width: int, limit: int) -> None:
-    if height * width > limit:
-        raise _too_large(limit)
-    if height < 1 or width < 1:
-        raise PictureError("has no pixels")
-
-
-def _too_large(limit: int) -> PictureError:
-    return PictureError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
-
-
 @contextmanager
 def _reasons(pixel_limit: int) -> Iterator[None]:
     """Turn whatever Pillow raises into a PictureError with one clear reason."""
@@ -242,7 +238,9 @@ def _reasons(pixel_limit: int) -> Iterator[None]:
             "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(pixel_limit) from error
+        raise PictureError(
+            f"over {pixel_limit / 1e6:g} megapixels (--pixel-limit-megapixels)"
+        ) from error
     except MemoryError as error:
         raise PictureError("not enough memory to decode it") from error
     except Exception as error:  # Pillow's plugins raise many kinds on damaged files
@@ -251,7 +249,7 @@ def _reasons(pixel_limit: int) -> Iterator[None]:
 
 def _to_pixels(image: Image.Image, background: tuple[int, int, int], pixel_limit: int) -> Pixels:
     """A Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
-    _check_pixels(image.height, image.width, pixel_limit)
+    refuse_pixels(image.height, image.width, pixel_limit)
     grey = _is_grey(image)
     white = _white(image)
     image.load()

@@ -24,6 +24,7 @@ from onsight.errors import DataError, PictureError
 
 NO_TIME = "no time to decode it"
 _CHUNK = 64  # pictures per task: large enough to hide the pool's overhead, small for progress
+_CHUNK_BYTES = 16_000_000  # of large pictures: four tasks for each thread wait in memory
 
 Progress = Callable[[int], None]
 
@@ -139,10 +140,12 @@ def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
     """Chunks of decoded pictures in order, with a bounded number in progress."""
     waiting: deque[Future[list[Picture | Problem]]] = deque()
     count = len(job.source.index)
+    each = job.target.height * job.target.width * (job.target.channels or 3)
+    size = max(1, min(_CHUNK, _CHUNK_BYTES // each))
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
-            for start in range(0, count, _CHUNK):
-                rows = range(start, min(start + _CHUNK, count))
+            for start in range(0, count, size):
+                rows = range(start, min(start + size, count))
                 waiting.append(pool.submit(_decode_rows, job, rows))
                 if len(waiting) > 4 * job.threads:
                     yield waiting.popleft().result()

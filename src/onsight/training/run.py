@@ -22,6 +22,7 @@ from onsight.data.sources.find import name_data, take_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
+from onsight.files import user_path
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
@@ -105,7 +106,7 @@ def train(
     else:
         module = None
     rank_info = rank_from_env()
-    path = Path(out).expanduser() if out else None
+    path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(rank_info, config))
     if rank_info is None and len(devices.value) > 1:

@@ -241,3 +241,15 @@ def test_picture_gone_since(pictures):
     (pictures / "a/1.png").unlink()
     with pytest.raises(PictureError, match="No such file"):
         source.read(0)
+
+
+def test_two_columns_of_one_name(pictures):
+    (pictures / "twice.csv").write_text("path,label,Label\na.png,cat,dog\n")
+    with pytest.raises(DataError, match="two columns named label"):
+        read_manifest(pictures / "twice.csv")
+
+
+def test_a_line_that_never_ends(pictures):
+    (pictures / "long.jsonl").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
+    with pytest.raises(DataError, match="line 1: over 1,000,000 characters"):
+        read_manifest(pictures / "long.jsonl")

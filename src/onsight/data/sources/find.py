@@ -19,6 +19,7 @@ from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, did_you_mean
+from onsight.files import user_path
 
 if TYPE_CHECKING:
     from onsight.data.sources.memory import InMemory
@@ -83,7 +84,7 @@ def _open(data: str, data_format: str, cache_folder: Path | None) -> Source:
         return read_named(data)
     if not data:
         raise DataError("DATA is empty; give a folder, an archive, a manifest or a name")
-    path = Path(data).expanduser()
+    path = user_path(data)
     try:
         if path.exists():
             return _read(path, data_format, _formats(cache_folder))

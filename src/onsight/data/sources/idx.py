@@ -25,6 +25,7 @@ from onsight.errors import DataError
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
+_MOST_PIXELS = 64_000_000  # of a picture
 _MOST_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
 
 
@@ -92,7 +93,7 @@ def _read(pair: _Pair) -> Part:
             f"{pair.images} has {len(images):,} pictures, "
             f"but {pair.labels} has {len(labels):,} labels"
         )
-    if 0 in images.shape[1:]:
+    if not 0 < math.prod(images.shape[1:]) <= _MOST_PIXELS:
         raise DataError(f"{pair.images} has pictures of {images.shape[1]}x{images.shape[2]} pixels")
     return Part(pair.split, images[..., np.newaxis], labels)
 
@@ -104,8 +105,10 @@ def _values(path: Path, dimensions: int) -> NDArray[np.uint8]:
             shape = _shape(path, file.read(4 + 4 * dimensions), dimensions)
             expected = math.prod(shape)
             # One more byte reveals a file that is too long; a wrong header must not fill memory.
-            most = _MOST_DEFLATE_RATIO * path.stat().st_size
-            data = file.read(min(expected, most) + 1)
+            ratio = _MOST_DEFLATE_RATIO if path.suffix == ".gz" else 1
+            data = file.read(min(expected, ratio * path.stat().st_size) + 1)
+    except MemoryError as error:
+        raise DataError(f"{path} does not fit in memory: its header says {shape}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged or cut short: {error}") from error
     if len(data) != expected:

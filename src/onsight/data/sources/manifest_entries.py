@@ -11,6 +11,7 @@ from typing import NamedTuple
 from onsight.data.index import SPLIT_WORDS, UNSPLIT
 from onsight.data.sources.manifest_tables import (
     GROUP_COLUMN,
+    KNOWN_COLUMNS,
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
@@ -86,6 +87,9 @@ def _find_columns(header: Sequence[str], manifest: Path) -> Columns:
     def place(options: Sequence[str]) -> int | None:
         return next((names.index(name) for name in options if name in names), None)
 
+    twice = next((name for name in names if name in KNOWN_COLUMNS and names.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{manifest} has two columns named {twice}; rename one of them")
     path, label = place(PATH_COLUMNS), place(LABEL_COLUMNS)
     if path is None or label is None:
         missing = [name for name, at in (("path", path), ("label", label)) if at is None]

@@ -12,8 +12,9 @@ from onsight.errors import DataError
 PATH_COLUMNS = ("path", "file", "filename", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
+_MOST_LINE = 1_000_000  # characters of a JSON object
 GROUP_COLUMN, TIME_COLUMN = "group", "time"
-_KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
+KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
 
 # A header, and for each row its line (from 1) and its cells in the header's order.
 Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
@@ -72,14 +73,16 @@ def _refuse_new_columns(where: str, item: dict[str, object], first: dict[str, ob
     """Raise DataError for a column that matters but is missing from the first line."""
     if item.keys() <= first.keys():
         return
-    new = [name for name in item.keys() - first.keys() if plain_name(name) in _KNOWN_COLUMNS]
+    new = [name for name in item.keys() - first.keys() if plain_name(name) in KNOWN_COLUMNS]
     if new:
         raise DataError(f"{where}: has '{min(new)}', which the first line does not have")
 
 
 def _json_objects(manifest: Path) -> Iterator[tuple[int, dict[str, object]]]:
     with open(manifest, encoding="utf-8-sig") as file:
-        for line, text in enumerate(file, 1):
+        for line, text in enumerate(iter(lambda: file.readline(_MOST_LINE), ""), 1):
+            if len(text) == _MOST_LINE:
+                raise DataError(f"{manifest}, line {line}: over {_MOST_LINE:,} characters")
             if not text.strip():
                 continue
             try:
@@ -116,7 +119,7 @@ def _parquet_table(manifest: Path) -> Table:
 
 def _wanted(header: Sequence[str]) -> list[str]:
     """The columns that matter; others, such as pixels, are not read."""
-    return [name for name in header if plain_name(name) in _KNOWN_COLUMNS]
+    return [name for name in header if plain_name(name) in KNOWN_COLUMNS]
 
 
 def _rows(batch: Any, header: Sequence[str]) -> Iterator[Sequence[object]]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onsight.errors import OutputError
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.paired import PairedCounts, difference_interval, holm, mcnemar
+from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut, read_held_out
 from onsight.report.comparison.notes import notes_on
 from onsight.report.comparison.pairing import LeftOut, pair
@@ -30,7 +31,7 @@ def compare(*runs: str | Path) -> Comparison:
     because the best was found with the same pictures. Raises UserError for folders that are no
     finished runs, different classes, or no common picture.
     """
-    paths = _checked([Path(run).expanduser() for run in runs])
+    paths = _checked([user_path(run) for run in runs])
     names = _names(paths)
     held_out = [read_held_out(path, name) for path, name in zip(paths, names, strict=True)]
     _check_classes(held_out)

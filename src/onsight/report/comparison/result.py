@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.evaluation.paired import PairedCounts
+from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut
 from onsight.report.comparison.pairing import LeftOut, Pairing
 from onsight.report.comparison.settings import Setting
@@ -121,7 +122,7 @@ class Comparison:
         """
         from onsight.report.comparison.page import write_page
 
-        return write_page(self, Path(path).expanduser())
+        return write_page(self, user_path(path))
 
 
 def _run_facts(run: RunResult) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import choose_packed_size, make_format
+from onsight.data.dataset import choose_packed_size, least_decoded, make_format
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
@@ -35,7 +35,8 @@ _PACE_SHARE = 0.4  # of the seconds for trials
 class Undecoded:
     """Pictures that are still to be decoded, and what will be trained on them.
 
-    cache: the folder of decoded pictures; module: the user's own network, if any.
+    cache: the folder of decoded pictures; module: the user's own network, if any; is_limited:
+    whether decoding ends in time, with fewer training pictures if need be.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class Undecoded:
     threads: int
     cache: Path | None = None
     module: nn.Module | None = None
+    is_limited: bool = False
 
     def pace(self, size: Size, most_seconds: float) -> Pace:
         """How fast this machine is with pictures of this (height, width)."""
@@ -62,7 +64,8 @@ class Undecoded:
         validation = count[VALIDATION] or round(config.validation_fraction * free)
         asked = config.batch_size if "batch_size" in config.model_fields_set else SMALLEST
         evaluated = evaluated_pictures(config, free, validation, test)
-        return Workload(len(splits), evaluated, min(asked, free))
+        decoded = least_decoded(self.source) if self.is_limited else len(splits)
+        return Workload(decoded, evaluated, min(asked, free))
 
     def _is_packed(self, size: Size) -> bool:
         packed = choose_packed_size(self.source, size, self.config).value

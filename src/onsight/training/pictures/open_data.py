@@ -84,7 +84,8 @@ def open_data(
     pace = None
     if budget:
         is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
-        undecoded = Undecoded(source, config, device, threads, cache, module)
+        is_limited = decoding_share < math.inf
+        undecoded = Undecoded(source, config, device, threads, cache, module, is_limited)
         image_size, pace = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
     reporter.choice("image_size", image_size)
     config = _settle_streaming(source, config, image_size.value, cache, reporter)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import OutputError
-from onsight.files import disk_errors
+from onsight.files import disk_errors, user_path
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -96,16 +96,16 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
     Raises OutputError if it already holds files and is not to be resumed, if there is nothing
     to resume, or if another run is writing to it.
     """
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"{path} is a file; --out needs a folder")
-    if resume and not path.is_dir():
-        raise OutputError(f"nothing to resume: {path} does not exist")
-    if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _CLAIM:
-        raise OutputError(
-            f"{path} is in use: it already holds files. "
-            "Choose another --out, or continue that run with --resume"
-        )
-    with disk_errors(path):
+    with disk_errors(path):  # a name that is too long, a folder of somebody else's
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"{path} is a file; --out needs a folder")
+        if resume and not path.is_dir():
+            raise OutputError(f"nothing to resume: {path} does not exist")
+        if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _CLAIM:
+            raise OutputError(
+                f"{path} is in use: it already holds files. "
+                "Choose another --out, or continue that run with --resume"
+            )
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     return RunFolder(path, _lock(path), resume)
 
@@ -122,8 +122,10 @@ def share_folder(path: Path) -> RunFolder:
 
 def refuse_inside_data(path: Path, data: str) -> None:
     """Raise OutputError for a run folder inside the data: its pictures would become a class."""
-    folder = Path(data).expanduser()
-    if folder.is_dir() and path.resolve().is_relative_to(folder.resolve()):
+    folder = user_path(data)
+    # Unlike Path.resolve, this gives an answer for a link to itself too.
+    place, inside = os.path.realpath(path), os.path.realpath(folder)
+    if folder.is_dir() and Path(place).is_relative_to(inside):
         raise OutputError(
             f"the run folder {path} would be inside the data; choose another with --out, "
             "such as --out ../runs/first"
@@ -142,7 +144,8 @@ def next_run_folder(data: str) -> Path:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    with disk_errors(path / _LOCK):
+        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         import fcntl  # not on Windows, where nothing enforces the claim
     except ImportError:
