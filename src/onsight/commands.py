@@ -16,9 +16,10 @@ _RUN = Group("Run", sort_key=0)
 _COMPARE = Group("Comparing devices", sort_key=1)
 _DATA = (
     "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
-    "JSONL or Parquet manifest, an IDX or CIFAR folder, a name such as cifar10, or demo. "
-    "Optional with --recipe, which names its own."
+    "JSONL or Parquet manifest, Hugging Face Parquet, WebDataset shards, an IDX or CIFAR folder, "
+    "a name such as cifar10, or demo."
 )
+_DATA_OR_RECIPE = f"{_DATA} Optional with --recipe, which names its own."
 Recipe = Annotated[
     str | None, Parameter(group=_RUN, help="A ready-made config from `onsight recipes`.")
 ]
@@ -38,6 +39,10 @@ Module = Annotated[
 ]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
 DataFormat = Annotated[str, Parameter(help="The format of DATA. auto: detect it.")]
+LabelFrom = Annotated[
+    str,
+    Parameter(help="A regular expression that finds each picture's label in its path."),
+]
 CacheFolder = Annotated[
     str,
     Parameter(
@@ -48,7 +53,7 @@ CacheFolder = Annotated[
 
 
 def train(
-    data: Annotated[str | None, Parameter(help=_DATA)] = None,
+    data: Annotated[str | None, Parameter(help=_DATA_OR_RECIPE)] = None,
     *,
     out: Annotated[
         Path | None, Parameter(group=_RUN, help="Run folder to create. Default: runs/NAME.")
@@ -99,6 +104,7 @@ def evaluate(
     *,
     device: Device = "auto",
     data_format: DataFormat = "auto",
+    label_from: LabelFrom = "",
     cache_folder: CacheFolder = "",
     module: Module = None,
     csv: Annotated[
@@ -132,6 +138,7 @@ def evaluate(
         data,
         device=device,
         data_format=data_format,
+        label_from=label_from,
         cache_folder=cache_folder,
         module=module,
         csv=csv,
@@ -270,9 +277,7 @@ def similar(
 
 
 def check(
-    data: Annotated[
-        str, Parameter(help=_DATA.removesuffix(" Optional with --recipe, which names its own."))
-    ],
+    data: Annotated[str, Parameter(help=_DATA)],
     *,
     out: Annotated[
         Path | None,
@@ -310,6 +315,7 @@ def check(
     ] = "auto",
     device: Device = "auto",
     data_format: DataFormat = "auto",
+    label_from: LabelFrom = "",
     cache_folder: CacheFolder = "",
     json_: Json = False,
 ) -> None:
@@ -334,6 +340,7 @@ def check(
         image_size=image_size,
         device=device,
         data_format=data_format,
+        label_from=label_from,
         cache_folder=cache_folder,
     )
     if failed:

@@ -114,8 +114,24 @@ class Config(BaseModel):
         "a budget as many as there is time to decode.",
     )
     data_format: Annotated[
-        Literal["auto", "folders", "manifest", "idx", "cifar", "archive", "torchvision"], _DATA
+        Literal[
+            "auto",
+            "folders",
+            "manifest",
+            "idx",
+            "cifar",
+            "archive",
+            "huggingface",
+            "webdataset",
+            "torchvision",
+        ],
+        _DATA,
     ] = Field("auto", description="The format of DATA. auto: detect it.")
+    label_from: Annotated[str, _DATA] = Field(
+        "",
+        description="A regular expression that finds each picture's label in its path, for folders "
+        "without class folders: the first parenthesis, such as '([a-z]+)_[0-9]+' for cat_001.jpg.",
+    )
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first picture that cannot be used, instead of listing it."
     )

@@ -5,7 +5,7 @@ OnsightError                exit 1  the run failed
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
 ├── ScriptFailed            exit 1  the user's script failed while it was being explained
-├── Interrupted             exit 130 or 143, after a checkpoint
+├── Interrupted             exit 129, 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
     ├── ArgumentError       an argument in Python; also a ValueError
     │   └── NotFitted       predicting before fitting; also an AttributeError

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from onsight.errors import OnsightError
 from onsight.files import write_atomically
+from onsight.limits import TENSOR_HEADER_BYTES
 
 _BLANK = "0" * 64
-_HEADER_LIMIT_BYTES = 100_000_000
 
 
 class DamagedFile(OnsightError):
@@ -76,7 +76,7 @@ def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
 
 def _metadata(data: mmap.mmap) -> dict[str, str]:
     length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, _HEADER_LIMIT_BYTES):
+    if len(data) < 8 or length > min(len(data) - 8, TENSOR_HEADER_BYTES):
         raise ValueError("it is truncated")
     metadata: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
     if len(metadata["sha256"]) != 64:

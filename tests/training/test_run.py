@@ -204,7 +204,7 @@ def long_run(shared_bars, tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.
@@ -213,7 +213,7 @@ def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, num
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
+    expected = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
     if process.returncode != 0:  # it may have finished already
         assert process.returncode == expected[number]
         if number != signal.SIGKILL:

@@ -53,6 +53,7 @@ def check(
     image_size: str = "auto",
     device: str = "auto",
     data_format: str = "auto",
+    label_from: str = "",
     cache_folder: str = "",
     reporter: Reporter | None = None,
 ) -> Audit:
@@ -65,9 +66,9 @@ def check(
     reporter = reporter or Reporter()
     ignored = read_ignored(user_path(ignore)) if ignore else set()
     taken = take_data(data)
-    source = find_source(taken, data_format, find_cache_folder(cache_folder))
-    reporter.say(f"data: {source.found}")
     kept = find_cache_folder(cache_folder)
+    source = find_source(taken, data_format, kept, label_from)
+    reporter.say(f"data: {source.found}")
     subject = _open(source, make_config({"image_size": image_size}), kept, reporter)
     with reporter.bar("compare", len(subject.pack)) as bar:
         near = find_near_duplicates(subject.pack, bar.advance)

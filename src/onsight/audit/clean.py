@@ -20,7 +20,7 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     """
     subject = audit.subject
     folder = subject.source.root if subject.source.root.is_dir() else subject.source.root.parent
-    if subject.source.kind not in ("folders", "manifest"):
+    if subject.source.kind not in ("folders", "manifest", "names"):
         raise OutputError(
             f"--write-manifest lists files, but {audit.data} holds pictures inside others: "
             "unpack it first"

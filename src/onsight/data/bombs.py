@@ -3,10 +3,8 @@
 import struct
 
 from onsight.errors import PictureError
+from onsight.limits import EXPANSE_PIXELS, JPEG_SCANS, PIXELS_A_BYTE, SLOW_BMP_PIXELS
 
-_MOST_SCANS = 200  # of a progressive JPEG; encoders write about ten
-_SLOW_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
-_LARGE_PIXELS, _PIXELS_A_BYTE = 16_000_000, 1000  # more in fewer bytes holds nothing
 _SCAN = b"\xff\xda"
 
 
@@ -34,14 +32,14 @@ def refuse_pixels(height: int, width: int, limit: int) -> None:
 def refuse_empty_expanse(height: int, width: int, count: int) -> None:
     """Raise PictureError for very many pixels in very few bytes. count: of the file."""
     pixels = height * width
-    if pixels > _LARGE_PIXELS and pixels > _PIXELS_A_BYTE * count:
+    if pixels > EXPANSE_PIXELS and pixels > PIXELS_A_BYTE * count:
         raise PictureError(f"{pixels / 1e6:.0f} megapixels in {count:,} bytes: a bomb, or blank")
 
 
 def _refuse_many_scans(data: bytes) -> None:
     scans = data.count(_SCAN)
-    if scans > _MOST_SCANS:
-        raise PictureError(f"a JPEG of {scans:,} scans, over the limit of {_MOST_SCANS}")
+    if scans > JPEG_SCANS:
+        raise PictureError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -65,7 +63,7 @@ def _refuse_slow_bmp(data: bytes) -> None:
     if len(data) < 34:
         return
     width, height, _, _, compression = struct.unpack("<iiHHI", data[18:34])
-    if compression in (1, 2) and abs(width * height) > _SLOW_PIXELS:
+    if compression in (1, 2) and abs(width * height) > SLOW_BMP_PIXELS:
         raise PictureError(
-            f"a run-length encoded BMP over {_SLOW_PIXELS / 1e6:g} megapixels, slow to decode"
+            f"a run-length encoded BMP over {SLOW_BMP_PIXELS / 1e6:g} megapixels, slow to decode"
         )

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from onsight.data.decode import PictureFormat, Pixels, background_of, decode, resize, to_channels
-
-_MOST_FRAME = 16_000_000  # pixels
+from onsight.limits import PADDED_PIXELS
 
 
 class Window(NamedTuple):
@@ -59,7 +58,7 @@ def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
     height, width = pixels.shape[:2]
     frame_height = max(height, round(width * target.height / target.width))
     frame_width = max(width, round(height * target.width / target.height))
-    scale = math.sqrt(_MOST_FRAME / (frame_height * frame_width))
+    scale = math.sqrt(PADDED_PIXELS / (frame_height * frame_width))
     if scale < 1:  # a strip of a picture needs a frame of many times its pixels
         smaller = max(1, round(scale * height)), max(1, round(scale * width))
         return _pad(resize(pixels, replace(target, height=smaller[0], width=smaller[1])), target)

@@ -37,6 +37,7 @@ def evaluate(
     *,
     device: str = "auto",
     data_format: str = "auto",
+    label_from: str = "",
     cache_folder: str = "",
     module: nn.Module | str | None = None,
     csv: Path | None = None,
@@ -56,7 +57,7 @@ def evaluate(
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
     taken = take_data(data)
-    source = find_source(taken, data_format, kept)
+    source = find_source(taken, data_format, kept, label_from)
     reporter.say(f"data: {source.found}")
     for note in source.notes:
         reporter.warn(note)

@@ -137,7 +137,8 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
     try:
         if data is None:
             raise DataError("the model file does not say what it was trained with")
-        return find_source(data, config.get("data_format", "auto"), kept)
+        label_from = config.get("label_from", "")
+        return find_source(data, config.get("data_format", "auto"), kept, label_from)
     except DataError as error:
         raise DataError(
             f"the pictures that the model was trained with cannot be searched: {error}\n"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
 from onsight.models.head import add_hidden_layer
 from onsight.models.preprocessing import Preprocessing
@@ -25,7 +26,6 @@ FILE_NAME = "model.safetensors"
 _FORMAT = "onsight-model"
 _VERSION = 1
 _NAMES_SHOWN = 3
-_MOST_UNITS = 65_536
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
 
 
@@ -151,8 +151,8 @@ def _temperature(value: Any) -> float:
 
 
 def _units(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value <= _MOST_UNITS:
-        raise TypeError(f"a head has 0 to {_MOST_UNITS:,} hidden units, not {value!r}")
+    if not isinstance(value, int) or not 0 <= value <= HIDDEN_UNITS:
+        raise TypeError(f"a head has 0 to {HIDDEN_UNITS:,} hidden units, not {value!r}")
     return value
 
 

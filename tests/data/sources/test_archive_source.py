@@ -336,7 +336,7 @@ def test_a_disk_error_is_reported(tmp_path):
 
 @pytest.mark.parametrize("ending", [".zip", ".tar"])
 def test_too_many_members(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(archive_members, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(archive_members, "ARCHIVE_MEMBERS", 2)
     with pytest.raises(DataError, match="more than 2 members"):
         read_archive(make(tmp_path / f"a{ending}", PETS))
 

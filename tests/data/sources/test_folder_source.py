@@ -221,4 +221,4 @@ def test_hidden_names():
     assert [is_hidden(name) for name in (".git", "._a.jpg", "__MACOSX", "a.jpg")] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert read_file.LARGEST_FILE_BYTES == 512 * 1024 * 1024
+    assert read_file.PICTURE_FILE_BYTES == 512 * 1024 * 1024

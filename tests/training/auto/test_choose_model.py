@@ -1,6 +1,7 @@
 """--model auto on real pictures: what it tries, what it keeps as asked, when it does not try."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from onsight.models.pretrained import offline_models
 from onsight.report.console import SilentReporter
 from onsight.training import prepare
 from onsight.training.auto import candidates, choose_model
+from onsight.training.budget import Budget
 from onsight.training.pictures.open_data import find_data
 
 CPU = torch.device("cpu")
@@ -157,3 +159,19 @@ def test_trials_that_say_nothing_do_not_end_a_run(textures, with_weights, monkey
     choice, fields = choose(textures)
     assert fields == {"model": "sprint"}
     assert choice.reason == "not tried: the trials say too little"
+
+
+@pytest.mark.parametrize(("seconds", "is_tried"), [(1e-6, True), (2.0, False)])
+def test_nothing_is_tried_where_decoding_leaves_no_time(
+    textures, tmp_path, with_weights, monkeypatch, seconds, is_tried
+):
+    """The pictures of a given test part have to be decoded, however long they take."""
+    for part in ("train", "test"):
+        shutil.copytree(textures, tmp_path / "parts" / part)
+    monkeypatch.setattr(choose_model, "decoding_seconds", lambda *given: seconds)
+    config = make_config({"threads": 1, "budget": "60s"})
+    source = find_data(str(tmp_path / "parts"), config, SilentReporter())
+    budget = Budget(60.0, lambda: 5.0)
+    choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
+    assert ("tried: decoding the 48 pictures held out" not in choice.reason) == is_tried
+    assert is_tried or choice.value == "sprint"

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from onsight.data.index import Problem
 from onsight.data.sources.class_folders import is_hidden
 from onsight.errors import DataError
-
-MOST_MEMBERS = 5_000_000
+from onsight.limits import ARCHIVE_MEMBERS
 
 _SEPARATORS = re.compile(r"[/\\]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
@@ -46,9 +45,9 @@ class Members:
         return "appears twice in the archive" if path in self._seen else ""
 
     def _check_count(self) -> None:
-        if len(self.paths) > MOST_MEMBERS:
+        if len(self.paths) > ARCHIVE_MEMBERS:
             raise DataError(
-                f"the archive has more than {MOST_MEMBERS:,} members; "
+                f"the archive has more than {ARCHIVE_MEMBERS:,} members; "
                 "unpack it and give the folder instead"
             )
 

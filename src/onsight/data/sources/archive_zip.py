@@ -12,11 +12,11 @@ from typing import IO
 from onsight.data.sources.archive_members import Members
 from onsight.data.sources.read_file import check_size
 from onsight.errors import PictureError
+from onsight.limits import COMPRESSION_RATIO
 
 _UTF8 = 0x800  # among the general purpose flags, APPNOTE.TXT 4.4.4
 _UNIX = 3  # the system whose file modes are in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000
-_MOST_RATIO = 200
 _LZMA_CHUNK_BYTES = 4096  # which may become 30 MB
 
 
@@ -77,7 +77,7 @@ def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
 def _refuse(info: zipfile.ZipInfo) -> None:
     """Raise PictureError for a member that is not safe to decompress."""
     size = check_size(info.file_size)
-    if size > _RATIO_FREE_BYTES and size > _MOST_RATIO * info.compress_size:
+    if size > _RATIO_FREE_BYTES and size > COMPRESSION_RATIO * info.compress_size:
         raise PictureError(
             f"suspiciously compressed: {size / 1e6:,.0f} MB in {info.compress_size:,} bytes"
         )

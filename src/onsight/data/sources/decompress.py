@@ -12,9 +12,9 @@ from typing import IO
 
 from onsight.errors import DataError
 from onsight.files import disk_errors
+from onsight.limits import COMPRESSION_RATIO
 
 _CHUNK_BYTES = 2**20
-_MOST_RATIO = 200
 _RATIO_FREE_BYTES = 10**9
 
 _OPENERS: dict[bytes, Callable[[Path], BufferedIOBase]] = {
@@ -48,7 +48,7 @@ def decompress(path: Path, head: bytes, folder: Path | None = None) -> IO[bytes]
 
 
 def _copy(path: Path, head: bytes, target: IO[bytes], folder: Path) -> None:
-    limit = _MOST_RATIO * path.stat().st_size + _RATIO_FREE_BYTES
+    limit = COMPRESSION_RATIO * path.stat().st_size + _RATIO_FREE_BYTES
     (opener,) = (opener for magic, opener in _OPENERS.items() if head.startswith(magic))
     with opener(path) as stream:
         while chunk := _next_chunk(path, stream):

@@ -13,11 +13,18 @@ from onsight.data.sources.archive import archive_kind, read_archive
 from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.class_names import refuse_alike_classes
 from onsight.data.sources.folder import read_folder
+from onsight.data.sources.hugging_face import (
+    holds_hugging_face,
+    is_hugging_face,
+    read_hugging_face,
+)
 from onsight.data.sources.idx import holds_idx, read_idx
+from onsight.data.sources.labelled_names import read_labelled_names
 from onsight.data.sources.manifest import is_manifest, read_manifest
 from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.source import Source
+from onsight.data.sources.web_dataset import holds_shards, read_shards
 from onsight.errors import DataError, did_you_mean
 from onsight.files import user_path
 
@@ -29,9 +36,9 @@ _NEIGHBOURS = 10_000  # names compared with one that does not exist
 
 
 class _Format(NamedTuple):
-    """How a path of a data format is recognised, among folders or among files, and read."""
+    """How a path of a data format is recognised, among folders, files or both (None), and read."""
 
-    is_folder: bool
+    is_folder: bool | None
     recognise: Callable[[Path], object]
     read: Callable[[Path], Source]
 
@@ -42,10 +49,17 @@ def _formats(cache_folder: Path | None) -> dict[str, _Format]:
     return {
         "idx": _Format(True, holds_idx, read_idx),
         "cifar": _Format(True, holds_cifar, read_cifar),
+        "huggingface": _Format(None, _holds_pictures, read_hugging_face),
+        "webdataset": _Format(True, holds_shards, read_shards),
         "folders": _Format(True, Path.is_dir, read_folder),
         "manifest": _Format(False, is_manifest, read_manifest),
         "archive": _Format(False, archive_kind, read_cached_archive),
     }
+
+
+def _holds_pictures(path: Path) -> bool:
+    """Whether a path is a Parquet file of pictures, or a folder of these."""
+    return holds_hugging_face(path) if path.is_dir() else is_hugging_face(path)
 
 
 def take_data(data: "str | Path | InMemory") -> str | Source:
@@ -63,15 +77,24 @@ def name_data(data: str | Source) -> str:
 
 
 def find_source(
-    data: str | Source, data_format: str = "auto", cache_folder: Path | None = None
+    data: str | Source,
+    data_format: str = "auto",
+    cache_folder: Path | None = None,
+    label_from: str = "",
 ) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
     What was in memory is open already. data_format: auto, torchvision (for a name) or one of the
-    formats above, which forces its reader. cache_folder: where a compressed tar is decompressed
-    to, in an unlinked file. Raises DataError for what cannot be found or used; DiskError.
+    formats above, which forces its reader; label_from: a regular expression that finds labels in
+    the names of files. cache_folder: where a compressed tar is decompressed to, in an unlinked
+    file. Raises DataError for what cannot be found or used; DiskError.
     """
-    source = data if isinstance(data, Source) else _open(data, data_format, cache_folder)
+    if isinstance(data, Source):
+        source = data
+    elif label_from:
+        source = read_labelled_names(user_path(data), label_from)
+    else:
+        source = _open(data, data_format, cache_folder)
     refuse_alike_classes(source.index.classes, source.index.labels)
     return source
 
@@ -103,7 +126,8 @@ def _demo(cache_folder: Path | None) -> Source:
 
 def _read(path: Path, data_format: str, formats: dict[str, _Format]) -> Source:
     chosen = _recognise(path, formats) if data_format == "auto" else formats[data_format]
-    if not (path.is_dir() if chosen.is_folder else path.is_file()):
+    fits = path.is_dir() if chosen.is_folder else path.is_file()
+    if not fits and chosen.is_folder is not None:
         kind = "folder" if chosen.is_folder else "file"
         raise DataError(
             f"{path} is not a {kind}, so it cannot be read with --data-format {data_format}"
@@ -117,7 +141,7 @@ def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
     if not is_folder and not path.is_file():
         raise DataError(f"{path} is neither a folder nor a regular file")
     for one in formats.values():
-        if one.is_folder == is_folder and one.recognise(path):
+        if one.is_folder in (is_folder, None) and one.recognise(path):
             return one
     raise DataError(
         f"{path} is not a file that holds a data set: a zip or tar of class folders, "

@@ -21,11 +21,11 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.arrays import Part, array_source
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
+from onsight.limits import IDX_PICTURE_PIXELS
 
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
-_MOST_PIXELS = 64_000_000  # of a picture
 _MOST_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
 
 
@@ -93,7 +93,7 @@ def _read(pair: _Pair) -> Part:
             f"{pair.images} has {len(images):,} pictures, "
             f"but {pair.labels} has {len(labels):,} labels"
         )
-    if not 0 < math.prod(images.shape[1:]) <= _MOST_PIXELS:
+    if not 0 < math.prod(images.shape[1:]) <= IDX_PICTURE_PIXELS:
         raise DataError(f"{pair.images} has pictures of {images.shape[1]}x{images.shape[2]} pixels")
     return Part(pair.split, images[..., np.newaxis], labels)
 

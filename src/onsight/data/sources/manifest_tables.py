@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
+from onsight.limits import MANIFEST_LINE_CHARACTERS
 
 PATH_COLUMNS = ("path", "file", "filename", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
-_MOST_LINE = 1_000_000  # characters of a JSON object
 GROUP_COLUMN, TIME_COLUMN = "group", "time"
 KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
 
@@ -80,9 +80,11 @@ def _refuse_new_columns(where: str, item: dict[str, object], first: dict[str, ob
 
 def _json_objects(manifest: Path) -> Iterator[tuple[int, dict[str, object]]]:
     with open(manifest, encoding="utf-8-sig") as file:
-        for line, text in enumerate(iter(lambda: file.readline(_MOST_LINE), ""), 1):
-            if len(text) == _MOST_LINE:
-                raise DataError(f"{manifest}, line {line}: over {_MOST_LINE:,} characters")
+        for line, text in enumerate(iter(lambda: file.readline(MANIFEST_LINE_CHARACTERS), ""), 1):
+            if len(text) == MANIFEST_LINE_CHARACTERS:
+                raise DataError(
+                    f"{manifest}, line {line}: over {MANIFEST_LINE_CHARACTERS:,} characters"
+                )
             if not text.strip():
                 continue
             try:

@@ -4,8 +4,7 @@ import os
 import stat
 
 from onsight.errors import PictureError
-
-LARGEST_FILE_BYTES = 512 * 2**20  # no picture is that large, but a misplaced video may be
+from onsight.limits import PICTURE_FILE_BYTES
 
 # O_NONBLOCK: a FIFO in place of a picture must not hang the run.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -30,7 +29,7 @@ def check_size(size: int) -> int:
     """A picture's size in bytes, if plausible. Raises PictureError."""
     if size == 0:
         raise PictureError("empty file (0 bytes)")
-    if size > LARGEST_FILE_BYTES:
+    if size > PICTURE_FILE_BYTES:
         raise PictureError(f"{size / 2**20:,.0f} MB is over the limit of 512 MB for one picture")
     return size
 

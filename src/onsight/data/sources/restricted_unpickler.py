@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.limits import PICKLED_ARRAYS, PICKLED_CONTAINERS, PICKLED_KEYS
+
 
 class RefusedPickle(Exception):
     """The file holds more than lists, strings and arrays of bytes, or is damaged."""
 
 
 _MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in a memo
-_MOST_REBUILT = 32  # arrays and their parts; a batch has one of each
-_MOST_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
-_MOST_KEYS = 1000  # of a dictionary, which can be made to collide
 
 # Constants, lists, dictionaries, tuples, the memo, and what rebuilds an array.
 _OPCODES = frozenset((
@@ -95,7 +94,7 @@ def _count(counts: Counter[str], name: str, items: int) -> None:
     counts[made] += 1
     if name in ("SETITEMS", "DICT"):
         counts["keys"] += items // 2
-    limits = {"rebuilt": _MOST_REBUILT, "containers": _MOST_CONTAINERS, "keys": _MOST_KEYS}
+    limits = {"rebuilt": PICKLED_ARRAYS, "containers": PICKLED_CONTAINERS, "keys": PICKLED_KEYS}
     for what, most in limits.items():
         if counts[what] > most:
             raise RefusedPickle(f"over {most:,} {what}")

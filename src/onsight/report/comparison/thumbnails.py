@@ -48,7 +48,8 @@ def _open(run: HeldOut) -> Source | None:
         return None
     cache_folder = find_cache_folder(str(run.config.get("cache_folder", "")))
     try:
-        return find_source(run.data, data_format, cache_folder)
+        label_from = str(run.config.get("label_from", ""))
+        return find_source(run.data, data_format, cache_folder, label_from)
     except OnsightError:
         return None
 

@@ -13,6 +13,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
+from onsight.data.sources.part import held_out_pictures
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, DataError, ModelError
 from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
@@ -32,6 +33,7 @@ from onsight.training.auto.sample import Sample, draw_sample
 from onsight.training.auto.trials import Tried
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_pictures import pictures_in_time
+from onsight.training.pictures.pace import decoding_seconds
 from onsight.training.ranks.world import World
 from onsight.training.step.deferred_losses import NonFiniteStepError
 
@@ -40,6 +42,8 @@ _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
 _SAMPLE_SHARE = 0.3  # of the seconds for choosing, for decoding pictures
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 8.0  # for choosing, without a budget
+_MOST_DECODING = 0.25  # of the time left, for pictures held out: with more there are no trials
+_TIMING_SECONDS = 0.5
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
 _MORE_TIME = 5  # times as much, of which a run says what it would bring
@@ -162,6 +166,8 @@ def _try_models(
     budget: Budget | None,
 ) -> Race:
     own = choose_size(source, config.size, None).value
+    if budget:
+        _leave_time(budget, source, config, own, threads)
     is_small = own != USUAL_SIZE and config.size is None
     side = max(config.size) if config.size else SIDES[-1] if is_small else _TRIED_SIDE
     sides = [side] if config.size or is_small else list(SIDES)
@@ -182,6 +188,20 @@ def _try_models(
         return _task(config, source, sample, picture_seconds, budget)
 
     return run_race(first, heads[1:], (1 - _SAMPLE_SHARE) * seconds, task_of)
+
+
+def _leave_time(
+    budget: Budget, source: Source, config: Config, size: tuple[int, int], threads: int
+) -> None:
+    """Raise DataError where trials would take what little time decoding leaves for training."""
+    held_out = held_out_pictures(source)
+    each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if held_out else 0.0
+    budget.peek()
+    if held_out * each > _MOST_DECODING * budget.left_seconds:
+        raise DataError(
+            f"decoding the {held_out:,} pictures held out takes about {held_out * each:.0f} of "
+            f"the {budget.left_seconds:.0f} s left"
+        )
 
 
 def _seconds(config: Config, source: Source, budget: Budget | None) -> float:

@@ -53,7 +53,8 @@ class OpenedData:
 
 def find_data(data: str | Source, config: Config, reporter: Reporter) -> Source:
     """Find out what DATA is, and report it. Raises DataError."""
-    source = find_source(data, config.data_format, find_cache_folder(config.cache_folder))
+    cache_folder = find_cache_folder(config.cache_folder)
+    source = find_source(data, config.data_format, cache_folder, config.label_from)
     reporter.say(f"data: {source.found}")
     return source
 

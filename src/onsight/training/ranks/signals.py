@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM ask a run to stop at its next step; a second SIGINT stops it at once."""
+"""SIGINT, SIGTERM and SIGHUP ask a run to stop at its next step; a second SIGINT, at once."""
 
 import signal
 import threading
@@ -19,7 +19,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Note SIGINT and SIGTERM in a request while the block runs; then restore the handlers."""
+    """Note these signals in a request while the block runs; then restore the handlers.
+
+    SIGHUP, which the end of a terminal sends, is left ignored where it is, as under nohup.
+    """
 
     def note(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
@@ -29,7 +32,11 @@ def stop_on_signals(request: StopRequest) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        numbers.append(hang_up)
+    former = {number: signal.signal(number, note) for number in numbers}
     try:
         yield
     finally:

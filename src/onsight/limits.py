@@ -1,0 +1,27 @@
+"""Limits of what is read from outside, checked before memory or time is spent on it.
+
+None of them is met by files that people have. `--pixel-limit-megapixels` is the one that a flag
+lifts, for large scans; whoever has an archive beyond these unpacks it and gives the folder.
+"""
+
+# Pictures.
+PICTURE_FILE_BYTES = 512 * 2**20  # no picture is that large, but a misplaced video may be
+JPEG_SCANS = 200  # of a progressive JPEG; encoders write about ten
+SLOW_BMP_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
+EXPANSE_PIXELS, PIXELS_A_BYTE = 16_000_000, 1000  # more in fewer bytes holds nothing
+PADDED_PIXELS = 16_000_000  # of the frame around a padded picture
+
+# Containers of pictures.
+ARCHIVE_MEMBERS = 5_000_000
+COMPRESSION_RATIO = 200  # of a zip's member and of a compressed tar; pictures hardly compress
+IDX_PICTURE_PIXELS = 64_000_000
+PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each
+PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
+PICKLED_KEYS = 1000  # of a dictionary, which can be made to collide
+MANIFEST_LINE_CHARACTERS = 1_000_000  # of a JSON object
+ROW_GROUP_BYTES = 1_000_000_000  # of a Parquet file of pictures, read as a whole
+SHARD_LABEL_BYTES = 1_000_000
+
+# Files of runs.
+TENSOR_HEADER_BYTES = 100_000_000
+HIDDEN_UNITS = 65_536  # of a head

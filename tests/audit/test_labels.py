@@ -1,0 +1,59 @@
+"""Wrong labels planted in features whose classes are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from onsight.audit.labels import Judged, judge_labels, suspects
+
+CLASSES, DIMENSIONS = 4, 8
+
+
+def features(count: int, apart: float, seed: int = 0):
+    """Points around the centres of their classes: (features, labels, groups)."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count).astype(np.int32)
+    centres = apart * np.eye(CLASSES, DIMENSIONS)
+    points = centres[labels] + rng.normal(size=(count, DIMENSIONS))
+    groups = rng.integers(0, 256, (count, 16), np.uint8)
+    return torch.from_numpy(points.astype(np.float32)), labels, groups
+
+
+def test_planted_wrong_labels_come_first():
+    points, labels, groups = features(800, apart=6.0)
+    wrong = np.random.default_rng(1).choice(800, 40, replace=False)
+    given = labels.copy()
+    given[wrong] = (given[wrong] + 1) % CLASSES
+    rows, scores = suspects(judge_labels(points, given, groups))
+    assert len(set(rows[:40].tolist()) & set(wrong.tolist())) >= 38
+    assert len(rows) <= 45
+    assert (np.diff(scores) <= 0).all()
+
+
+def test_hard_classes_alone_are_no_reason():
+    points, labels, groups = features(800, apart=1.5)
+    rows, _ = suspects(judge_labels(points, labels, groups))
+    assert len(rows) < 80
+
+
+def test_no_picture_is_judged_by_a_head_that_has_seen_it_or_its_copy():
+    """Noise cannot be predicted, unless a copy with the same label was seen."""
+    rng = np.random.default_rng(0)
+    points = torch.from_numpy(rng.normal(size=(300, 200)).astype(np.float32))
+    labels = rng.integers(0, 2, 300).astype(np.int32)
+    groups = rng.integers(0, 256, (300, 16), np.uint8)
+    twice = torch.cat([points, points])
+    judged = judge_labels(twice, np.tile(labels, 2), np.tile(groups, (2, 1)))
+    assert abs((judged.predicted == judged.labels).mean() - 0.5) < 0.1
+    apart = rng.integers(0, 256, (600, 16), np.uint8)
+    leaky = judge_labels(twice, np.tile(labels, 2), apart)
+    assert (leaky.predicted == leaky.labels).mean() > 0.6
+
+
+def test_probabilities_are_those_of_each_picture():
+    points, labels, groups = features(200, apart=6.0)
+    judged = judge_labels(points, labels, groups)
+    assert isinstance(judged, Judged)
+    assert judged.probabilities.shape == (200, CLASSES)
+    assert judged.probabilities.sum(1) == pytest.approx(1, abs=1e-5)
+    assert (judged.predicted == labels).mean() > 0.97

@@ -1,0 +1,94 @@
+"""Parquet files as Hugging Face writes them, made by hand."""
+
+import io
+import json
+
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from onsight.data.index import TEST, TRAIN
+from onsight.data.sources.find import find_source
+from onsight.errors import DataError, PictureError
+
+IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+
+
+def png(number):
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), (number, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(path, numbers, labels, names=("cat", "dog"), rows=3, only_paths=False):
+    """A file of small row groups; names: None for labels that are texts."""
+    cells = [
+        {"bytes": None if only_paths else png(number), "path": f"{number}.png"}
+        for number in numbers
+    ]
+    kind = pyarrow.int64() if names else pyarrow.string()
+    schema = pyarrow.schema([("image", IMAGE), ("label", kind)])
+    if names:
+        features = {"label": {"names": list(names), "_type": "ClassLabel"}}
+        facts = json.dumps({"info": {"features": features}})
+        schema = schema.with_metadata({"huggingface": facts})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.table({"image": cells, "label": labels}, schema=schema)
+    parquet.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def test_a_folder_with_splits_and_class_names(tmp_path):
+    write(tmp_path / "data/train-00000-of-00002.parquet", range(5), [0, 1, 0, 1, 0])
+    write(tmp_path / "data/train-00001-of-00002.parquet", range(5, 9), [1, 1, 0, 0])
+    write(tmp_path / "data/test-00000-of-00001.parquet", range(9, 12), [0, 1, 1])
+    source = find_source(str(tmp_path))
+    assert source.kind == "huggingface"
+    assert source.index.classes == ("cat", "dog")
+    assert source.index.splits.tolist() == [TEST] * 3 + [TRAIN] * 9
+    order = [9, 10, 11, *range(9)]
+    assert [source.read(row) for row in range(12)] == [png(number) for number in order]
+    assert source.index.labels.tolist() == [0, 1, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0]
+    assert "columns image and label" in source.found
+
+
+def test_one_file_whose_labels_are_texts(tmp_path):
+    path = write(tmp_path / "pets.parquet", range(4), ["a", "b", "a", "b"], names=None)
+    source = find_source(str(path))
+    assert source.index.classes == ("a", "b")
+    assert source.read(3) == png(3)
+
+
+def test_a_manifest_of_paths_is_still_a_manifest(tmp_path):
+    (tmp_path / "x.png").write_bytes(png(1))
+    table = pyarrow.table({"path": ["x.png"], "label": ["cat"]})
+    parquet.write_table(table, tmp_path / "list.parquet")
+    assert find_source(str(tmp_path / "list.parquet")).kind == "manifest"
+
+
+def test_pictures_that_are_elsewhere_are_refused_one_by_one(tmp_path):
+    path = write(tmp_path / "pets.parquet", range(2), [0, 1], only_paths=True)
+    with pytest.raises(PictureError, match="holds only its path"):
+        find_source(str(path)).read(0)
+
+
+def test_what_does_not_fit_together(tmp_path):
+    write(tmp_path / "train-0.parquet", range(2), [0, 1])
+    write(tmp_path / "train-1.parquet", range(2), [0, 1], names=("dog", "cat"))
+    with pytest.raises(DataError, match="other columns or classes"):
+        find_source(str(tmp_path))
+
+
+@pytest.mark.parametrize(("label", "said"), [(7, "label 7, but"), (None, "has no label")])
+def test_a_label_that_is_none(tmp_path, label, said):
+    path = write(tmp_path / "pets.parquet", range(2), [0, label])
+    with pytest.raises(DataError, match=said):
+        find_source(str(path))
+
+
+def test_a_file_without_labels(tmp_path):
+    table = pyarrow.table({"image": [{"bytes": png(1), "path": ""}]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="no column of labels; it has: image"):
+        find_source(str(tmp_path / "a.parquet"), "huggingface")

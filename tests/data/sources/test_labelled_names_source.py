@@ -1,0 +1,46 @@
+import pytest
+
+from onsight.data.sources.find import find_source
+from onsight.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name in ("cat_001.jpg", "cat_002.jpg", "sub/dog_001.jpg", "readme.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", ["([a-z]+)_[0-9]+", "cat|dog"])
+def test_labels_are_found_in_names(files, pattern):
+    source = find_source(str(files), label_from=pattern)
+    found = {
+        locator: source.index.classes[label]
+        for locator, label in zip(source.index.locators, source.index.labels, strict=True)
+    }
+    assert found == {"cat_001.jpg": "cat", "cat_002.jpg": "cat", "sub/dog_001.jpg": "dog"}
+    assert [source.read(row) for row in range(3)] == [name.encode() for name in found]
+    (problem,) = source.problems
+    assert problem.path == "readme.txt"
+    assert "finds no label in it" in problem.reason
+
+
+def test_another_pattern_is_other_data(files):
+    one, other = (find_source(str(files), label_from=pattern) for pattern in ("cat|dog", "[cd]"))
+    assert one.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "said"),
+    [("(", ConfigError, "no regular expression"), ("zebra", DataError, "in any path, such as")],
+)
+def test_a_pattern_that_finds_nothing(files, pattern, error, said):
+    with pytest.raises(error, match=said):
+        find_source(str(files), label_from=pattern)
+
+
+def test_a_file_has_no_names_in_it(files):
+    with pytest.raises(DataError, match="is not a folder"):
+        find_source(str(files / "readme.txt"), label_from="x")

@@ -1,0 +1,66 @@
+"""WebDataset shards, made by hand."""
+
+import io
+import json
+import tarfile
+
+import pytest
+
+from onsight.data.index import TRAIN, UNSPLIT, VALIDATION
+from onsight.data.sources.find import find_source
+from onsight.errors import DataError
+
+
+def write(path, members):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def test_shards_with_splits(tmp_path):
+    write(
+        tmp_path / "train-0000.tar",
+        {"000.jpg": b"one", "000.cls": b"3\n", "001.jpg": b"two", "001.cls": b"7"},
+    )
+    write(tmp_path / "val/0000.tar", {"a/5.cls": b"3", "a/5.PNG": b"three"})
+    source = find_source(str(tmp_path))
+    assert source.kind == "webdataset"
+    assert list(source.index.locators) == [
+        "train-0000.tar/000.jpg",
+        "train-0000.tar/001.jpg",
+        "val/0000.tar/a/5.PNG",
+    ]
+    assert source.index.classes == ("3", "7")
+    assert source.index.labels.tolist() == [0, 1, 0]
+    assert source.index.splits.tolist() == [TRAIN, TRAIN, VALIDATION]
+    assert [source.read(row) for row in range(3)] == [b"one", b"two", b"three"]
+    assert "3 pictures in 2 shards" in source.found
+
+
+def test_labels_in_json(tmp_path):
+    facts = json.dumps({"label": "cat", "width": 3}).encode()
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.json": facts, "y.png": b"q", "y.txt": b"dog"})
+    source = find_source(str(tmp_path))
+    assert source.index.classes == ("cat", "dog")
+    assert source.index.splits.tolist() == [UNSPLIT] * 2
+
+
+def test_what_cannot_be_used_is_listed(tmp_path):
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"1", "y.png": b"q", "z.json": b"[" * 9})
+    whole = write(tmp_path / "1.tar", {"x.png": b"p" * 9000, "x.cls": b"1"}).read_bytes()
+    (tmp_path / "1.tar").write_bytes(whole[:700])
+    source = find_source(str(tmp_path))
+    assert len(source.index) == 1
+    reasons = {problem.path: problem.reason for problem in source.problems}
+    assert reasons["0.tar/y.png"] == "no label beside it (cls, txt, json)"
+    assert reasons["1.tar"].startswith("a broken shard")
+
+
+def test_tars_of_class_folders_are_no_shards(tmp_path):
+    write(tmp_path / "0.tar", {"cat/x.png": b"p", "dog/y.png": b"q"})
+    with pytest.raises(DataError):
+        find_source(str(tmp_path), "webdataset")

@@ -1,0 +1,48 @@
+"""One line before training on what a check would show."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from onsight.config import make_config
+from onsight.data.dataset import open_dataset
+from onsight.data.sources.find import find_source
+from onsight.training.pictures.copies_hint import copies_hint
+
+
+def picture(seed: int, side: int = 48) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 255, (5, 5, 3), np.uint8)
+    return Image.fromarray(pixels).resize((side, side), Image.Resampling.BILINEAR)
+
+
+@pytest.fixture
+def data(tmp_path):
+    for number in range(40):
+        place = tmp_path / "data" / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        picture(number).save(place / f"{number}.png")
+    return tmp_path / "data"
+
+
+def hint(data, **fields):
+    config = make_config({"folds": "1", **fields})
+    return copies_hint(open_dataset(find_source(str(data)), config, (48, 48), None, 1), "pets")
+
+
+def test_nothing_is_said_of_pictures_without_copies(data):
+    assert hint(data) == ""
+
+
+def test_copies_are_counted_and_the_command_is_named(data):
+    shutil.copy(data / "a/0.png", data / "a/same.png")
+    picture(1, 30).save(data / "b/near.png")
+    said = hint(data)
+    assert said.startswith("1 identical copy and 1 near-duplicate: `onsight check pets` shows them")
+    assert "keeps near-duplicates on one side" in said
+
+
+def test_known_near_duplicates_are_not_searched_again(data):
+    picture(1, 30).save(data / "b/near.png")
+    assert hint(data, split_near_duplicates="together") == ""
