@@ -23,6 +23,18 @@ def user_path(text: str | Path) -> Path:
         raise OutputError(f"{text}: {error}; name the folder without ~") from error
 
 
+def refuse_inside_data(path: Path, data: str, example: str) -> None:
+    """Raise OutputError for a folder inside the data: its pictures would become a class."""
+    folder = user_path(data)
+    # Unlike Path.resolve, this gives an answer for a link to itself too.
+    place, inside = os.path.realpath(path), os.path.realpath(folder)
+    if folder.is_dir() and Path(place).is_relative_to(inside):
+        raise OutputError(
+            f"{path} would be inside the data; choose another folder with --out, such as "
+            f"--out {example}"
+        )
+
+
 @contextmanager
 def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
     """Turn an OSError while writing into one clear DiskError."""

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import onsight
+from onsight.audit import check as check_module
 from onsight.audit import features
 from onsight.audit.clean import write_clean_manifest
 from onsight.cli import main
@@ -295,3 +296,28 @@ def test_a_split_that_came_with_the_data_is_searched_for_leaks(tmp_path):
         "near-duplicate, resized or re-encoded",
     }
     assert found.fails(["leakage", "unusable"]) == ["leakage"]
+
+
+def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
+    monkeypatch.setattr(check_module, "find_spec", lambda name: None)
+    found = onsight.check(faulty, reporter=QUIET)
+    assert found.of("identical")
+    assert not found.of("label")
+    assert found.notes == ('labels were not judged: that takes pip install "onsight[check]"',)
+
+
+def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):
+    assert run_command("check", faulty, "--out", faulty / "checks") == 2
+    monkeypatch.chdir(faulty)
+    assert run_command("check", ".") == 2
+    assert capsys.readouterr().err.count("inside the data") == 2
+    assert not (faulty / "checks").exists()
+
+
+def test_each_copy_is_named_with_the_one_that_counts(tmp_path):
+    folder = with_leaks(tmp_path / "data")
+    shutil.copy(folder / "train/a/same.png", folder / "train/a/again.png")
+    found = onsight.check(folder, quick=True, reporter=QUIET)
+    named = paths(found, "leakage", "identical")
+    assert named == {("test/a/0.png", "train/a/same.png"), ("test/a/0.png", "train/a/again.png")}
+    assert not found.of("identical")

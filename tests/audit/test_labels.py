@@ -25,15 +25,17 @@ def test_planted_wrong_labels_come_first():
     given = labels.copy()
     given[wrong] = (given[wrong] + 1) % CLASSES
     rows, scores = suspects(judge_labels(points, given, groups))
-    assert len(set(rows[:40].tolist()) & set(wrong.tolist())) >= 38
-    assert len(rows) <= 45
+    right = set(rows.tolist()) & set(wrong.tolist())
+    assert len(right) >= 35
+    assert len(rows) - len(right) <= 2
     assert (np.diff(scores) <= 0).all()
 
 
 def test_hard_classes_alone_are_no_reason():
     points, labels, groups = features(800, apart=1.5)
-    rows, _ = suspects(judge_labels(points, labels, groups))
-    assert len(rows) < 80
+    judged = judge_labels(points, labels, groups)
+    mistakes = int((judged.predicted != judged.labels).sum())
+    assert len(suspects(judged)[0]) < 0.75 * mistakes
 
 
 def test_no_picture_is_judged_by_a_head_that_has_seen_it_or_its_copy():

@@ -1,9 +1,7 @@
 """`onsight check`: what is wrong with DATA, found before training."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,35 +11,28 @@ from onsight.audit.audit import Audit
 from onsight.audit.classes import class_findings
 from onsight.audit.copies import copies
 from onsight.audit.features import features_of
-from onsight.audit.finding import KINDS
-from onsight.audit.headers import HeaderReader, with_headers
-from onsight.audit.labels import Judged, alike_classes, judge_labels, label_findings
+from onsight.audit.finding import KINDS, Finding
+from onsight.audit.labels import INSTALL, Judged, alike_classes, judge_labels, label_findings
+from onsight.audit.open_subject import open_subject
 from onsight.audit.quality import quality
 from onsight.audit.subject import Subject
 from onsight.audit.table import read_ignored
 from onsight.audit.unusable import unusable
-from onsight.config import Config, make_config
+from onsight.config import make_config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
 from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.kept import keep_near_duplicates
 from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job, Progress
 from onsight.data.sources.find import find_source, name_data, take_data
 from onsight.data.sources.memory import InMemory
-from onsight.data.sources.source import Source
-from onsight.errors import PictureError
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.results import ConfusedPair
 from onsight.files import user_path
-from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
 from onsight.report.console import Reporter
 from onsight.words import percent
 
-_SIZE = (128, 128)  # pixels at which larger pictures are looked at
 _FEWEST = 20  # pictures to judge labels by
 
 
@@ -69,34 +60,26 @@ def check(
     kept = find_cache_folder(cache_folder)
     source = find_source(taken, data_format, kept, label_from)
     reporter.say(f"data: {source.found}")
-    subject = _open(source, make_config({"image_size": image_size}), kept, reporter)
+    subject = open_subject(source, make_config({"image_size": image_size}), kept, reporter)
     with reporter.bar("compare", len(subject.pack)) as bar:
         near = find_near_duplicates(subject.pack, bar.advance)
     keep_near_duplicates(kept, subject.source, subject.pack, near)
-    findings = [*unusable(subject), *copies(subject, near), *quality(subject)]
-    alike: list[ConfusedPair] = []
     note = "labels were not judged" if quick else _why_not(subject)
+    judged = None
     if not note:
-        chosen = choose_device(device).value
-        features = features_of(subject.pack, kept, chosen, reporter)
+        features = features_of(subject.pack, kept, choose_device(device).value, reporter)
         judged = judge_labels(features.values, subject.pack.index.labels, _groups(subject, near))
-        alike = alike_classes(subject, judged)
-        findings += label_findings(subject, judged)
         note = (
             f"labels were judged by heads on {features.made_by}, five of them, each for the "
             f"pictures it had not seen: {_agreement(judged)}"
         )
-    findings += class_findings(subject, alike)
+    findings = _findings(subject, near, judged)
     left = [one for one in findings if one.id not in ignored]
-    order = list(KINDS)
-    left.sort(key=lambda one: (order.index(one.kind), -one.score, one.id))
-    labels = subject.pack.index.labels
-    counts = np.bincount(labels, minlength=len(subject.classes)).tolist()
     return Audit(
         data=name_data(taken),
         files=len(source.index) + len(source.problems),
         pictures=len(subject.pack),
-        classes=dict(zip(subject.classes, counts, strict=True)),
+        classes=subject.counts(),
         findings=tuple(left),
         ignored=len(findings) - len(left),
         notes=(note,),
@@ -105,28 +88,16 @@ def check(
     )
 
 
-def _open(source: Source, config: Config, kept: Path | None, reporter: Reporter) -> Subject:
-    """Decode all pictures, or reopen them, and read the headers of their files."""
-    size = choose_size(source, config.size, None).value
-    if size == USUAL_SIZE and not config.size:
-        size = _SIZE
-    watched, reader = with_headers(source)
-    job = Job(watched, make_format(config, size, size), threads=usable_cores())
-    with reporter.bar("decode", len(source.index)) as bar:
-        pack = open_pack(replace(job, progress=bar.advance), kept)
-        if pack.was_cached:
-            _read_headers(reader, pack, bar.advance)
-    return Subject(source, pack, reader.headers)
-
-
-def _read_headers(reader: HeaderReader, pack: Pack, progress: Progress) -> None:
-    def read(row: int) -> None:
-        with suppress(PictureError):
-            reader(row)
-
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for _ in pool.map(read, pack.sources.tolist()):
-            progress(1)
+def _findings(subject: Subject, near: list[NearDuplicate], judged: Judged | None) -> list[Finding]:
+    """All findings, gravest first."""
+    found = [*unusable(subject), *copies(subject, near), *quality(subject)]
+    alike: list[ConfusedPair] = []
+    if judged:
+        alike = alike_classes(subject, judged)
+        found += label_findings(subject, judged)
+    found += class_findings(subject, alike)
+    order = list(KINDS)
+    return sorted(found, key=lambda one: (order.index(one.kind), -one.score, one.id))
 
 
 def _groups(subject: Subject, near: list[NearDuplicate]) -> NDArray[np.uint8]:
@@ -141,6 +112,8 @@ def _why_not(subject: Subject) -> str:
         return "labels were not judged: there is only one class"
     if len(subject.pack) < _FEWEST:
         return f"labels were not judged: fewer than {_FEWEST} pictures"
+    if find_spec("cleanlab") is None:
+        return f"labels were not judged: that takes {INSTALL}"
     return ""
 
 

@@ -15,7 +15,7 @@ _SCALE = 40.0  # grey levels of difference at which a score would be 0
 
 
 def copies(subject: Subject, near: Sequence[NearDuplicate]) -> Iterator[Finding]:
-    """Findings for identical pictures, each with the first of its group, and near-duplicates."""
+    """Findings for identical pictures, each with the one that counts, and near-duplicates."""
     yield from _identical(subject)
     for pair in near:
         places = subject.place(pair.first), subject.place(pair.second)
@@ -25,8 +25,10 @@ def copies(subject: Subject, near: Sequence[NearDuplicate]) -> Iterator[Finding]
 
 def _identical(subject: Subject) -> Iterator[Finding]:
     group, first = different(subject.pack.digests)
-    for number in np.flatnonzero(first[group] != np.arange(len(group))).tolist():
-        places = subject.place(int(first[group[number]])), subject.place(number)
+    order = np.lexsort((-subject.pack.index.splits, group))  # test above validation above train
+    counts = order[np.searchsorted(group[order], np.arange(len(first)))]
+    for number in np.flatnonzero(counts[group] != np.arange(len(group))).tolist():
+        places = subject.place(int(counts[group[number]])), subject.place(number)
         yield _finding(places, "identical", "identical", 1.0)
 
 

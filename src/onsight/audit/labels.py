@@ -14,7 +14,6 @@ from torch import Tensor
 from onsight.audit.finding import Finding
 from onsight.audit.subject import Subject
 from onsight.data.folds import USUAL_FOLDS, assign_folds
-from onsight.errors import ConfigError
 from onsight.evaluation.pairs import confused_pairs
 from onsight.evaluation.results import ConfusedPair
 from onsight.features.heads.choose import COARSE, HeadSettings, choose_head
@@ -63,14 +62,11 @@ def _settings(data: LabelledFeatures, classes: int) -> HeadSettings:
 def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The pictures whose labels look wrong, the surest first, and how sure: 0 to 1.
 
-    By confident learning (Northcutt and others, 2021) as cleanlab has it. Raises ConfigError if
-    that is not installed.
+    By confident learning (Northcutt and others, 2021) as cleanlab has it, which must be installed.
     """
-    try:
-        from cleanlab.filter import find_label_issues
-        from cleanlab.rank import get_normalized_margin_for_each_label
-    except ImportError as error:
-        raise ConfigError(f"labels are judged with cleanlab: {INSTALL}") from error
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_normalized_margin_for_each_label
+
     sure = get_normalized_margin_for_each_label(judged.labels, judged.probabilities)
     wrong = find_label_issues(judged.labels, judged.probabilities, filter_by="both", n_jobs=1)
     rows = np.flatnonzero(wrong)
@@ -79,7 +75,7 @@ def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def label_findings(subject: Subject, judged: Judged) -> Iterator[Finding]:
-    """A finding for each picture whose label looks wrong. Raises ConfigError without cleanlab."""
+    """A finding for each picture whose label looks wrong."""
     rows, scores = suspects(judged)
     predicted = judged.predicted
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):

@@ -13,7 +13,7 @@ from onsight.audit.clean import write_clean_manifest
 from onsight.audit.finding import GROUPS
 from onsight.audit.page import check_place
 from onsight.errors import ConfigError, OutputError, did_you_mean
-from onsight.files import user_path
+from onsight.files import refuse_inside_data, user_path
 from onsight.report.console import Reporter
 from onsight.words import listed
 
@@ -33,6 +33,7 @@ def run_check(
     """
     groups = _groups(fail_on)
     folder = out or Path("checks") / _name(data)
+    refuse_inside_data(folder, data, "../checks/first")
     check_place(folder)  # before the work
     if write_manifest and write_manifest.exists():
         raise OutputError(f"{write_manifest} exists, and is left as it is: choose another name")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from onsight.audit.finding import Place
 from onsight.audit.headers import Header
 from onsight.data.index import SPLIT_NAMES, UNSPLIT, Problem
@@ -27,6 +29,11 @@ class Subject:
     def problems(self) -> list[Problem]:
         """The files that cannot be used."""
         return [*self.source.problems, *self.pack.problems]
+
+    def counts(self) -> dict[str, int]:
+        """Pictures of each class."""
+        counts = np.bincount(self.pack.index.labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
 
     def place(self, number: int) -> Place:
         """A picture by its number in the pack."""

@@ -22,7 +22,7 @@ from onsight.data.sources.find import name_data, take_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
-from onsight.files import user_path
+from onsight.files import refuse_inside_data, user_path
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
@@ -37,7 +37,6 @@ from onsight.training.run_folder.folder import (
     RunFolder,
     claim_folder,
     next_run_folder,
-    refuse_inside_data,
     share_folder,
 )
 from onsight.training.run_session import RunSession
@@ -125,7 +124,7 @@ def train(
         world = join(rank_info, device.value)
         with world.joined():
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
-            refuse_inside_data(Path(chosen), name_data(taken))
+            refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with _claimed(Path(chosen), resume, world) as folder:
                 session = RunSession(folder, reporter, world)
@@ -147,7 +146,7 @@ def _launch_ranks(
     module: nn.Module | None,
 ) -> Run:
     """Train in the given number of processes; each calls train again, as one rank."""
-    refuse_inside_data(path, data)
+    refuse_inside_data(path, data, "../runs/first")
     if module is not None:
         raise _not_sent("a network in memory", "pass it as package.module:callable")
     launch({"data": data, "out": str(path), "resume": resume, **given}, ranks, path)

@@ -59,12 +59,14 @@ def read_shards(folder: Path) -> Source:
     with ExitStack() as cleanup:
         for path in paths:
             name = str(path.relative_to(root))
-            try:
-                file = cleanup.enter_context(open(path, "rb"))
-                members, reader = open_tar(file)
-            except (OSError, BrokenTar) as error:
-                problems.append(Problem(name, "scan", f"a broken shard: {error}"))
-                continue
+            with ExitStack() as opened:
+                try:
+                    file = opened.enter_context(open(path, "rb"))
+                    members, reader = open_tar(file)
+                except (OSError, BrokenTar) as error:
+                    problems.append(Problem(name, "scan", f"a broken shard: {error}"))
+                    continue
+                cleanup.enter_context(opened.pop_all())
             problems += [Problem(f"{name}/{one.path}", *one[1:]) for one in members.problems]
             _take(name, members.paths, reader, len(readers), rows, samples, problems)
             readers.append(reader)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import OutputError
-from onsight.files import disk_errors, user_path
+from onsight.files import disk_errors
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -118,18 +118,6 @@ def share_folder(path: Path) -> RunFolder:
             "ranks on several machines need an --out on a shared disk"
         )
     return RunFolder(path, None, resumed=True)
-
-
-def refuse_inside_data(path: Path, data: str) -> None:
-    """Raise OutputError for a run folder inside the data: its pictures would become a class."""
-    folder = user_path(data)
-    # Unlike Path.resolve, this gives an answer for a link to itself too.
-    place, inside = os.path.realpath(path), os.path.realpath(folder)
-    if folder.is_dir() and Path(place).is_relative_to(inside):
-        raise OutputError(
-            f"the run folder {path} would be inside the data; choose another with --out, "
-            "such as --out ../runs/first"
-        )
 
 
 def next_run_folder(data: str) -> Path:
