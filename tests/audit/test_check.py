@@ -321,3 +321,13 @@ def test_each_copy_is_named_with_the_one_that_counts(tmp_path):
     named = paths(found, "leakage", "identical")
     assert named == {("test/a/0.png", "train/a/same.png"), ("test/a/0.png", "train/a/again.png")}
     assert not found.of("identical")
+
+
+def test_a_class_of_nothing_but_copies_is_rare(tmp_path):
+    data = pictures(tmp_path / "data", 24)
+    (data / "same").mkdir()
+    for number in range(3):
+        shutil.copy(data / "across/03.png", data / f"same/{number}.png")
+    found = onsight.check(data, quick=True, reporter=QUIET)
+    (rare,) = found.of("classes")
+    assert rare.what == "rare: 1 different picture, 24 times fewer than the largest"

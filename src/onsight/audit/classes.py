@@ -30,17 +30,19 @@ def class_findings(subject: Subject, alike: Sequence[ConfusedPair]) -> Iterator[
 
 
 def _rare(subject: Subject) -> Iterator[Finding]:
-    _, first = different(subject.pack.digests)
-    counts = np.bincount(subject.pack.index.labels[first], minlength=len(subject.classes))
+    group, _ = different(subject.pack.digests)
+    classes = len(subject.classes)
+    pictures = np.unique(group * classes + subject.pack.index.labels)  # each once in a class
+    counts = np.bincount(pictures % classes, minlength=classes)
     most = int(counts.max())
     for name, count in zip(subject.classes, counts.tolist(), strict=True):
         if count >= _FEW and _UNBALANCED * count >= most:
             continue
-        pictures = plural(count, "different picture")
+        shown = plural(count, "different picture")
         against = f", {most / count:.0f} times fewer than the largest" if 2 * count < most else ""
         yield Finding(
             "classes",
-            f"rare: {pictures}{against}",
+            f"rare: {shown}{against}",
             "weighted more (--class-weights); more pictures would help most here",
             (Place(name, name),),
             1 - count / max(_FEW, most),
