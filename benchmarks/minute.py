@@ -31,7 +31,8 @@ NOTE = (
     "Accuracy is the median run's share of the test pictures that are right, with the lowest and "
     "the highest run, and that share's Wilson interval. The lead is the accuracy of `--model auto` "
     "less the contender's in the same round: its median, lowest and highest, and the number of "
-    "rounds. Seconds are from process start to process end."
+    "rounds. Seconds are from process start to process end. Peers ran with the settings in "
+    "minute_settings.json, those that are not there with their defaults."
 )
 
 Line = dict

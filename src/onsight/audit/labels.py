@@ -62,16 +62,16 @@ def _settings(data: LabelledFeatures, classes: int) -> HeadSettings:
 def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The pictures whose labels look wrong, the surest first, and how sure: 0 to 1.
 
-    By confident learning (Northcutt and others, 2021) as cleanlab has it, which must be installed.
+    How many is found by confident learning (Northcutt and others, 2021), as cleanlab has it, which
+    must be installed; which, by the probability of the label itself.
     """
     from cleanlab.filter import find_label_issues
-    from cleanlab.rank import get_normalized_margin_for_each_label
 
-    sure = get_normalized_margin_for_each_label(judged.labels, judged.probabilities)
     wrong = find_label_issues(judged.labels, judged.probabilities, filter_by="both", n_jobs=1)
-    rows = np.flatnonzero(wrong)
-    rows = rows[np.argsort(sure[rows], kind="stable")]
-    return rows, 1 - sure[rows]
+    own = judged.probabilities[np.arange(len(judged.labels)), judged.labels].astype(np.float64)
+    rows = np.flatnonzero(judged.predicted != judged.labels)
+    rows = rows[np.argsort(own[rows], kind="stable")][: int(wrong.sum())]
+    return rows, 1 - own[rows]
 
 
 def label_findings(subject: Subject, judged: Judged) -> Iterator[Finding]:
