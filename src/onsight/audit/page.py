@@ -2,11 +2,9 @@
 
 import base64
 import io
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from PIL import Image
 
 from onsight.audit.audit import Audit
@@ -14,6 +12,7 @@ from onsight.audit.finding import KINDS, Finding, Place
 from onsight.errors import OutputError
 from onsight.files import write_atomically
 from onsight.report import filters
+from onsight.report.template import has_mark, page_template
 from onsight.words import duration, percent
 
 NAME = "check.html"
@@ -21,7 +20,6 @@ _MOST = 48  # findings of a kind that are shown
 _SIDE = 128  # pixels of a picture's longer side at most
 _TINY = 64  # pixels: smaller pictures stay crisp
 _MARK = b'<meta name="generator" content="onsight check">'
-_MARK_WITHIN = 1_000  # bytes from the start of a page
 
 
 def check_place(folder: Path) -> None:
@@ -29,7 +27,7 @@ def check_place(folder: Path) -> None:
     page, table = folder / NAME, folder / "check.csv"
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; --out names a folder")
-    if (page.exists() or table.exists()) and not _is_page(page):
+    if (page.exists() or table.exists()) and not has_mark(page, _MARK):
         raise OutputError(
             f"{folder} has a {NAME if page.exists() else table.name} that no check wrote, so it is "
             "left as it is; choose another folder with --out"
@@ -39,32 +37,18 @@ def check_place(folder: Path) -> None:
 def write_page(audit: Audit, folder: Path) -> Path:
     """Write the page into a folder, and return its path. Raises OutputError, DiskError."""
     check_place(folder)
-    page = _template().render(_content(audit))
+    template = page_template(
+        "onsight.audit",
+        "check.html.jinja",
+        percent=percent,
+        count=filters.whole,
+        duration=duration,
+        ending=filters.path_end,
+    )
+    page = template.render(_content(audit))
     # A path that is not UTF-8 is shown with escapes.
     write_atomically(folder / NAME, page.encode("utf-8", "backslashreplace"))
     return folder / NAME
-
-
-def _is_page(page: Path) -> bool:
-    try:
-        with open(page, "rb") as file:
-            return _MARK in file.read(_MARK_WITHIN)
-    except OSError:
-        return False
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "percent": percent,
-        "count": filters.whole,
-        "duration": duration,
-        "ending": filters.path_end,
-    }
-    text = resources.files("onsight.audit").joinpath("check.html.jinja")
-    return environment.from_string(text.read_text(encoding="utf-8"))
 
 
 def _content(audit: Audit) -> dict[str, Any]:

@@ -5,15 +5,13 @@ page.py chooses the numbers and sentences; report.html.jinja decides how they lo
 
 import base64
 import hashlib
-from importlib import resources
 from pathlib import Path
-
-import jinja2
 
 from onsight.errors import OutputError
 from onsight.files import write_atomically
 from onsight.report import filters
 from onsight.report.page import page_of
+from onsight.report.template import page_template
 from onsight.words import data_size, duration, percent, plural
 
 
@@ -25,30 +23,24 @@ def write_report(run: Path) -> Path:
     """
     if not any((run / name).is_file() for name in ("results.json", "metrics.jsonl", "config.toml")):
         raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
-    page = _template().render(page_of(run))
+    template = page_template(
+        "onsight.report",
+        "report.html.jinja",
+        percent=percent,
+        count=filters.whole,
+        number=filters.number,
+        duration=duration,
+        size=data_size,
+        plural=plural,
+        plain=filters.plain,
+        ending=filters.path_end,
+        sha256=_sha256,
+    )
+    page = template.render(page_of(run))
     target = run / "report.html"
     # A path that is not UTF-8 is shown with escapes.
     write_atomically(target, page.encode("utf-8", "backslashreplace"))
     return target
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "percent": percent,
-        "count": filters.whole,
-        "number": filters.number,
-        "duration": duration,
-        "size": data_size,
-        "plural": plural,
-        "plain": filters.plain,
-        "ending": filters.path_end,
-        "sha256": _sha256,
-    }
-    text = (resources.files("onsight.report") / "report.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(text)
 
 
 def _sha256(text: str) -> str:

@@ -1,11 +1,9 @@
 """The page of a comparison: one HTML file that opens offline, pictures included."""
 
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 from onsight.errors import OutputError
@@ -15,12 +13,12 @@ from onsight.report.comparison import words
 from onsight.report.comparison.held_out import HeldOut
 from onsight.report.comparison.result import Comparison
 from onsight.report.comparison.thumbnails import Thumbnail, thumbnails
+from onsight.report.template import has_mark, page_template
 from onsight.words import duration, percent
 
 DEFAULT_NAME = "compare.html"
 _MOST = 60  # pictures shown
 _MARK = b'<meta name="generator" content="onsight compare">'
-_MARK_WITHIN = 1_000  # bytes from the start of a page
 
 
 def page_place(path: Path) -> Path:
@@ -30,7 +28,7 @@ def page_place(path: Path) -> Path:
     """
     is_file = path.suffix.lower() in (".html", ".htm") or path.is_file()
     place = path if is_file else path / DEFAULT_NAME
-    if place.exists() and not _is_page(place):
+    if place.exists() and not has_mark(place, _MARK):
         raise OutputError(
             f"{place} exists and is not the page of a comparison, so it is left as it is; "
             "choose another file with --out"
@@ -41,33 +39,19 @@ def page_place(path: Path) -> Path:
 def write_page(found: Comparison, path: Path) -> Path:
     """Write the page, and return its path. Raises OutputError, DiskError."""
     place = page_place(path)
-    page = _template().render(_content(found))
+    template = page_template(
+        "onsight.report.comparison",
+        "compare.html.jinja",
+        percent=percent,
+        count=filters.whole,
+        duration=duration,
+        plain=filters.plain,
+        ending=filters.path_end,
+    )
+    page = template.render(_content(found))
     # A path that is not UTF-8 is shown with escapes.
     write_atomically(place, page.encode("utf-8", "backslashreplace"))
     return place
-
-
-def _is_page(place: Path) -> bool:
-    try:
-        with open(place, "rb") as file:
-            return _MARK in file.read(_MARK_WITHIN)
-    except OSError:
-        return False
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "percent": percent,
-        "count": filters.whole,
-        "duration": duration,
-        "plain": filters.plain,
-        "ending": filters.path_end,
-    }
-    text = resources.files("onsight.report.comparison").joinpath("compare.html.jinja")
-    return environment.from_string(text.read_text(encoding="utf-8"))
 
 
 def _content(found: Comparison) -> dict[str, Any]:
