@@ -112,7 +112,7 @@ def test_the_wrong_label_is_the_first_suspect(audit):
 def test_what_cannot_be_used_is_named_with_the_reason(audit):
     (one,) = audit.of("unusable")
     assert one.places[0].path == "down/broken.png"
-    assert one.what == "broken: cannot identify image file" or "not a picture" in one.what
+    assert one.what.startswith("not a picture that can be read")
 
 
 @pytest.mark.parametrize(

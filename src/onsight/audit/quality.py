@@ -27,6 +27,13 @@ _FLAT, _PHOTOGRAPHS = 0.6, 0.25  # share of pixels equal to their neighbour: dra
 _USED = "used as it is"
 
 
+class Usual(NamedTuple):
+    """The median picture's fine detail in grey levels, and its longer side in pixels."""
+
+    detail: float
+    side: float
+
+
 class Look(NamedTuple):
     """Measures of n pictures, float32 (n,), in grey levels from 0 to 255.
 
@@ -46,9 +53,9 @@ def quality(subject: Subject) -> Iterator[Finding]:
     """Findings about single pictures, from their pixels and their files."""
     look = measure(subject)
     sides = [max(header.height, header.width) for header in subject.headers.values()]
-    usual_side = float(np.median(sides)) if sides else 0.0
+    usual = Usual(float(np.median(look.detail)), float(np.median(sides)) if sides else 0.0)
     for number in range(len(subject.pack)):
-        for what, training, score in _found(subject, look, usual_side, number):
+        for what, training, score in _found(subject, look, usual, number):
             yield Finding("quality", what, training, (subject.place(number),), score)
     yield from _out_of_style(subject, look)
 
@@ -74,7 +81,7 @@ def _measure(images: Tensor) -> tuple[Tensor, ...]:
 
 
 def _found(
-    subject: Subject, look: Look, usual_side: float, number: int
+    subject: Subject, look: Look, usual: Usual, number: int
 ) -> Iterator[tuple[str, str, float]]:
     """What is wrong with a picture, what training does, and how grave it is."""
     contrast = float(look.contrast[number])
@@ -85,16 +92,15 @@ def _found(
     elif look.low[number] > _BRIGHT and contrast < _FAINT:
         yield f"very bright (95% above {look.low[number]:.0f} of 255)", _USED, 0.6
     else:
-        yield from _blurred(look, number)
+        yield from _blurred(float(look.detail[number]), usual.detail)
     header = subject.header(number)
     if header:
-        yield from _shape(usual_side, header.height, header.width)
+        yield from _shape(usual.side, header.height, header.width)
 
 
-def _blurred(look: Look, number: int) -> Iterator[tuple[str, str, float]]:
-    usual = float(np.median(look.detail))
-    relative = float(look.detail[number]) / max(usual, 1e-6)
-    if usual >= _SHARP and relative < _BLURRED:
+def _blurred(detail: float, usual: float) -> Iterator[tuple[str, str, float]]:
+    if usual >= _SHARP and detail < _BLURRED * usual:
+        relative = detail / usual
         yield f"blurred ({relative:.0%} of the usual detail)", _USED, 0.8 * (1 - relative)
 
 

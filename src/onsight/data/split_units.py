@@ -22,7 +22,7 @@ from onsight.data.pack import Pack
 from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES, assign, assign_by_time
 from onsight.errors import ConfigError, DataError
-from onsight.words import plural
+from onsight.words import listed, plural
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,22 @@ def split_units(
     Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
     given split divides.
     """
-    near, parts = pack.digests, ["identical pictures stay together"]
+    near, together = pack.digests, ["identical pictures"]
     pairs = _near_duplicates(source, pack, config, cache_folder)
     if pairs is not None:
         near = pack.digests[groups_of(len(pack), pairs)]
-        parts.append(f"so do {plural(len(pairs), 'pair')} of near-duplicates")
+        together.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
     digests, groups = near, _groups(source, pack, config)
     if groups is not None:
         _refuse_divided(groups, pack)
         digests = _united(near, groups)
-        parts.append(f"and the pictures of each of {plural(len(set(groups) - {''}), 'group')}")
+        together.append(f"the pictures of {plural(len(set(groups) - {''}), 'group')}")
     times = None
     if source.times is not None:
         times = _latest(digests, source.times[pack.sources])
     value = "by digest" if times is None else "by time"
-    return SplitUnits(digests, near, times, Choice(value, ", ".join(parts)), pairs is not None)
+    how = Choice(value, f"{listed(together)} stay together")
+    return SplitUnits(digests, near, times, how, pairs is not None)
 
 
 def _near_duplicates(
