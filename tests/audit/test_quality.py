@@ -30,8 +30,8 @@ POOR = {
     "a screenshot or drawing": screenshot(),
     "small": photo(901, 20),
     "odd shape": photo(902).resize((480, 120)),
-    "very dark": photo(903).point(lambda value: value // 8),
-    "very bright": photo(904).point(lambda value: 226 + value // 9),
+    "very dark": photo(903).point(lambda value: max(0, 3 * value // 10 - 14)),
+    "very bright": photo(904).point(lambda value: 205 + 3 * value // 10),
     "nearly blank": Image.new("RGB", (120, 120), (90, 90, 90)),
 }
 

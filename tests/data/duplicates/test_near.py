@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from onsight.data.decode import PictureFormat
 from onsight.data.duplicates.alignment import align
@@ -86,6 +86,25 @@ def test_one_changed_object_is_another_picture(tmp_path):
     ImageDraw.Draw(changed).rectangle((60, 60, 85, 85), fill=(255, 255, 255))
     others = {f"{seed}": scene(seed) for seed in range(2, 12)}
     assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": changed} | others))
+
+
+def test_one_changed_object_among_much_detail_is_another_picture(tmp_path):
+    """The mean over the picture hides it."""
+    pixels = np.random.default_rng(0).integers(0, 190, (20, 20, 3), np.uint8)
+    pixels = np.kron(pixels, np.ones((8, 8, 1), np.uint8))
+    changed = pixels.copy()
+    changed[64:96, 64:96] += 45
+    pictures = {"a": Image.fromarray(pixels), "b": Image.fromarray(changed)}
+    assert not found_in(pack_of(tmp_path / "data", pictures))
+
+
+def test_a_copy_of_a_picture_without_detail_is_found(tmp_path):
+    """What encoding leaves is as much as there is to see, in most of its frequencies too."""
+    blurred = [scene(seed).filter(ImageFilter.GaussianBlur(30)) for seed in range(70)]
+    pictures = {f"{seed:02d}": image for seed, image in enumerate(blurred)}
+    copies = {f"{seed:02d}-copy": as_jpeg(blurred[seed], 60) for seed in range(8)}
+    found = set(found_in(pack_of(tmp_path / "data", pictures | copies)))
+    assert found == {(f"{seed:02d}", f"{seed:02d}-copy") for seed in range(8)}
 
 
 def test_another_colour_is_another_picture(tmp_path):
