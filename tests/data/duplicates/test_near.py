@@ -88,12 +88,13 @@ def test_one_changed_object_is_another_picture(tmp_path):
     assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": changed} | others))
 
 
-def test_one_changed_object_among_much_detail_is_another_picture(tmp_path):
-    """The mean over the picture hides it."""
+def test_a_glow_among_much_detail_is_another_picture(tmp_path):
+    """Its soft edge hides it from a comparison of detail."""
     pixels = np.random.default_rng(0).integers(0, 190, (20, 20, 3), np.uint8)
     pixels = np.kron(pixels, np.ones((8, 8, 1), np.uint8))
-    changed = pixels.copy()
-    changed[64:96, 64:96] += 45
+    away = np.linspace(-1, 1, 160)
+    glow = 60 * np.exp(-8 * (away[:, None, None] ** 2 + away[None, :, None] ** 2))
+    changed = (pixels + glow).astype(np.uint8)
     pictures = {"a": Image.fromarray(pixels), "b": Image.fromarray(changed)}
     assert not found_in(pack_of(tmp_path / "data", pictures))
 
