@@ -1,13 +1,15 @@
 """Crops of wallpapers: the class is the picture that a crop was cut from.
 
-Each picture is divided into cells; a quarter of them, drawn by a hash, are for testing, so no pixel
-is in both parts. A crop is a part of one cell, of random place and scale, brighter or darker,
-saved as a JPEG of 320x240.
+Each picture is divided into as many cells as crops are wanted, or some more; every crop is a part
+of a cell of its own, of random place and scale, brighter or darker, saved as a JPEG of 320x240. So
+no pixel is in two crops, and a hash of its cell says whether a crop is for training or for testing.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
+from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +20,6 @@ from PIL import Image, ImageEnhance
 from onsight.hardware.cores import usable_cores
 
 SIZE = (320, 240)
-CELLS = (4, 4)
-TEST_CELLS = 4
 SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length
 BRIGHTNESS = (0.6, 1.4)
 QUALITY = 90
@@ -45,7 +45,7 @@ def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int =
             cut = partial(cut_picture, counts=counts, target=target)
             list(pool.map(cut, originals.keys(), originals.values()))
 
-    return finished_folder(cache / f"wallpapers-{train}-{test}", fill)
+    return finished_folder(cache / f"wallpaper-cells-{train}-{test}", fill)
 
 
 def largest(place: Path) -> Path:
@@ -62,30 +62,29 @@ def _pixels(path: Path) -> int:
 def cut_picture(name: str, path: Path, counts: dict[str, int], target: Path) -> None:
     with Image.open(path) as opened:
         image = opened.convert("RGB")
-    for part, cells in divide(name, image).items():
+    cells = iter(divide(name, image, sum(counts.values())))
+    for part, count in counts.items():
         (target / part / name).mkdir(parents=True, exist_ok=True)
-        for number in range(counts[part]):
-            crop = cut(image, cells, f"{name}/{part}/{number}")
+        for number, cell in enumerate(islice(cells, count)):
+            crop = cut(image, cell, f"{name}/{part}/{number}")
             crop.save(target / part / name / f"{number:04}.jpg", quality=QUALITY)
 
 
-def divide(name: str, image: Image.Image) -> dict[str, list[Cell]]:
-    """The cells for testing and those for training."""
-    columns, rows = CELLS
+def divide(name: str, image: Image.Image, count: int) -> list[Cell]:
+    """At least so many cells, in an order that a hash gives."""
+    rows = columns = ceil(count**0.5)
     width, height = image.width // columns, image.height // rows
     cells = [
         Cell(column * width, row * height, width, height)
         for row in range(rows)
         for column in range(columns)
     ]
-    cells.sort(key=lambda cell: _hash(f"{name}/{cell}"))
-    return {"test": cells[:TEST_CELLS], "train": cells[TEST_CELLS:]}
+    return sorted(cells, key=lambda cell: _hash(f"{name}/{cell}"))
 
 
-def cut(image: Image.Image, cells: list[Cell], name: str) -> Image.Image:
+def cut(image: Image.Image, cell: Cell, name: str) -> Image.Image:
     """One crop; its name decides everything that is random."""
     generator = np.random.default_rng(int.from_bytes(_hash(name)[:8]))
-    cell = cells[generator.integers(len(cells))]
     scale = min(cell.width / SIZE[0], cell.height / SIZE[1]) * generator.uniform(*SHARE)
     width, height = round(SIZE[0] * scale), round(SIZE[1] * scale)
     left = cell.left + int(generator.integers(cell.width - width + 1))
