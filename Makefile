@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -31,6 +31,9 @@ imports: setup
 
 unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
+
+soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
+	$(BIN)/pytest soak --timeout 3600 -rP
 
 format: setup  ## format every file
 	$(BIN)/ruff format .
@@ -63,8 +66,8 @@ bench: .venv-bench/installed  ## every benchmark with few rounds and peers: abou
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
-	$(BENCH)/feature_pass.py $(SETS)/wallpapers-60-20 --rounds 3
-	$(BENCH)/minute.py $(SETS)/wallpapers-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
+	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20 --rounds 3
+	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 
 bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several hours
@@ -84,11 +87,11 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several 
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
 	$(BENCH)/picture_sets.py wallpapers $(SETS) --train 200
 	$(BENCH)/picture_sets.py fashion $(SETS) --source $(FASHION)
-	$(BENCH)/feature_pass.py $(SETS)/wallpapers-60-20
+	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20
 	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
-	$(BENCH)/minute.py $(SETS)/wallpapers-60-20 --lines $(SETS)/minute.jsonl
+	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
-	$(BENCH)/learning_curve.py $(SETS)/wallpapers-200-20
+	$(BENCH)/learning_curve.py $(SETS)/wallpaper-cells-200-20
 	$(BENCH)/learning_curve.py $(SETS)/png
 	$(BENCH)/imbalance.py $(SETS) --data $(FASHION)
 

@@ -39,6 +39,14 @@ Module = Annotated[
 ]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
 DataFormat = Annotated[str, Parameter(help="The format of DATA. auto: detect it.")]
+Label = Annotated[str, Parameter(help="The column of labels, if the manifest has several.")]
+CropBoxes = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="What is inside each box of COCO, Pascal VOC or CVAT annotations is a picture.",
+    ),
+]
 LabelFrom = Annotated[
     str,
     Parameter(help="A regular expression that finds each picture's label in its path."),
@@ -104,7 +112,9 @@ def evaluate(
     *,
     device: Device = "auto",
     data_format: DataFormat = "auto",
+    label: Label = "",
     label_from: LabelFrom = "",
+    crop_boxes: CropBoxes = False,
     cache_folder: CacheFolder = "",
     module: Module = None,
     csv: Annotated[
@@ -138,7 +148,9 @@ def evaluate(
         data,
         device=device,
         data_format=data_format,
+        label=label,
         label_from=label_from,
+        crop_boxes=crop_boxes,
         cache_folder=cache_folder,
         module=module,
         csv=csv,
@@ -315,7 +327,9 @@ def check(
     ] = "auto",
     device: Device = "auto",
     data_format: DataFormat = "auto",
+    label: Label = "",
     label_from: LabelFrom = "",
+    crop_boxes: CropBoxes = False,
     cache_folder: CacheFolder = "",
     json_: Json = False,
 ) -> None:
@@ -340,7 +354,9 @@ def check(
         image_size=image_size,
         device=device,
         data_format=data_format,
+        label=label,
         label_from=label_from,
+        crop_boxes=crop_boxes,
         cache_folder=cache_folder,
     )
     if failed:

@@ -123,14 +123,24 @@ class Config(BaseModel):
             "archive",
             "huggingface",
             "webdataset",
+            "labelstudio",
+            "cvat",
             "torchvision",
         ],
         _DATA,
     ] = Field("auto", description="The format of DATA. auto: detect it.")
+    label: Annotated[str, _DATA] = Field(
+        "",
+        description="The column that holds the labels, for a manifest with several: species.",
+    )
     label_from: Annotated[str, _DATA] = Field(
         "",
         description="A regular expression that finds each picture's label in its path, for folders "
         "without class folders: the first parenthesis, such as '([a-z]+)_[0-9]+' for cat_001.jpg.",
+    )
+    crop_boxes: Annotated[bool, _DATA] = Field(
+        False,
+        description="What is inside each box of COCO, Pascal VOC or CVAT annotations is a picture.",
     )
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first picture that cannot be used, instead of listing it."

@@ -20,8 +20,10 @@ PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
 PICKLED_KEYS = 1000  # of a dictionary, which can be made to collide
 MANIFEST_LINE_CHARACTERS = 1_000_000  # of a JSON object
 ROW_GROUP_BYTES = 1_000_000_000  # of a Parquet file of pictures, read as a whole
+ANNOTATION_BYTES = 1_000_000_000  # of a JSON or XML file; those of COCO have up to 0.45 GB
 SHARD_LABEL_BYTES = 1_000_000
 
 # Files of runs.
 TENSOR_HEADER_BYTES = 100_000_000
+INPUT_SIDE = 16_384  # pixels of a network's input, in a model file
 HIDDEN_UNITS = 65_536  # of a head

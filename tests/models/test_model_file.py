@@ -1,6 +1,7 @@
 """The model file: the same net comes back, damage is refused, no code is run."""
 
 import random
+import resource
 import sys
 from dataclasses import replace
 
@@ -25,6 +26,10 @@ PREPROCESSING = Preprocessing(
     mean=(0.5,),
     std=(0.2,),
     precision="fp32",
+)
+
+COLOUR = PREPROCESSING.model_copy(
+    update={"height": 518, "width": 518, "channels": 3, "mean": (0.5,) * 3, "std": (0.2,) * 3}
 )
 
 
@@ -138,6 +143,51 @@ def test_what_is_not_a_model_file_is_refused(tmp_path):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 1, "model": "lenet"})
     with pytest.raises(ModelError, match=r"not a complete Onsight model file.*classes"):
+        load_model_file(path)
+
+
+def test_a_giant_net_is_refused_before_it_is_made(tmp_path):
+    file = model_file("vit_giant_patch14_dinov2", tiny())
+    save_model(tmp_path / "model.safetensors", replace(file, preprocessing=COLOUR))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ModelError, match="not those of 'vit_giant.*far larger"):
+        build_model(load_model_file(tmp_path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("picture", {**PREPROCESSING.facts(), "height": 10**9}),
+        ("picture", {**PREPROCESSING.facts(), "input_size": [10**9, 3]}),
+        ("classes", "cat"),
+        ("classes", [1, 2]),
+        ("results", []),
+        ("provenance", None),
+        ("temperature", "warm"),
+        ("hidden_units", -1),
+        ("model", None),
+    ],
+)
+def test_an_altered_file_is_refused(tmp_path, field, value):
+    path = tmp_path / "model.safetensors"
+    save_model(path, model_file("my.nets:Tiny", tiny()))
+    tensors, facts = read_tensors(path)
+    write_tensors(
+        path, {name: one.clone() for name, one in tensors.items()}, facts | {field: value}
+    )
+    with pytest.raises(ModelError, match="not a complete Onsight model file"):
+        load_model_file(path)
+
+
+@pytest.mark.parametrize("seen", [torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)])
+def test_other_keys_of_pictures_are_refused(tmp_path, seen):
+    path = tmp_path / "model.safetensors"
+    save_model(path, model_file("my.nets:Tiny", tiny()))
+    tensors, facts = read_tensors(path)
+    tensors = {name: one.clone() for name, one in tensors.items()}
+    write_tensors(path, tensors | {"onsight.seen": seen}, facts)
+    with pytest.raises(ModelError, match="onsight.seen must be int64"):
         load_model_file(path)
 
 

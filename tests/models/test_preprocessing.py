@@ -54,7 +54,8 @@ def test_it_comes_back_equal_through_json(input_size):
     ("name", "value", "message"),
     [
         ("height", "16", r"height: .*integer \(found '16'\)"),
-        ("width", 0, r"width: .*greater than 0 \(found 0\)"),
+        ("width", 0, r"width: .*greater than or equal to 1 \(found 0\)"),
+        ("height", 99_999, "height: .*less than or equal to 16384"),
         ("channels", 2, "channels: .*1 or 3"),
         ("fit", "bend", "fit: .*'stretch', 'crop' or 'pad'"),
         ("background", [0, 0], "background.2: Field required"),

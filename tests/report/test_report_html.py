@@ -419,6 +419,32 @@ def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     assert text.count("picture not kept") == 1
 
 
+ODD = [None, "x", -1, [], {}, [None], {"x": "y"}, 1e400, True]
+
+
+def test_altered_values_cost_their_section_only(tmp_path: Path) -> None:
+    """One value of a file at a time is an odd one."""
+    run = make_run(tmp_path)
+    tried = named = 0
+    for path in [*run.glob("*.json"), run / "gallery" / "gallery.json"]:
+        whole = json.loads(path.read_text())
+        for place, key in enumerate(whole) if isinstance(whole, dict) else ():
+            if place % 4:  # a page takes a moment, and a damaged one is tried in many ways
+                continue
+            path.write_text(json.dumps(whole | {key: ODD[place % len(ODD)]}))
+            text = said(read(run)[1])
+            left_out = re.findall(r"because the values are of a wrong type: (.*?)\. ", text)
+            assert all(path.name in one and "," not in one for one in left_out)
+            named += f"{path.name}: {key}" in left_out
+            tried += 1
+        path.write_text(json.dumps(whole))
+    assert tried > 15
+    assert named > 2
+    (run / "results.json").write_text(json.dumps({"accuracy": "high", "images": 3, "classes": 7}))
+    text = said(read(run)[1])
+    assert "Left out of this page, because the values are of a wrong type: results.json: " in text
+
+
 def test_run_without_results_is_called_unfinished(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "results.json").unlink()

@@ -1,13 +1,55 @@
 """A checkpoint that cannot be gone on from."""
 
-import pytest
+import shutil
 
+import pytest
+from torch import zeros
+
+import onsight
 from onsight.errors import OnsightError
-from onsight.tensorfile import write_tensors
+from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.run_folder.checkpoint import load_checkpoint
+
+FAST = {"model": "linear", "epochs": 1, "batch_size": 16, "device": "cpu"}
 
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     write_tensors(tmp_path / "last.safetensors", {}, {"version": 99})
     with pytest.raises(OnsightError, match="last.safetensors .*version"):
         load_checkpoint(tmp_path / "last.safetensors", None, None)
+
+
+@pytest.fixture(scope="module")
+def finished(shared_bars, tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **FAST).path
+
+
+def change(facts, tensors):
+    """Each way to alter a checkpoint, by a name."""
+    progress, optimizer = facts["progress"], facts["optimizer"]
+    name = next(iter(tensors))
+    return {
+        "no progress": (tensors, {**facts, "progress": None}),
+        "progress of words": (tensors, {**facts, "progress": progress | {"epoch": "two"}}),
+        "progress unknown": (tensors, {**facts, "progress": progress | {"mood": 1}}),
+        "no optimizer": (tensors, {key: facts[key] for key in facts if key != "optimizer"}),
+        "no groups": (tensors, {**facts, "optimizer": optimizer | {"groups": []}}),
+        "other values": (tensors, {**facts, "optimizer": optimizer | {"values": {"x.y": 1}}}),
+        "a tensor less": ({key: tensors[key] for key in tensors if key != name}, facts),
+        "a tensor of another shape": (tensors | {name: tensors[name].flatten()[:1]}, facts),
+        "a list": (tensors, [1]),
+    }
+
+
+@pytest.mark.parametrize("name", change({"progress": {}, "optimizer": {}}, {"a": zeros(2)}))
+def test_an_altered_checkpoint_ends_in_one_message(shared_bars, finished, tmp_path, name):
+    out = shutil.copytree(finished, tmp_path / "run")
+    last = out / "checkpoints" / "last.safetensors"
+    tensors, facts = read_tensors(last)
+    altered, others = change(facts, {key: one.clone() for key, one in tensors.items()})[name]
+    write_tensors(last, altered, others)
+    with pytest.raises(OnsightError, match="last.safetensors") as said:
+        onsight.train(shared_bars, out=out, resume=True, reporter=SilentReporter(), **FAST)
+    assert said.value.exit_code == 2

@@ -9,7 +9,7 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.sources.find import find_source
-from onsight.training.pictures.copies_hint import copies_hint
+from onsight.training.pictures.copies_hint import copies_hint, glance_at, with_alikeness
 
 
 def picture(seed: int, side: int = 48) -> Image.Image:
@@ -26,9 +26,19 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def hint(data, **fields):
+def opened(data, **fields):
     config = make_config({"folds": "1", **fields})
-    return copies_hint(open_dataset(find_source(str(data)), config, (48, 48), None, 1), "pets")
+    return open_dataset(find_source(str(data)), config, (48, 48), None, 1)
+
+
+def hint(data, **fields):
+    dataset = opened(data, **fields)
+    return copies_hint(glance_at(dataset), dataset, "pets")
+
+
+def how_split(data, **fields):
+    dataset = opened(data, **fields)
+    return with_alikeness(dataset.units.how, glance_at(dataset), dataset).reason
 
 
 def test_nothing_is_said_of_pictures_without_copies(data):
@@ -46,3 +56,28 @@ def test_copies_are_counted_and_the_command_is_named(data):
 def test_known_near_duplicates_are_not_searched_again(data):
     picture(1, 30).save(data / "b/near.png")
     assert hint(data, split_near_duplicates="together") == ""
+
+
+def test_held_out_pictures_that_are_like_training_pictures_are_counted(tmp_path):
+    for split in ("train", "test"):
+        for number in range(20):
+            place = tmp_path / split / "ab"[number % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            is_copy = split == "test" and number in (3, 4, 8)
+            shown = number if is_copy or split == "train" else 100 + number
+            picture(shown, 30 if is_copy else 60).save(place / f"{number}.png")
+    said = how_split(tmp_path, validation_fraction=0)
+    assert said == (
+        "identical pictures stay together; of 20 held-out pictures, 3 are near-duplicates of "
+        "training pictures"
+    )
+    assert "near-duplicates of training" not in how_split(
+        tmp_path, split_near_duplicates="together"
+    )
+
+
+def test_nothing_held_out_is_like_nothing(data):
+    assert (
+        how_split(data, validation_fraction=0, test_fraction=0)
+        == "identical pictures stay together"
+    )

@@ -26,6 +26,7 @@ from onsight.data.duplicates.kept import keep_near_duplicates
 from onsight.data.duplicates.near import find_near_duplicates
 from onsight.data.sources.find import find_source, name_data, take_data
 from onsight.data.sources.memory import InMemory
+from onsight.data.sources.reading import Reading
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.results import ConfusedPair
 from onsight.files import user_path
@@ -44,7 +45,9 @@ def check(
     image_size: str = "auto",
     device: str = "auto",
     data_format: str = "auto",
+    label: str = "",
     label_from: str = "",
+    crop_boxes: bool = False,
     cache_folder: str = "",
     reporter: Reporter | None = None,
 ) -> Audit:
@@ -58,7 +61,7 @@ def check(
     ignored = read_ignored(user_path(ignore)) if ignore else set()
     taken = take_data(data)
     kept = find_cache_folder(cache_folder)
-    source = find_source(taken, data_format, kept, label_from)
+    source = find_source(taken, Reading(data_format, label, label_from, crop_boxes), kept)
     reporter.say(f"data: {source.found}")
     subject = open_subject(source, make_config({"image_size": image_size}), kept, reporter)
     with reporter.bar("compare", len(subject.pack)) as bar:

@@ -17,13 +17,14 @@ import simplejpeg
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from onsight.data.bombs import refuse_bombs, refuse_empty_expanse, refuse_pixels
+from onsight.data.deep_colour import is_deep_colour, read_deep_colour
 from onsight.data.foreign import foreign_kind
 from onsight.errors import PictureError
 
-VERSION = 3  # part of every pack's key: increase it when any decoded pixel may change
+VERSION = 4  # part of every pack's key: increase it when any decoded pixel may change
 
 Pixels = NDArray[np.uint8]
 Fit = Literal["stretch", "crop", "pad"]
@@ -92,9 +93,18 @@ def decode(
     kind = foreign_kind(data)
     if kind:
         raise PictureError(kind)
-    with _reasons(pixel_limit), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+    with _reasons(pixel_limit), _open(data) as image:
         refuse_empty_expanse(image.height, image.width, len(data))
-        return _to_pixels(image, background, pixel_limit)
+        if not is_deep_colour(image):
+            return _to_pixels(image, background, pixel_limit)
+        refuse_pixels(image.height, image.width, pixel_limit)
+        with _open(data) as again:
+            rounded = read_deep_colour(image, again, _upright)
+        return _to_pixels(rounded, background, pixel_limit)
+
+
+def _open(data: bytes) -> ImageFile.ImageFile:
+    return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
 def decode_image(
@@ -104,7 +114,8 @@ def decode_image(
 ) -> Pixels:
     """The pixels of a Pillow image, by the same rules as those of a file; the image stays as it is.
 
-    Equal to `decode` of its file, but for a JPEG, which Pillow decodes whole. Raises PictureError.
+    Equal to `decode` of its file, but for a JPEG, which Pillow decodes whole, and for colours of 16
+    bits, of which Pillow keeps the upper 8. Raises PictureError.
     """
     with _reasons(pixel_limit):
         if image.mode == "La":  # which Pillow turns into nothing else
@@ -131,7 +142,7 @@ def encode_image(image: Image.Image) -> bytes | Pixels:
 def probe(data: bytes) -> tuple[int, int, int] | None:
     """(height, width, channels) from a picture's header, or None if it cannot be read."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with _open(data) as image:
             height, width = image.size[1], image.size[0]
             # Pillow already reports the upright size of a TIFF.
             if image.format != "TIFF" and image.getexif().get(_ORIENTATION, 1) >= 5:

@@ -17,6 +17,7 @@ from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source, name_data, take_data
 from onsight.data.sources.memory import InMemory
+from onsight.data.sources.reading import Reading
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
@@ -37,7 +38,9 @@ def evaluate(
     *,
     device: str = "auto",
     data_format: str = "auto",
+    label: str = "",
     label_from: str = "",
+    crop_boxes: bool = False,
     cache_folder: str = "",
     module: nn.Module | str | None = None,
     csv: Path | None = None,
@@ -57,7 +60,7 @@ def evaluate(
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
     taken = take_data(data)
-    source = find_source(taken, data_format, kept, label_from)
+    source = find_source(taken, Reading(data_format, label, label_from, crop_boxes), kept)
     reporter.say(f"data: {source.found}")
     for note in source.notes:
         reporter.warn(note)

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -42,7 +43,7 @@ def list_predictions(
     predictions = []
     with reporter.bar("predict", len(inputs)) as bar:
         for prediction in predictor.predictions(inputs):
-            predictions.append(prediction)
+            predictions.append(replace(prediction, probabilities=None))  # of all, much memory
             bar.advance(1)
     refused = sum(prediction.problem is not None for prediction in predictions)
     if csv and csv != "-":

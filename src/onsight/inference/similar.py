@@ -19,6 +19,7 @@ from onsight.data.packing import Job, digest_of, prepare_picture
 from onsight.data.sources.find import find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file
+from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.errors import AbsentData, DataError
 from onsight.evaluation.per_image import BATCH_SIZE
@@ -137,8 +138,7 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
     try:
         if data is None:
             raise DataError("the model file does not say what it was trained with")
-        label_from = config.get("label_from", "")
-        return find_source(data, config.get("data_format", "auto"), kept, label_from)
+        return find_source(data, Reading.of(config), kept)
     except DataError as error:
         raise DataError(
             f"the pictures that the model was trained with cannot be searched: {error}\n"
@@ -149,7 +149,7 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
 def _source(among: str, data_format: str, kept: Path | None) -> Source:
     """DATA, or a folder of pictures that are not in class folders."""
     try:
-        return find_source(among, data_format, kept)
+        return find_source(among, Reading(data_format), kept)
     except AbsentData:
         raise
     except DataError:

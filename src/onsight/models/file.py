@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
+from onsight.models.growth import no_larger_than
 from onsight.models.head import add_hidden_layer
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
@@ -91,7 +92,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             preprocessing=Preprocessing.of(_typed(facts["picture"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
-            seen=weights.pop(_SEEN).numpy(),
+            seen=_seen(weights.pop(_SEEN)),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
@@ -113,7 +114,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
             "(in Python: module=, the network itself)"
         )
     if module is None:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), no_larger_than(file.weights, file.model):
             module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
     if file.hidden_units:
         with torch.random.fork_rng(devices=[]):
@@ -142,6 +143,12 @@ def _check_version(path: Path, facts: Any) -> None:
             f"{path} has version {facts.get('version')} of the model file, but this Onsight reads "
             f"version {_VERSION}. Upgrade: pip install -U onsight"
         )
+
+
+def _seen(keys: Tensor) -> NDArray[np.int64]:
+    if keys.dtype != torch.int64 or keys.ndim != 1:
+        raise TypeError(f"{_SEEN} must be int64 (n,), not {keys.dtype} {tuple(keys.shape)}")
+    return keys.numpy()
 
 
 def _temperature(value: Any) -> float:

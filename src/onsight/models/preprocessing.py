@@ -17,9 +17,11 @@ from pydantic import (
 from onsight.data.decode import Fit, PictureFormat
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
+from onsight.limits import INPUT_SIDE
 
 _FORMAT_FIELDS = {field.name for field in fields(PictureFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
+_Side = Annotated[int, Field(ge=1, le=INPUT_SIDE)]
 _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 
 
@@ -32,13 +34,13 @@ class Preprocessing(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    height: PositiveInt
-    width: PositiveInt
+    height: _Side
+    width: _Side
     channels: Literal[1, 3]
     fit: Fit
     background: Annotated[tuple[_Byte, _Byte, _Byte], _JsonList]
     pixel_limit: PositiveInt
-    input_size: Annotated[tuple[PositiveInt, PositiveInt] | None, _JsonList] = None
+    input_size: Annotated[tuple[_Side, _Side] | None, _JsonList] = None
     mean: Annotated[tuple[FiniteFloat, ...], _JsonList]
     std: Annotated[tuple[PositiveFloat, ...], _JsonList]
     precision: Literal["fp32", "bf16", "fp16"]

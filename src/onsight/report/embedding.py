@@ -4,20 +4,21 @@ import base64
 import struct
 from pathlib import Path
 
-from onsight.report.runfiles import Row, Said, read_json
+from onsight.report.runfiles import Row, Said
 
+GALLERY = "gallery/gallery.json"
 _TINY_PIXELS = 112
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def embedded_gallery(folder: Path) -> Row | None:
-    """The wrong and right predictions in gallery.json with their pictures; None if unreadable.
+def embedded_gallery(run: Path, listed: Row | None) -> Row | None:
+    """The wrong and right predictions that gallery.json lists with their pictures.
 
     lookalikes: how many training pictures were compared with the mistakes, if the file says so.
     """
-    listed = read_json(folder / "gallery.json")
     if listed is None:
         return None
+    folder = (run / GALLERY).parent
     sides = {
         side: [_embedded(folder, item) for item in listed.get(side, [])]
         for side in ("wrong", "right")

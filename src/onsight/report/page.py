@@ -1,18 +1,30 @@
 """Everything that report.html says about a run, section by section."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from onsight.evaluation.results import Results
 from onsight.report import confusion, measured, origin
-from onsight.report.embedding import embedded_gallery
+from onsight.report.embedding import GALLERY, embedded_gallery
 from onsight.report.runfiles import Said, read_csv, read_epochs, read_json, read_toml_text
 from onsight.report.sentences import is_unbalanced, meaning, pair_sentence
 
 
-def page_of(run: Path) -> dict[str, object]:
-    """The template's variables, taken only from the files of a run folder."""
-    found = read_json(run / "results.json")
+def contents_of(run: Path) -> dict[str, Any]:
+    """The files of a run folder that the page is made from, by their names; None if unreadable."""
+    json_files = ("results.json", "plan.json", "placement.json", "environment.json", GALLERY)
+    return {
+        **{name: read_json(run / name) for name in json_files},
+        "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
+        "problems.csv": read_csv(run / "problems.csv"),
+        "config.toml": read_toml_text(run / "config.toml"),
+    }
+
+
+def page_of(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
+    """The template's variables. May raise anything if a value in a file has the wrong type."""
+    found = contents["results.json"]
     results = cast(Results, found or Said())  # any value may be None if the file is broken
     classes = results["classes"] or []
     return {
@@ -25,15 +37,15 @@ def page_of(run: Path) -> dict[str, object]:
         "unbalanced": results["balanced_accuracy"] is not None and is_unbalanced(classes),
         "more": measured.more_pictures(results),
         "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
-        "gallery": embedded_gallery(run / "gallery"),
-        "curves": measured.curves(read_epochs(run / "metrics.jsonl"), results["best_epoch"]),
+        "gallery": embedded_gallery(run, contents[GALLERY]),
+        "curves": measured.curves(contents["metrics.jsonl"], results["best_epoch"]),
         "matrix": confusion.whole_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
         "phases": measured.phases(results),
-        "plan": origin.choices(read_json(run / "plan.json")),
-        "placement": origin.placements(read_json(run / "placement.json")),
-        "environment": origin.machine(read_json(run / "environment.json")),
-        "problems": origin.refused(read_csv(run / "problems.csv")),
-        "config": read_toml_text(run / "config.toml"),
+        "plan": origin.choices(contents["plan.json"]),
+        "placement": origin.placements(contents["placement.json"]),
+        "environment": origin.machine(contents["environment.json"]),
+        "problems": origin.refused(contents["problems.csv"]),
+        "config": contents["config.toml"],
         "command": origin.command(run, results["data"]),
     }

@@ -125,7 +125,7 @@ def prepare(
         decoded = decode(chosen)
     opened, rate, tuning = decoded.opened, decoded.rate, decoded.tuning
     config, dataset = opened.config, opened.dataset
-    reporter.choice("split", dataset.units.how)
+    reporter.choice("split", opened.split)
     reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
     world.check_equal("pictures", key)
@@ -167,7 +167,7 @@ def prepare(
         batch_size=batch_size,
         image_size=opened.image_size,
         packed_size=dataset.packed_size,
-        split=dataset.units.how,
+        split=opened.split,
         pictures=pictures,
         ranks=ranks,
         class_weights=weights,

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from onsight.config import Config, Switch
 from onsight.data.loader import Batch, Loader
@@ -154,7 +155,7 @@ class Trainer:
         begun = time.perf_counter()
         loader = self.watched["validation"]
         for part in self.blends.of(self.classifier.net):
-            per_image = self._evaluate(loader)
+            per_image = self._evaluate(loader, self.classifier)
             in_time = len(per_image) == len(loader.ids)
             if in_time and self._keep_best(_results("validation", per_image)):
                 now.best_blend = part
@@ -297,7 +298,9 @@ class Trainer:
         """Evaluate; save the row, the best weights and a checkpoint."""
         now = self.progress
         begun = time.perf_counter()
-        judged = {name: self._evaluate(loader) for name, loader in self.watched.items()}
+        judged = {
+            name: self._evaluate(loader, self._judge) for name, loader in self.watched.items()
+        }
         now.validation_seconds += time.perf_counter() - begun
         facts: dict[str, Any] = {
             "epoch": now.epoch + 1,
@@ -327,12 +330,17 @@ class Trainer:
         if not self._is_over:
             self._adapt()
 
-    def _evaluate(self, loader: Loader) -> PerImageResults:
+    def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PerImageResults:
         if self.budget:
-            return evaluate_in_time(self.classifier, loader, self.budget, self.world)
+            return evaluate_in_time(forward, loader, self.budget, self.world)
         return gather_per_image(
-            evaluate_batches(self.classifier, loader.in_order()), loader.ids, self.world
+            evaluate_batches(forward, loader.in_order()), loader.ids, self.world
         )
+
+    def _judge(self, images: Tensor) -> Tensor:
+        """The logits of a batch after an epoch; a request to stop is obeyed before the next."""
+        self._stop_if_asked()
+        return self.classifier(images)
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:
         """Save the weights unless earlier ones validated better; always without validation.
@@ -362,6 +370,12 @@ class Trainer:
 
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""
+        self._stop_if_asked()
+        if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:
+            self._save()
+
+    def _stop_if_asked(self) -> None:
+        """Save and raise Interrupted if a signal has asked for it."""
         if self.world.stopping:
             self._save()
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
@@ -370,8 +384,6 @@ class Trainer:
                 f"a checkpoint was written: continue with --out {self.folder.to_resume} --resume",
                 number,
             )
-        if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:
-            self._save()
 
     def _save(self) -> None:
         self._flush()  # weights that a bad loss has spoiled must not replace good ones

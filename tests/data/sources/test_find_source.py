@@ -16,7 +16,8 @@ import pytest
 from onsight.config import Config
 from onsight.data.sources import find
 from onsight.data.sources.find import find_source
-from onsight.errors import DataError
+from onsight.data.sources.reading import Reading
+from onsight.errors import ConfigError, DataError
 
 
 def plant_folders(root):
@@ -80,20 +81,20 @@ def test_data_is_recognised(tmp_path, plant, kind, count):
     assert (source.kind, len(source.index)) == (kind, count)
     assert source.root.is_absolute()
     assert "override with --data-format" in source.found
-    forced = find_source(str(data), kind)
+    forced = find_source(str(data), Reading(kind))
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
 
 
 def test_every_format_can_be_asked_for():
     options = get_args(Config.model_fields["data_format"].annotation)
-    assert set(options) == {"auto", "torchvision", *find._formats(None)}
+    assert set(options) == {"auto", "torchvision", *find._formats("", None)}
 
 
 def test_a_format_overrides_what_was_recognised(tmp_path):
     data = plant_idx(tmp_path / "data")
     plant_folders(data)
     assert find_source(str(data)).kind == "idx"
-    folders = find_source(str(data), "folders")
+    folders = find_source(str(data), Reading("folders"))
     assert folders.kind == "folders"
     assert len(folders.problems) == 2
 
@@ -128,9 +129,9 @@ def test_named_sets(tmp_path, monkeypatch):
     assert find_source("FashionMNIST").found == "named FashionMNIST"
     plant_folders(tmp_path / "cifar10")
     assert find_source("cifar10").kind == "folders"  # what exists comes first
-    assert find_source("cifar10", "torchvision").found == "named cifar10"
+    assert find_source("cifar10", Reading("torchvision")).found == "named cifar10"
     with pytest.raises(DataError, match="mnist does not exist"):
-        find_source("mnist", "folders")
+        find_source("mnist", Reading("folders"))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +166,14 @@ def test_folder_forced_into_a_file_format(tmp_path, data_format):
     with pytest.raises(
         DataError, match=f"is not a file, so it cannot be read with --data-format {data_format}"
     ):
-        find_source(data, data_format)
+        find_source(data, Reading(data_format))
 
 
 @pytest.mark.parametrize("data_format", ["folders", "idx", "cifar"])
 def test_file_forced_into_a_folder_format(tmp_path, data_format):
     data = str(plant_zip(tmp_path / "data"))
     with pytest.raises(DataError, match=f"is not a folder, .* --data-format {data_format}"):
-        find_source(data, data_format)
+        find_source(data, Reading(data_format))
 
 
 def test_files_of_no_known_format(tmp_path):
@@ -183,7 +184,7 @@ def test_files_of_no_known_format(tmp_path):
     with pytest.raises(DataError, match="neither a folder nor a regular file"):
         find_source(str(tmp_path / "pipe"))
     with pytest.raises(DataError, match="is not a file"):
-        find_source(str(tmp_path / "pipe"), "archive")
+        find_source(str(tmp_path / "pipe"), Reading("archive"))
 
 
 def test_unreadable_folder(tmp_path, monkeypatch):
@@ -203,3 +204,13 @@ def test_torch_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_column_of_labels_needs_columns(tmp_path):
+    data = str(plant_folders(tmp_path / "pets"))
+    with pytest.raises(ConfigError, match="--label names a column, but DATA has none: .*folders"):
+        find_source(data, Reading(label="species"))
+
+
+def test_what_older_configs_say_is_enough():
+    assert Reading.of({"data_format": "idx", "model": "auto"}) == Reading("idx")

@@ -10,6 +10,7 @@ from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
 from onsight.errors import DataError, PictureError
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -91,4 +92,20 @@ def test_a_file_without_labels(tmp_path):
     table = pyarrow.table({"image": [{"bytes": png(1), "path": ""}]})
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataError, match="no column of labels; it has: image"):
-        find_source(str(tmp_path / "a.parquet"), "huggingface")
+        find_source(str(tmp_path / "a.parquet"), Reading("huggingface"))
+
+
+def test_a_column_of_labels_is_chosen(tmp_path):
+    cells = [{"bytes": png(number), "path": f"{number}.png"} for number in range(2)]
+    columns = {"image": cells, "label": ["old", "young"], "species": ["cat", "dog"]}
+    schema = pyarrow.schema(
+        [("image", IMAGE), ("label", pyarrow.string()), ("species", pyarrow.string())]
+    )
+    parquet.write_table(pyarrow.table(columns, schema=schema), tmp_path / "pets.parquet")
+    path = str(tmp_path / "pets.parquet")
+    assert find_source(path).index.classes == ("old", "young")
+    chosen = find_source(path, Reading(label="species"))
+    assert chosen.index.classes == ("cat", "dog")
+    assert chosen.fingerprint != find_source(path).fingerprint
+    with pytest.raises(DataError, match="the one that --label names"):
+        find_source(path, Reading(label="breed"))

@@ -1,6 +1,7 @@
 import pytest
 
 from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
 from onsight.errors import ConfigError, DataError
 
 
@@ -15,7 +16,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["([a-z]+)_[0-9]+", "cat|dog"])
 def test_labels_are_found_in_names(files, pattern):
-    source = find_source(str(files), label_from=pattern)
+    source = find_source(str(files), Reading(label_from=pattern))
     found = {
         locator: source.index.classes[label]
         for locator, label in zip(source.index.locators, source.index.labels, strict=True)
@@ -28,7 +29,9 @@ def test_labels_are_found_in_names(files, pattern):
 
 
 def test_another_pattern_is_other_data(files):
-    one, other = (find_source(str(files), label_from=pattern) for pattern in ("cat|dog", "[cd]"))
+    one, other = (
+        find_source(str(files), Reading(label_from=pattern)) for pattern in ("cat|dog", "[cd]")
+    )
     assert one.fingerprint != other.fingerprint
 
 
@@ -38,9 +41,9 @@ def test_another_pattern_is_other_data(files):
 )
 def test_a_pattern_that_finds_nothing(files, pattern, error, said):
     with pytest.raises(error, match=said):
-        find_source(str(files), label_from=pattern)
+        find_source(str(files), Reading(label_from=pattern))
 
 
 def test_a_file_has_no_names_in_it(files):
     with pytest.raises(DataError, match="is not a folder"):
-        find_source(str(files / "readme.txt"), label_from="x")
+        find_source(str(files / "readme.txt"), Reading(label_from="x"))

@@ -109,7 +109,7 @@ def test_every_line_is_a_row_or_a_problem(pictures):
         ("a/none.png", "cat", "train"),
     ]
     source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
-    missing = "listed in the manifest, but there is no such file"
+    missing = "listed, but there is no such file"
     assert list(source.index.locators) == ["a/1.png", "b/3.png"]
     assert source.index.splits.tolist() == [TRAIN, UNSPLIT]
     assert reasons(source) == [
@@ -166,7 +166,7 @@ def test_parquet_of_pandas_with_missing_labels(pictures):
             "line 2: unknown split 'trian'; known splits are train",
         ),
         ("path,label\n", "lists no usable picture: it is empty"),
-        ("path,label\nno.png,x\n", r"lists no usable picture \(line 2: no\.png: listed in"),
+        ("path,label\nno.png,x\n", r"lists no usable picture \(line 2: no\.png: listed, but"),
     ],
 )
 def test_what_is_wrong_is_explained_with_its_line(pictures, text, message):
@@ -202,7 +202,10 @@ def test_what_is_wrong_in_json_lines(pictures, text, message):
 
 def test_text_that_is_not_utf8(pictures):
     (pictures / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
-    with pytest.raises(DataError, match="not UTF-8 text"):
+    with pytest.raises(DataError, match="is UTF-16 text; save it as UTF-8"):
+        read_manifest(pictures / "m.csv")
+    (pictures / "m.csv").write_bytes(b"path,label\na/1.png,cat\na/2.png,caf\xe9\n")
+    with pytest.raises(DataError, match="line 3: byte 0xe9 in place 12 is not UTF-8 text"):
         read_manifest(pictures / "m.csv")
 
 
@@ -253,3 +256,32 @@ def test_a_line_that_never_ends(pictures):
     (pictures / "long.jsonl").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
     with pytest.raises(DataError, match="line 1: over 1,000,000 characters"):
         read_manifest(pictures / "long.jsonl")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_a_column_of_labels_is_chosen(pictures, ending):
+    cells = {"path": ["a/1.png", "a/2.png"], "species": ["cat", "dog"], "label": ["old", "young"]}
+    file = pictures / f"two{ending}"
+    if ending == ".parquet":
+        parquet.write_table(pyarrow.table(cells), file)
+    elif ending == ".jsonl":
+        write_jsonl(
+            file,
+            [dict(zip(cells, line, strict=True)) for line in zip(*cells.values(), strict=True)],
+        )
+    else:
+        write_csv(file, list(cells), list(zip(*cells.values(), strict=True)))
+    assert read_manifest(file).index.classes == ("old", "young")
+    chosen = read_manifest(file, "Species")
+    assert chosen.index.classes == ("cat", "dog")
+    assert "columns path and species" in chosen.found
+    assert chosen.fingerprint != read_manifest(file).fingerprint
+    with pytest.raises(DataError, match="has no column named breed; it has: path, species, label"):
+        read_manifest(file, "breed")
+
+
+def test_several_columns_of_labels_ask_for_one(pictures):
+    (pictures / "m.csv").write_text("path,category,label\na/1.png,cat,old\n")
+    with pytest.raises(DataError, match="label and category; name the one .* with --label"):
+        read_manifest(pictures / "m.csv")
+    assert read_manifest(pictures / "m.csv", "category").index.classes == ("cat",)

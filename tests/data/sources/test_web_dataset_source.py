@@ -8,6 +8,7 @@ import pytest
 
 from onsight.data.index import TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
 from onsight.errors import DataError
 
 
@@ -63,4 +64,4 @@ def test_what_cannot_be_used_is_listed(tmp_path):
 def test_tars_of_class_folders_are_no_shards(tmp_path):
     write(tmp_path / "0.tar", {"cat/x.png": b"p", "dog/y.png": b"q"})
     with pytest.raises(DataError):
-        find_source(str(tmp_path), "webdataset")
+        find_source(str(tmp_path), Reading("webdataset"))

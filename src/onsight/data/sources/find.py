@@ -9,6 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from onsight.data.sources.annotations.cvat import is_xml, read_cvat
+from onsight.data.sources.annotations.label_studio import is_json, read_label_studio
+from onsight.data.sources.annotations.read_boxes import read_boxes
 from onsight.data.sources.archive import archive_kind, read_archive
 from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.class_names import refuse_alike_classes
@@ -23,15 +26,17 @@ from onsight.data.sources.labelled_names import read_labelled_names
 from onsight.data.sources.manifest import is_manifest, read_manifest
 from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
+from onsight.data.sources.reading import AS_FOUND, Reading
 from onsight.data.sources.source import Source
 from onsight.data.sources.web_dataset import holds_shards, read_shards
-from onsight.errors import DataError, did_you_mean
+from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import user_path
 
 if TYPE_CHECKING:
     from onsight.data.sources.memory import InMemory
 
 DEMO = "demo"
+_WITH_COLUMNS = ("manifest", "huggingface", "labelstudio")  # kinds of source that --label is for
 _NEIGHBOURS = 10_000  # names compared with one that does not exist
 
 
@@ -43,16 +48,18 @@ class _Format(NamedTuple):
     read: Callable[[Path], Source]
 
 
-def _formats(cache_folder: Path | None) -> dict[str, _Format]:
+def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
     """The data formats by their names in the config, in the order in which they are tried."""
     read_cached_archive = partial(read_archive, cache_folder=cache_folder)
     return {
         "idx": _Format(True, holds_idx, read_idx),
         "cifar": _Format(True, holds_cifar, read_cifar),
-        "huggingface": _Format(None, _holds_pictures, read_hugging_face),
+        "huggingface": _Format(None, _holds_pictures, partial(read_hugging_face, label=label)),
         "webdataset": _Format(True, holds_shards, read_shards),
         "folders": _Format(True, Path.is_dir, read_folder),
-        "manifest": _Format(False, is_manifest, read_manifest),
+        "manifest": _Format(False, is_manifest, partial(read_manifest, label=label)),
+        "labelstudio": _Format(False, is_json, partial(read_label_studio, label=label)),
+        "cvat": _Format(False, is_xml, read_cvat),
         "archive": _Format(False, archive_kind, read_cached_archive),
     }
 
@@ -77,30 +84,31 @@ def name_data(data: str | Source) -> str:
 
 
 def find_source(
-    data: str | Source,
-    data_format: str = "auto",
-    cache_folder: Path | None = None,
-    label_from: str = "",
+    data: str | Source, reading: Reading = AS_FOUND, cache_folder: Path | None = None
 ) -> Source:
     """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
 
-    What was in memory is open already. data_format: auto, torchvision (for a name) or one of the
-    formats above, which forces its reader; label_from: a regular expression that finds labels in
-    the names of files. cache_folder: where a compressed tar is decompressed to, in an unlinked
-    file. Raises DataError for what cannot be found or used; DiskError.
+    What was in memory is open already. reading: what the user said about it; a data_format other
+    than auto forces that reader. cache_folder: where a compressed tar is decompressed to, in an
+    unlinked file. Raises DataError for what cannot be found or used; ConfigError, DiskError.
     """
     if isinstance(data, Source):
         source = data
-    elif label_from:
-        source = read_labelled_names(user_path(data), label_from)
+    elif reading.crop_boxes:
+        source = read_boxes(_existing(data))
+    elif reading.label_from:
+        source = read_labelled_names(user_path(data), reading.label_from)
     else:
-        source = _open(data, data_format, cache_folder)
+        source = _open(data, reading, cache_folder)
+    if reading.label and source.kind not in _WITH_COLUMNS:
+        raise ConfigError(f"--label names a column, but DATA has none: it is {source.found}")
     refuse_alike_classes(source.index.classes, source.index.labels)
     return source
 
 
-def _open(data: str, data_format: str, cache_folder: Path | None) -> Source:
+def _open(data: str, reading: Reading, cache_folder: Path | None) -> Source:
     """The source of a path or a name."""
+    data_format = reading.data_format
     if data == DEMO and data_format in ("auto", "archive"):
         return _demo(cache_folder)
     if data_format == "torchvision":
@@ -110,12 +118,20 @@ def _open(data: str, data_format: str, cache_folder: Path | None) -> Source:
     path = user_path(data)
     try:
         if path.exists():
-            return _read(path, data_format, _formats(cache_folder))
+            return _read(path, data_format, _formats(reading.label, cache_folder))
     except OSError as error:
         raise DataError(f"{data} cannot be read: {error.strerror or error}") from error
     if data_format == "auto" and known_name(data):
         return read_named(data)
     raise _missing(data, path)
+
+
+def _existing(data: str) -> Path:
+    """The path of DATA. Raises DataError if nothing is there."""
+    path = user_path(data)
+    if not path.exists():
+        raise _missing(data, path)
+    return path
 
 
 def _demo(cache_folder: Path | None) -> Source:
@@ -145,7 +161,7 @@ def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
             return one
     raise DataError(
         f"{path} is not a file that holds a data set: a zip or tar of class folders, "
-        f"or a manifest ({' '.join(READERS)})"
+        f"a manifest ({' '.join(READERS)}), or an export of Label Studio (.json) or CVAT (.xml)"
     )
 
 

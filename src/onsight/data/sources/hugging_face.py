@@ -6,7 +6,6 @@ class names are in the schema's metadata).
 
 import json
 import os
-import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -14,16 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onsight.data.index import SPLIT_WORDS, UNSPLIT, Index, Problem, Row
+from onsight.data.index import Index, Problem, Row
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.source import Source, fingerprint, found_line, stat_facts
+from onsight.data.sources.split_of_name import split_of_name
 from onsight.errors import DataError, PictureError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.words import listed, plural
 
 _LABELS = ("label", "labels", "class", "fine_label")
 _GROUPS_KEPT = 8  # row groups of pictures in memory; threads read neighbouring rows
-_SPLIT = re.compile(r"[^a-z]+")
 
 
 class _Columns(NamedTuple):
@@ -59,19 +58,20 @@ def is_hugging_face(path: Path) -> bool:
         return False
 
 
-def read_hugging_face(path: Path) -> Source:
+def read_hugging_face(path: Path, label: str = "") -> Source:
     """The pictures in a Parquet file, or in those of a folder, whose names say the split.
 
-    Raises DataError for files that differ in their columns, or have no label.
+    label: the column of labels, if its name does not tell. Raises DataError for files that differ
+    in their columns, or have no label.
     """
     root = Path(os.path.realpath(path))
     files = _files(root) if root.is_dir() else [root]
     rows: list[Row] = []
     groups: list[_Group] = []
     problems: list[Problem] = []
-    columns = _columns(files[0])
+    columns = _columns(files[0], label)
     for file in files:
-        if _columns(file) != columns:
+        if _columns(file, label) != columns:
             raise DataError(f"{file} has other columns or classes than {files[0]}")
         _list(file, root, columns, rows, groups, problems)
     if not rows:
@@ -82,7 +82,7 @@ def read_hugging_face(path: Path) -> Source:
         root=root,
         index=index,
         read=_GroupReader(groups, len(rows), columns.image),
-        fingerprint=fingerprint(["huggingface", *(stat_facts(file) for file in files)]),
+        fingerprint=fingerprint(["huggingface", columns, *(stat_facts(file) for file in files)]),
         found=found_line(
             f"Hugging Face Parquet, columns {columns.image} and {columns.label}",
             index,
@@ -98,18 +98,23 @@ def _files(folder: Path) -> list[Path]:
     return found or sorted(folder.glob("data/*.parquet"))
 
 
-def _columns(path: Path) -> _Columns:
+def _columns(path: Path, label: str) -> _Columns:
     from pyarrow.parquet import read_schema
 
     schema = read_schema(path)
     image = _image_column(schema)
-    label = next((name for name in _LABELS if name in schema.names), None)
-    if image is None or label is None:
+    present = [name for name in ([label] if label else _LABELS) if name in schema.names]
+    if len(present) > 1:
+        raise DataError(
+            f"{path} has the columns {listed(present)}; name the one of the labels with --label"
+        )
+    if image is None or not present:
         raise DataError(
             f"{path} has no column of {'pictures' if image is None else 'labels'}; it has: "
-            f"{listed(schema.names)}. Labels are in a column named {' or '.join(_LABELS)}"
+            f"{listed(schema.names)}. Labels are in a column named {' or '.join(_LABELS)}, or in "
+            "the one that --label names"
         )
-    return _Columns(image, label, _class_names(schema, label))
+    return _Columns(image, present[0], _class_names(schema, present[0]))
 
 
 def _image_column(schema: Any) -> str | None:
@@ -145,7 +150,7 @@ def _list(
     from pyarrow.parquet import ParquetFile
 
     name = file.name if file == root else str(file.relative_to(root))
-    split = _split_of(file.name)
+    split = split_of_name(file.name)
     try:
         with ParquetFile(file) as table:
             for number in range(table.num_row_groups):
@@ -175,12 +180,6 @@ def _name(label: object, columns: _Columns) -> str:
             raise DataError(f"label {label}, but there are only {len(columns.classes)} names")
         return columns.classes[label]
     return "" if label is None else str(label)
-
-
-def _split_of(name: str) -> int:
-    """The split that a file's name begins with, as in train-00000-of-00002.parquet."""
-    words = _SPLIT.split(name.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
 
 
 class _GroupReader:

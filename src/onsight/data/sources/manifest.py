@@ -23,30 +23,44 @@ def is_manifest(path: Path) -> bool:
     return path.suffix.lower() in READERS
 
 
-def read_manifest(manifest: Path) -> Source:
+def read_manifest(manifest: Path, label: str = "") -> Source:
     """The pictures that a CSV, TSV, JSON lines or Parquet file lists.
 
-    Paths are relative to the manifest's folder. Raises DataError for a manifest that cannot be
-    parsed or has no usable picture.
+    Paths are relative to the manifest's folder. label: the column of labels. Raises DataError for a
+    manifest that cannot be parsed or has no usable picture.
     """
     manifest = manifest.absolute()
-    listing = _Listing(manifest)
-    columns, lines = read_entries(manifest)
-    for entries in _by_file(lines, str(manifest.parent)):
-        listing.judge(entries)
+    columns, lines = read_entries(manifest, label)
+    what = f"{manifest.suffix[1:].upper()} manifest"
+    return list_entries(manifest, lines, "manifest", what, [f"columns {columns}"])
+
+
+def list_entries(
+    file: Path,
+    entries: Iterable[Entry],
+    kind: str,
+    what: str,
+    notes: Sequence[str] = (),
+    unit: str = "line",
+) -> Source:
+    """The pictures that a file lists; an entry that cannot be used becomes a problem.
+
+    what: the file's form in words, for the user; unit: what an entry is there. Raises DataError if
+    no entry can be used.
+    """
+    listing = _Listing(file, (kind, *notes))
+    for same in _by_file(entries, str(file.parent)):
+        listing.judge(same)
     if not listing.rows:
-        raise DataError(f"{manifest} lists no usable picture{listing.first_reason()}")
+        raise DataError(f"{file} lists no usable picture{listing.first_reason(unit)}")
     index = Index.of(listing.rows)
-    size = plural(listing.lines, "line")
     return Source(
-        kind="manifest",
-        root=manifest,
+        kind=kind,
+        root=file,
         index=index,
-        read=FileReader(str(manifest.parent), index.locators),
+        read=FileReader(str(file.parent), index.locators),
         fingerprint=listing.digest.hexdigest(),
-        found=found_line(
-            f"{manifest.suffix[1:].upper()} manifest", index, size, [f"columns {columns}"]
-        ),
+        found=found_line(what, index, plural(listing.lines, unit), notes),
         problems=[problem for _, problem in sorted(listing.problems)],
         groups=listing.groups if any(listing.groups) else None,
         times=listing.times_of_rows(),
@@ -54,27 +68,27 @@ def read_manifest(manifest: Path) -> Source:
 
 
 class _Listing:
-    """The outcome of a manifest's entries: each becomes a row or a problem."""
+    """The outcome of a file's entries: each becomes a row or a problem."""
 
-    def __init__(self, manifest: Path) -> None:
-        self.folder = str(manifest.parent)
+    def __init__(self, file: Path, facts: Sequence[str]) -> None:
+        self.folder = str(file.parent)
         self.rows: list[Row] = []
         self.groups: list[str] = []
         self.times: list[float | None] = []
         self.problems: list[tuple[int, Problem]] = []
-        self.digest = hashlib.sha256(identity("manifest", manifest.stat()))
+        self.digest = hashlib.sha256(identity("\0".join(facts), file.stat()))
 
     @property
     def lines(self) -> int:
         """The number of entries judged."""
         return len(self.rows) + len(self.problems)
 
-    def first_reason(self) -> str:
+    def first_reason(self, unit: str) -> str:
         """An example of why entries cannot be used."""
         if not self.problems:
             return ": it is empty"
         line, problem = min(self.problems)
-        return f" (line {line}: {problem.path}: {problem.reason})"
+        return f" ({unit} {line}: {problem.path}: {problem.reason})"
 
     def times_of_rows(self) -> NDArray[np.float64] | None:
         """The time of each row, the earliest possible where it has none; None if none has one."""
@@ -106,7 +120,7 @@ class _Listing:
         try:
             facts = Path(self.folder, path).stat()
         except (FileNotFoundError, NotADirectoryError):
-            return "listed in the manifest, but there is no such file"
+            return "listed, but there is no such file"
         except OSError as error:
             return f"cannot be read: {error.strerror}"
         if not stat.S_ISREG(facts.st_mode):

@@ -1,5 +1,6 @@
 """The lines of a manifest as entries of path, label and split."""
 
+import codecs
 import datetime
 import math
 import unicodedata
@@ -51,15 +52,15 @@ class Columns(NamedTuple):
         return listed([header[place] for place in self if place is not None])
 
 
-def read_entries(manifest: Path) -> tuple[str, Iterator[Entry]]:
+def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]:
     """The columns that are read, and the lines; the format follows from the ending of the name.
 
-    Raises DataError for missing columns and, while the lines are read, for a malformed one, an
-    unknown split or time.
+    label: the column of labels, if its name does not tell. Raises DataError for missing columns
+    and, while the lines are read, for a malformed one, an unknown split or time.
     """
     with _reasons(manifest):
-        header, rows = read_table(manifest)
-        columns = _find_columns(header, manifest)
+        header, rows = read_table(manifest, label)
+        columns = _find_columns(header, manifest, label)
         return columns.named(header), _entries(manifest, rows, columns, len(header))
 
 
@@ -76,12 +77,26 @@ def _reasons(manifest: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise DataError(f"{manifest} is not UTF-8 text ({error}); save it as UTF-8") from error
+        raise DataError(f"{manifest}{_foreign_text(manifest)}; save it as UTF-8") from error
     except OSError as error:
         raise DataError(f"{manifest} cannot be read: {error.strerror or error}") from error
 
 
-def _find_columns(header: Sequence[str], manifest: Path) -> Columns:
+def _foreign_text(manifest: Path) -> str:
+    """Where a file stops being UTF-8: its first line that is not, and the byte there."""
+    with open(manifest, "rb") as file:
+        for line, content in enumerate(file, 1):
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    return " is UTF-16 text"
+                byte, place = content[error.start], error.start + 1
+                return f", line {line}: byte 0x{byte:02x} in place {place} is not UTF-8 text"
+    return " is not UTF-8 text"
+
+
+def _find_columns(header: Sequence[str], manifest: Path, label: str) -> Columns:
     names = [plain_name(name) for name in header]
 
     def place(options: Sequence[str]) -> int | None:
@@ -90,14 +105,28 @@ def _find_columns(header: Sequence[str], manifest: Path) -> Columns:
     twice = next((name for name in names if name in KNOWN_COLUMNS and names.count(name) > 1), None)
     if twice:
         raise DataError(f"{manifest} has two columns named {twice}; rename one of them")
-    path, label = place(PATH_COLUMNS), place(LABEL_COLUMNS)
-    if path is None or label is None:
-        missing = [name for name, at in (("path", path), ("label", label)) if at is None]
+    path, labels = place(PATH_COLUMNS), place(_label_names(names, manifest, label))
+    if path is None or labels is None:
+        wanted = {"path": path, plain_name(label) or "label": labels}
+        missing = [name for name, at in wanted.items() if at is None]
         raise DataError(
             f"{manifest} has no column named {' nor one named '.join(missing)}; it has: "
-            f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split."
+            f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split, "
+            "or name the one of the labels with --label"
         )
-    return Columns(path, label, place(SPLIT_COLUMNS), place([GROUP_COLUMN]), place([TIME_COLUMN]))
+    return Columns(path, labels, place(SPLIT_COLUMNS), place([GROUP_COLUMN]), place([TIME_COLUMN]))
+
+
+def _label_names(names: Sequence[str], manifest: Path, label: str) -> Sequence[str]:
+    """The names that a column of labels may have. Raises DataError if several are there."""
+    if label:
+        return [plain_name(label)]
+    present = [name for name in LABEL_COLUMNS if name in names]
+    if len(present) > 1:
+        raise DataError(
+            f"{manifest} has the columns {listed(present)}; name the one of the labels with --label"
+        )
+    return present
 
 
 def _entry(

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ KNOWN_COLUMNS = {*PATH_COLUMNS, *LABEL_COLUMNS, *SPLIT_COLUMNS, GROUP_COLUMN, TI
 Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
 
 
-def read_table(manifest: Path) -> Table:
+def read_table(manifest: Path, label: str = "") -> Table:
     """A manifest's header and rows; the format follows from the ending of its name.
 
-    Raises DataError for a malformed line or file, OSError, UnicodeDecodeError; so do the rows
-    while they are being read.
+    label: a column that matters besides those known by their names. Raises DataError for a
+    malformed line or file, OSError, UnicodeDecodeError; so do the rows while they are being read.
     """
     reader = READERS.get(manifest.suffix.lower())
     if reader is None:
         raise DataError(f"{manifest} does not end in one of {', '.join(READERS)}")
-    return reader(manifest)
+    return reader(manifest, KNOWN_COLUMNS | {plain_name(label)})
 
 
 def plain_name(column: str) -> str:
@@ -37,9 +37,9 @@ def plain_name(column: str) -> str:
     return column.strip().lower()
 
 
-def _csv_table(manifest: Path) -> Table:
+def _csv_table(manifest: Path, wanted: Set[str]) -> Table:
     rows = _csv_rows(manifest)
-    _, header = next(rows, (0, []))
+    header = next(rows, (0, []))[1]
     return header, rows
 
 
@@ -54,7 +54,7 @@ def _csv_rows(manifest: Path) -> Iterator[tuple[int, list[str]]]:
             raise DataError(f"{manifest}, line {rows.line_num}: {error}") from error
 
 
-def _json_table(manifest: Path) -> Table:
+def _json_table(manifest: Path, wanted: Set[str]) -> Table:
     """JSON lines; the first one's keys are the header."""
     objects = _json_objects(manifest)
     first_line, first = next(objects, (0, {}))
@@ -63,17 +63,19 @@ def _json_table(manifest: Path) -> Table:
     def rows() -> Iterator[tuple[int, list[object]]]:
         yield first_line, list(first.values())
         for line, item in objects:
-            _refuse_new_columns(f"{manifest}, line {line}", item, first)
+            _refuse_new_columns(f"{manifest}, line {line}", item, first, wanted)
             yield line, [item.get(name) for name in header]
 
     return header, rows()
 
 
-def _refuse_new_columns(where: str, item: dict[str, object], first: dict[str, object]) -> None:
+def _refuse_new_columns(
+    where: str, item: dict[str, object], first: dict[str, object], wanted: Set[str]
+) -> None:
     """Raise DataError for a column that matters but is missing from the first line."""
     if item.keys() <= first.keys():
         return
-    new = [name for name in item.keys() - first.keys() if plain_name(name) in KNOWN_COLUMNS]
+    new = [name for name in item.keys() - first.keys() if plain_name(name) in wanted]
     if new:
         raise DataError(f"{where}: has '{min(new)}', which the first line does not have")
 
@@ -96,7 +98,7 @@ def _json_objects(manifest: Path) -> Iterator[tuple[int, dict[str, object]]]:
             yield line, item
 
 
-def _parquet_table(manifest: Path) -> Table:
+def _parquet_table(manifest: Path, wanted: Set[str]) -> Table:
     try:
         import pyarrow
         from pyarrow.parquet import ParquetFile
@@ -106,27 +108,24 @@ def _parquet_table(manifest: Path) -> Table:
         ) from error
     try:
         header = list(ParquetFile(manifest).schema_arrow.names)
-        batches = ParquetFile(manifest).iter_batches(columns=_wanted(header))
+        read = [name for name in header if plain_name(name) in wanted]  # others may hold pixels
+        batches = ParquetFile(manifest).iter_batches(columns=read)
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken_parquet(manifest, error) from error
 
     def rows() -> Iterator[tuple[int, Sequence[object]]]:
         try:
-            yield from enumerate((row for batch in batches for row in _rows(batch, header)), 1)
+            cells = (row for batch in batches for row in _rows(batch, header, read))
+            yield from enumerate(cells, 1)
         except (pyarrow.ArrowException, OSError) as error:
             raise _broken_parquet(manifest, error) from error
 
     return header, rows()
 
 
-def _wanted(header: Sequence[str]) -> list[str]:
-    """The columns that matter; others, such as pixels, are not read."""
-    return [name for name in header if plain_name(name) in KNOWN_COLUMNS]
-
-
-def _rows(batch: Any, header: Sequence[str]) -> Iterator[Sequence[object]]:
+def _rows(batch: Any, header: Sequence[str], read: Sequence[str]) -> Iterator[Sequence[object]]:
     """The rows of a pyarrow RecordBatch, with None in columns that were not read."""
-    cells = {name: batch.column(name).to_pylist() for name in _wanted(header)}
+    cells = {name: batch.column(name).to_pylist() for name in read}
     return zip(*(cells.get(name, repeat(None)) for name in header), strict=False)
 
 
@@ -134,7 +133,7 @@ def _broken_parquet(manifest: Path, error: Exception) -> DataError:
     return DataError(f"{manifest} is not a Parquet file, or is broken: {error}")
 
 
-READERS: dict[str, Callable[[Path], Table]] = {
+READERS: dict[str, Callable[[Path, Set[str]], Table]] = {
     ".csv": _csv_table,
     ".tsv": _csv_table,
     ".jsonl": _json_table,

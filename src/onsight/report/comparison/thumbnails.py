@@ -13,6 +13,7 @@ from onsight.data.decode import Pixels
 from onsight.data.packing import digest_of, prepare_picture
 from onsight.data.sources.find import find_source
 from onsight.data.sources.named import needs_download
+from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.errors import OnsightError, PictureError
 from onsight.report.comparison.held_out import HeldOut
@@ -48,8 +49,7 @@ def _open(run: HeldOut) -> Source | None:
         return None
     cache_folder = find_cache_folder(str(run.config.get("cache_folder", "")))
     try:
-        label_from = str(run.config.get("label_from", ""))
-        return find_source(run.data, data_format, cache_folder, label_from)
+        return find_source(run.data, Reading.of(run.config), cache_folder)
     except OnsightError:
         return None
 

@@ -22,11 +22,12 @@ from onsight.data.dataset import (
 )
 from onsight.data.sources.find import find_source, name_data
 from onsight.data.sources.part import held_out_pictures
+from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
-from onsight.training.pictures.copies_hint import copies_hint
+from onsight.training.pictures.copies_hint import copies_hint, glance_at, with_alikeness
 from onsight.training.pictures.fit_to_budget import Undecoded, fit_to_budget
 from onsight.training.pictures.most_folds import choose_most_folds
 from onsight.training.pictures.pace import Pace
@@ -41,20 +42,22 @@ class OpenedData:
     """The opened dataset, and what was decided about it.
 
     found: what DATA was recognised as; config: with what was decided; image_size: (height, width)
-    of the model's input in pixels; pace: measured before decoding if there is a budget.
+    of the model's input in pixels; split: how it is drawn; pace: measured before decoding if there
+    is a budget.
     """
 
     found: str
     config: Config
     image_size: _Size
     dataset: Dataset
+    split: Choice[str]
     pace: Pace | None = None
 
 
 def find_data(data: str | Source, config: Config, reporter: Reporter) -> Source:
     """Find out what DATA is, and report it. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
-    source = find_source(data, config.data_format, cache_folder, config.label_from)
+    source = find_source(data, Reading.of(config.model_dump()), cache_folder)
     reporter.say(f"data: {source.found}")
     return source
 
@@ -107,11 +110,14 @@ def open_data(
         update={"folds": str(dataset.folds.value), "split_near_duplicates": near}
     )
     _report(dataset, reporter)
+    split = dataset.units.how
     if not budget and (world is None or world.rank == 0):
-        hint = copies_hint(dataset, name_data(source))
+        seen = glance_at(dataset)
+        split = with_alikeness(split, seen, dataset)
+        hint = copies_hint(seen, dataset, name_data(source))
         if hint:
             reporter.warn(hint)
-    return OpenedData(source.found, config, image_size, dataset, pace)
+    return OpenedData(source.found, config, image_size, dataset, split, pace)
 
 
 def _deadline(budget: Budget | None, source: Source, pace: Pace | None, share: float) -> float:

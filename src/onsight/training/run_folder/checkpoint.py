@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onsight.errors import OnsightError
-from onsight.tensorfile import read_tensors, write_tensors
+from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.training.run_folder.progress import check_progress
 from onsight.training.step.ema import MovingAverage
 from onsight.training.step.step import Step
 
@@ -40,17 +40,31 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
-    """Restore everything and return the progress. Raises OnsightError on a damaged file."""
+    """Restore everything and return the progress. Raises DamagedFile for a file that does not fit.
+
+    A file that was altered and signed again may leave some of the state restored.
+    """
     tensors, facts = read_tensors(path)
-    if facts.get("version") != VERSION:
-        raise OnsightError(f"{path} was written by another version of Onsight")
+    if not isinstance(facts, dict) or facts.get("version") != VERSION:
+        raise DamagedFile(f"{path} was written by another version of Onsight")
+    try:
+        return _restore(step, average, tensors, facts)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DamagedFile(f"{path} is no checkpoint of this run: {reason[0]}") from error
+
+
+def _restore(
+    step: Step, average: MovingAverage | None, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> dict[str, Any]:
     step.model.load_state_dict(_under("model", tensors))
     if average:
         average.model.load_state_dict(_under("average", tensors))
     _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
     step.scaler.load_state_dict(facts["scaler"])
     progress: dict[str, Any] = facts["progress"]
-    return progress
+    check_progress({name: value for name, value in progress.items() if name != "data_key"})
+    return {"data_key": ""} | progress
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

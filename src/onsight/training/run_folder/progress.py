@@ -1,6 +1,8 @@
 """How far a run has come: everything that a checkpoint keeps besides tensors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from onsight.evaluation.results import EpochRow, LossLine
 
@@ -68,3 +70,12 @@ class Progress:
         self.step = self.epoch_images = self.read_images = 0
         self.epoch_loss = self.epoch_seconds = self.epoch_wait_seconds = self.line_loss = 0.0
         self.epoch_lines = []
+
+
+def check_progress(facts: Mapping[str, Any]) -> None:
+    """Raise TypeError for a value that is not of its field's type, AttributeError for no field."""
+    fresh = Progress()
+    for name, value in facts.items():
+        kind = type(getattr(fresh, name))
+        if not isinstance(value, (int, float) if kind is float else kind):
+            raise TypeError(f"{name} is {value!r}")

@@ -1,0 +1,95 @@
+"""Bombs are refused before they cost anything."""
+
+import io
+import struct
+import time
+import zlib
+from contextlib import suppress
+
+import pytest
+from PIL import Image
+
+from onsight.data.decode import decode
+from onsight.errors import PictureError
+
+
+def png(*chunks: tuple[bytes, bytes]) -> bytes:
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        )
+
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*one) for one in chunks)
+
+
+def header(side: int) -> tuple[bytes, bytes]:
+    return b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+
+
+def zeros(count: int) -> bytes:
+    packer = zlib.compressobj(9)
+    return b"".join(packer.compress(bytes(2**20)) for _ in range(count // 2**20)) + packer.flush()
+
+
+def giant_png() -> bytes:
+    return png(header(13_000), (b"IDAT", zeros(2**24)), (b"IEND", b""))
+
+
+def text_png() -> bytes:
+    text = b"note\0\0" + zeros(2**30)
+    return png(header(8), (b"zTXt", text), (b"IDAT", zlib.compress(bytes(200))), (b"IEND", b""))
+
+
+def many_frames() -> bytes:
+    file = io.BytesIO()
+    Image.new("P", (2000, 2000)).save(file, "GIF")
+    data = file.getvalue()
+    frame = data[data.index(b"\x2c") : -1]
+    return data[:-1] + frame * (10**7 // len(frame)) + b";"
+
+
+def giant_jpeg() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG")
+    data = file.getvalue()
+    place = data.index(b"\xff\xc0") + 5
+    return data[:place] + struct.pack(">HH", 65500, 65500) + data[place + 4 :]
+
+
+def scans() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (800, 800)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    scan = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + 20_000 * scan + data[-2:]
+
+
+def run_length_bmp() -> bytes:
+    body = struct.pack("<IiiHHIIiiII", 40, 30_000, 30_000, 1, 8, 1, 0, 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 2000, 0, 0, 1078) + body + bytes(1024 + 30_000)
+
+
+def webp() -> bytes:
+    canvas = bytes(4) + 2 * (16382).to_bytes(3, "little")
+    body = b"WEBPVP8X" + struct.pack("<I", 10) + canvas
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@pytest.mark.parametrize("make", [giant_png, giant_jpeg, scans, run_length_bmp, webp])
+def test_a_bomb_is_refused_at_once(make):
+    data, took = make(), []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with pytest.raises(PictureError):
+            decode(data)
+        took.append(time.perf_counter() - begun)
+    assert min(took) < 0.05
+
+
+@pytest.mark.parametrize("make", [text_png, many_frames])
+def test_what_lies_beside_the_first_frame_costs_little(make):
+    data = make()
+    begun = time.perf_counter()
+    with suppress(PictureError):
+        assert decode(data).max() == 0
+    assert time.perf_counter() - begun < 1

@@ -1,0 +1,24 @@
+"""100,000 mutated pictures: no signal, no second, no gigabyte."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COUNT = 17_000  # of each format
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "tiff", "webp", "gif", "bmp"])
+def test_mutants_end_in_pixels_or_a_reason(form):
+    script = Path(__file__).parent / "decode_mutants.py"
+    done = subprocess.run(
+        [sys.executable, script, form, str(COUNT)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    print(form, found)
+    assert 0 < found["used"] < COUNT
+    assert found["slowest_seconds"] < 1
+    assert found["peak_megabytes"] < 400

@@ -1,0 +1,43 @@
+"""Pillow's own test pictures, many of them broken on purpose: each is used or refused by name."""
+
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+
+import pytest
+
+from onsight.data.decode import decode
+from onsight.data.sources.folder import read_unlabelled
+from onsight.errors import PictureError
+
+VERSION = "12.3.0"
+FILES, USED = 1082, 0
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """The folder Tests/images of the source package, from the package index."""
+    folder = tmp_path_factory.mktemp("pillow")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
+    wanted = ["--no-binary", ":all:", "--dest", folder, f"pillow=={VERSION}"]
+    subprocess.run([*pip, *wanted], check=True)
+    (package,) = folder.glob("*.tar.gz")
+    with tarfile.open(package) as tar:
+        tar.extractall(folder, filter="data")
+    (found,) = folder.glob("*/Tests/images")
+    return found
+
+
+def test_every_file_is_used_or_refused_with_a_reason(images):
+    source = read_unlabelled(images)
+    outcome: Counter[str] = Counter()
+    for row in range(len(source.index)):
+        try:
+            assert decode(source.read(row)).ndim == 3
+            outcome["used"] += 1
+        except PictureError as error:
+            outcome[str(error).split(":")[0]] += 1
+    print(outcome)
+    assert len(source.index) + len(source.problems) == FILES
+    assert outcome["used"] == USED

@@ -1,0 +1,28 @@
+"""Values in XML annotations; ValueError for what is missing or no number."""
+
+import math
+from xml.etree.ElementTree import Element
+
+
+def child(element: Element, name: str) -> str:
+    """The text of the first child of a name. Raises ValueError."""
+    text = element.findtext(name)
+    if text is None:
+        raise ValueError(f"<{element.tag}> has no <{name}>")
+    return text
+
+
+def attribute(element: Element, name: str) -> str:
+    """An attribute's text. Raises ValueError."""
+    text = element.get(name)
+    if text is None:
+        raise ValueError(f"<{element.tag}> has no {name}")
+    return text
+
+
+def number(text: str) -> float:
+    """A finite number. Raises ValueError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no position")
+    return value

@@ -1,0 +1,248 @@
+"""Pictures whose pixels say where they are; each box must give exactly its part."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import onsight
+from onsight.data.index import TEST, TRAIN, UNSPLIT
+from onsight.data.sources.annotations.boxes import Box, crop
+from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
+from onsight.errors import DataError, PictureError
+
+HEIGHT, WIDTH = 30, 40
+BOXES = [("cat", 2, 3, 10, 8), ("dog", 20, 5, 12, 20), ("cat", 0, 0, 40, 30)]  # x, y, w, h
+
+
+def pixels_of(number):
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    return np.stack([x, y, np.full_like(x, number)], axis=2).astype(np.uint8)
+
+
+def write_picture(path, number):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels_of(number)).save(path)
+
+
+def coco_of(names):
+    """Every picture has all boxes."""
+    labels = {"cat": 7, "dog": 9}
+    return {
+        "categories": [{"id": number, "name": name} for name, number in labels.items()],
+        "images": [
+            {"id": number, "file_name": name, "width": WIDTH, "height": HEIGHT}
+            for number, name in enumerate(names)
+        ],
+        "annotations": [
+            {"id": 1, "image_id": number, "category_id": labels[label], "bbox": list(edges)}
+            for number in range(len(names))
+            for label, *edges in BOXES
+        ],
+    }
+
+
+def write_coco(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """As Roboflow exports: an annotation file beside the pictures of each split."""
+    for number, split in enumerate(("train", "test")):
+        write_picture(tmp_path / split / "1.png", number)
+        write_coco(tmp_path / split / "_annotations.coco.json", coco_of(["1.png"]))
+    return tmp_path
+
+
+def pascal(name, size=(WIDTH, HEIGHT)):
+    objects = "".join(
+        f"<object><name>{label}</name><bndbox><xmin>{x + 1}</xmin><ymin>{y + 1}</ymin>"
+        f"<xmax>{x + w}</xmax><ymax>{y + h}</ymax></bndbox></object>"
+        for label, x, y, w, h in BOXES
+    )
+    return (
+        f"<annotation><filename>{name}</filename><size><width>{size[0]}</width>"
+        f"<height>{size[1]}</height></size>{objects}</annotation>"
+    )
+
+
+def cvat(name, subset=""):
+    boxes = "".join(
+        f'<box label="{label}" xtl="{x}" ytl="{y}" xbr="{x + w}" ybr="{y + h}"/>'
+        for label, x, y, w, h in BOXES
+    )
+    return (
+        f'<image id="0" name="{name}" subset="{subset}" width="{WIDTH}" height="{HEIGHT}">'
+        f"{boxes}</image>"
+    )
+
+
+def read_boxes(path):
+    return find_source(str(path), Reading(crop_boxes=True))
+
+
+def labels_of(source):
+    return [source.index.classes[label] for label in source.index.labels]
+
+
+def assert_boxes(source, row, number):
+    """Three rows from one on are the boxes of the picture of a number."""
+    for place, (label, x, y, width, height) in enumerate(BOXES, row):
+        expected = pixels_of(number)[y : y + height, x : x + width]
+        assert np.array_equal(source.read(place), expected)
+        assert labels_of(source)[place] == label
+
+
+def test_coco_boxes_of_both_splits(coco):
+    source = read_boxes(coco)
+    assert source.kind == "COCO"
+    assert list(source.index.locators) == [
+        f"{split}/1.png#{number}" for split in ("test", "train") for number in (1, 2, 3)
+    ]
+    assert source.index.splits.tolist() == [TEST] * 3 + [TRAIN] * 3
+    assert_boxes(source, 0, 1)
+    assert_boxes(source, 3, 0)
+    assert list(source.groups) == ["test/1.png"] * 3 + ["train/1.png"] * 3
+    assert "boxes of COCO annotations in 2 pictures" in source.found
+
+
+def test_a_coco_file_alone(coco):
+    source = read_boxes(coco / "train" / "_annotations.coco.json")
+    assert list(source.index.locators) == ["1.png#1", "1.png#2", "1.png#3"]
+    assert_boxes(source, 0, 0)
+
+
+def test_cocos_own_folders(tmp_path):
+    """Other annotations of the same pictures lie beside the instances."""
+    write_picture(tmp_path / "train2017" / "1.png", 5)
+    write_picture(tmp_path / "val2017" / "1.png", 6)
+    write_coco(tmp_path / "annotations/instances_train2017.json", coco_of(["train2017/1.png"]))
+    write_coco(tmp_path / "annotations/person_keypoints_train2017.json", coco_of(["1.png"]))
+    (tmp_path / "annotations" / "notes.json").write_text("{broken")
+    source = read_boxes(tmp_path)
+    assert source.index.splits.tolist() == [TRAIN] * 3
+    assert_boxes(source, 0, 5)
+
+
+def test_what_coco_boxes_cannot_be_used(tmp_path):
+    content = coco_of(["1.png", "gone.png"])
+    content["annotations"][0]["iscrowd"] = 1
+    write_picture(tmp_path / "1.png", 1)
+    source = read_boxes(write_coco(tmp_path / "boxes.json", content))
+    assert len(source.index) == 2
+    assert sorted((one.path, one.reason.split(",")[0]) for one in source.problems) == [
+        ("1.png", "box 1: around a crowd"),
+        ("gone.png", "annotated"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"annotations": [{"image_id": 0}]}, "KeyError: 'bbox'"),
+        ({"annotations": [{"image_id": 4, "bbox": [0, 0, 1, 1]}]}, "KeyError: 4"),
+        ({"images": 3}, "not a COCO file of boxes"),
+        ({"annotations": []}, "has no box that can be used"),
+        (
+            {"annotations": [{"image_id": 0, "category_id": 7, "bbox": [0, 0, 1, float("nan")]}]},
+            "an edge of a box is nan",
+        ),
+    ],
+)
+def test_damaged_coco_files(tmp_path, change, said):
+    write_picture(tmp_path / "1.png", 1)
+    with pytest.raises(DataError, match=said):
+        read_boxes(write_coco(tmp_path / "boxes.json", coco_of(["1.png"]) | change))
+
+
+def test_pascal_boxes_with_lists(tmp_path):
+    for number, name in enumerate(("a", "b")):
+        write_picture(tmp_path / "JPEGImages" / f"{name}.png", number)
+        (tmp_path / "Annotations").mkdir(exist_ok=True)
+        (tmp_path / "Annotations" / f"{name}.xml").write_text(pascal(f"{name}.png"))
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    (tmp_path / "ImageSets" / "Main" / "test.txt").write_text("b\n")
+    source = read_boxes(tmp_path)
+    assert source.kind == "Pascal VOC"
+    assert source.index.splits.tolist() == [UNSPLIT] * 3 + [TEST] * 3
+    assert_boxes(source, 0, 0)
+    assert_boxes(source, 3, 1)
+
+
+def test_cvat_boxes(tmp_path):
+    write_picture(tmp_path / "images" / "1.png", 4)
+    file = tmp_path / "annotations.xml"
+    file.write_text(f"<annotations>{cvat('1.png', 'Train')}{cvat('gone.png')}</annotations>")
+    for path in (file, tmp_path):
+        source = read_boxes(path)
+        assert source.kind == "CVAT"
+        assert source.index.splits.tolist() == [TRAIN] * 3
+        assert_boxes(source, 0, 4)
+        assert [one.path for one in source.problems] == ["gone.png"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<annotation><object/></annotation>", "has no <filename>"),
+        (pascal("1.png").replace("<xmin>3<", "<xmin>x<"), "could not convert"),
+        (pascal("1.png").replace("<xmin>3<", "<xmin>inf<"), "inf is no position"),
+        (pascal("1.png").replace("bndbox", "polygon"), "an object has no bndbox"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "declares a document type"),
+        ("<annotation>", "not valid XML"),
+    ],
+)
+def test_damaged_pascal_files(tmp_path, text, said):
+    write_picture(tmp_path / "1.png", 0)
+    (tmp_path / "1.xml").write_text(text)
+    with pytest.raises(DataError, match=said):
+        read_boxes(tmp_path)
+
+
+def test_no_annotations(tmp_path):
+    write_picture(tmp_path / "cat" / "1.png", 0)
+    with pytest.raises(DataError, match="has no annotations with boxes"):
+        read_boxes(tmp_path)
+    with pytest.raises(DataError, match="neither a folder nor a COCO or CVAT file"):
+        read_boxes(tmp_path / "cat" / "1.png")
+    with pytest.raises(DataError, match="does not exist"):
+        read_boxes(tmp_path / "gone")
+
+
+def test_a_picture_of_another_size_is_refused(tmp_path):
+    write_picture(tmp_path / "1.png", 0)
+    (tmp_path / "1.xml").write_text(pascal("1.png", size=(HEIGHT, WIDTH)))
+    source = read_boxes(tmp_path)
+    with pytest.raises(PictureError, match="is 40x30, but its boxes were drawn on 30x40"):
+        source.read(0)
+
+
+@pytest.mark.parametrize(
+    ("edges", "shape"),
+    [((-5, -5, 3.2, 2.9), (3, 4)), ((35.5, 20, 99, 99), (10, 5)), ((1, 1, 2, 2), (1, 1))],
+)
+def test_a_box_is_cut_at_the_edges_of_its_picture(edges, shape):
+    assert crop(pixels_of(0), Box("", "", *edges)).shape[:2] == shape
+
+
+@pytest.mark.parametrize("edges", [(5, 5, 5, 9), (40, 0, 50, 9), (9, 9, 3, 3)])
+def test_an_empty_box_is_refused(edges):
+    with pytest.raises(PictureError, match="empty, or outside"):
+        crop(pixels_of(0), Box("", "", *edges))
+
+
+def test_boxes_are_trained_on_and_those_of_a_picture_stay_together(tmp_path):
+    names = [f"{number}.png" for number in range(30)]
+    for number, name in enumerate(names):
+        write_picture(tmp_path / name, number)
+    write_coco(tmp_path / "boxes.json", coco_of(names))
+    fields = {"epochs": 1, "model": "linear", "image_size": 8, "device": "cpu"}
+    run = onsight.train(tmp_path, out=tmp_path.parent / "run", crop_boxes=True, **fields)
+    assert run.results["images"] > 0
+    found = onsight.evaluate(run.path, tmp_path, crop_boxes=True)
+    assert found["seen"] > 0

@@ -1,0 +1,152 @@
+"""Exports of Label Studio and CVAT whose labels are of whole pictures, written here."""
+
+import json
+
+import pytest
+
+from onsight.data.index import TEST, UNSPLIT
+from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
+from onsight.errors import DataError
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for name in ("a.png", "my cat.png", "sub/b.png", "other/b.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    return tmp_path
+
+
+def choice(label, name="choice"):
+    return {"type": "choices", "from_name": name, "value": {"choices": [label]}}
+
+
+def task(address, *annotations, key="image"):
+    return {
+        "data": {key: address},
+        "annotations": [{"result": list(results)} for results in annotations],
+    }
+
+
+def write(folder, content):
+    (folder / "export.json").write_text(json.dumps(content))
+    return folder / "export.json"
+
+
+def read(path, **said):
+    source = find_source(str(path), Reading(**said))
+    labels = [source.index.classes[label] for label in source.index.labels]
+    return source, dict(zip(source.index.locators, labels, strict=True))
+
+
+def test_pictures_are_found_wherever_the_export_says_they_were(pictures):
+    tasks = [
+        task("/data/upload/3/1a2b3c4d-a.png", [choice("cat")]),
+        task("/data/local-files/?d=store/other/b.png", [choice("dog")], key="photo"),
+        task("https://host.example/files/my%20cat.png", [choice("cat")], [choice("cat")]),
+    ]
+    source, labels = read(write(pictures, tasks))
+    assert source.kind == "labelstudio"
+    assert labels == {"a.png": "cat", "other/b.png": "dog", "my cat.png": "cat"}
+    assert "Label Studio export" in source.found
+    assert source.read(0) == b"a.png"
+
+
+def test_tasks_that_cannot_be_used_are_listed(pictures):
+    cancelled = task("a.png", [choice("dog")])
+    cancelled["annotations"][0]["was_cancelled"] = True
+    tasks = [
+        task("a.png", [choice("cat")]),
+        task("my cat.png", [choice("cat")], [choice("dog")]),
+        task("sub/b.png"),
+        task("gone.png", [choice("dog")]),
+        cancelled | {"data": {"image": "other/b.png"}},
+    ]
+    source, labels = read(write(pictures, tasks))
+    assert labels == {"a.png": "cat"}
+    assert [(one.path, one.reason) for one in source.problems] == [
+        ("my cat.png", "listed under two labels: cat, dog"),
+        ("my cat.png", "listed under two labels: cat, dog"),
+        ("sub/b.png", "has no label"),
+        ("gone.png", "listed, but there is no such file"),
+        ("other/b.png", "has no label"),
+    ]
+
+
+def test_the_short_export(pictures):
+    tasks = [
+        {"id": 1, "image": "/data/upload/1/a.png", "choice": "cat", "annotator": "x"},
+        {"id": 2, "image": "/data/upload/1/sub/b.png", "choice": {"choices": ["dog", "cat"]}},
+    ]
+    source, labels = read(write(pictures, tasks))
+    assert labels == {"a.png": "cat"}
+    assert [one.reason for one in source.problems] == ["listed under two labels: cat, dog"] * 2
+
+
+def test_several_choices_ask_for_one(pictures):
+    tasks = [task("a.png", [choice("cat", "species"), choice("old", "age")])]
+    with pytest.raises(DataError, match="the choices age and species; name one with --label"):
+        read(write(pictures, tasks))
+    assert read(write(pictures, tasks), label="age")[1] == {"a.png": "old"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"images": [], "annotations": [], "categories": []}, "COCO file of boxes: --crop-boxes"),
+        ({"a": 1}, "neither an export of Label Studio nor"),
+        ([{"annotations": [{"result": 3}]}], "is not an export of Label Studio: TypeError"),
+        ([{"annotations": 3}], "is not an export of Label Studio"),
+        ([task("a.png")], "no picture of it is labelled"),
+        ([], "no picture of it is labelled"),
+    ],
+)
+def test_other_json(pictures, content, said):
+    with pytest.raises(DataError, match=said):
+        read(write(pictures, content))
+
+
+def test_json_that_is_none(pictures):
+    (pictures / "export.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="is not valid JSON"):
+        read(pictures / "export.json")
+    (pictures / "export.json").write_bytes(b'["\xff"]')
+    with pytest.raises(DataError, match="is not valid JSON"):
+        read(pictures / "export.json")
+
+
+def test_cvat_tags(pictures):
+    file = pictures / "annotations.xml"
+    file.write_text(
+        "<annotations><image name='a.png' subset='test'><tag label='cat'/></image>"
+        "<image name='sub/b.png'><tag label='dog'/></image>"
+        "<image name='my cat.png'/></annotations>"
+    )
+    source, labels = read(file)
+    assert source.kind == "cvat"
+    assert labels == {"a.png": "cat", "sub/b.png": "dog"}
+    assert source.index.splits.tolist() == [TEST, UNSPLIT]
+    assert [(one.path, one.reason) for one in source.problems] == [("my cat.png", "has no label")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<annotations><image name='a'><box/></image></annotations>", "no tags, but boxes: --crop"),
+        ("<annotation><filename>a</filename></annotation>", "give its folder and --crop-boxes"),
+        ("<annotations/>", "is not CVAT's XML for images"),
+    ],
+)
+def test_other_xml(pictures, text, said):
+    (pictures / "annotations.xml").write_text(text)
+    with pytest.raises(DataError, match=said):
+        read(pictures / "annotations.xml")
+
+
+def test_several_files_of_a_name(pictures):
+    source, labels = read(
+        write(pictures, [task("a.png", [choice("x")]), task("b.png", [choice("y")])])
+    )
+    assert labels == {"a.png": "x"}
+    assert source.problems[0].path == "b.png"
