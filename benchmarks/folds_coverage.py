@@ -61,6 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first draw")
     parser.add_argument("--pictures", type=int, default=300)
     parser.add_argument("--folds", default="5")
     parser.add_argument("--epochs", type=int, default=10)
@@ -73,7 +74,7 @@ def main():
         test.mkdir()
         for path in Path(options.data).glob("t10k*"):
             shutil.copy(path, test)
-        for seed in range(options.draws):
+        for seed in range(options.first, options.first + options.draws):
             rows.append(measure(source, test, options, seed, Path(name) / str(seed)))
             print(json.dumps(rows[-1]), file=sys.stderr)
     gaps = [row["test"] - row["folds"] for row in rows]

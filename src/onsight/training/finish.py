@@ -6,6 +6,7 @@ from typing import Any
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
+from onsight.evaluation.intervals import FOLDS_WIDER, Z_95
 from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
@@ -47,9 +48,10 @@ def finish(
     if not world.is_main:
         return None
 
-    views: TtaResult = tta_results(judged.views, config.tta) if judged.views else {}
+    z = FOLDS_WIDER * Z_95 if judged.folds else Z_95
+    views: TtaResult = tta_results(judged.views, config.tta, z) if judged.views else {}
     results: Results = {
-        **summarise(judged.per_image, dataset.classes),
+        **summarise(judged.per_image, dataset.classes, z),
         "split": judged.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,

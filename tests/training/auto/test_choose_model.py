@@ -15,6 +15,7 @@ from onsight.models.pretrained import offline_models
 from onsight.report.console import SilentReporter
 from onsight.training import prepare
 from onsight.training.auto import candidates, choose_model
+from onsight.training.auto.backbone_pace import least_forward_seconds
 from onsight.training.budget import Budget
 from onsight.training.pictures.open_data import find_data
 
@@ -159,6 +160,25 @@ def test_trials_that_say_nothing_do_not_end_a_run(textures, with_weights, monkey
     choice, fields = choose(textures)
     assert fields == {"model": "sprint"}
     assert choice.reason == "not tried: the trials say too little"
+
+
+@pytest.mark.parametrize(("each", "is_tried"), [(1e-6, True), (2.0, False)])
+def test_nothing_is_tried_where_no_backbone_could_judge_what_is_held_out(
+    textures, with_weights, monkeypatch, each, is_tried
+):
+    monkeypatch.setattr(choose_model, "least_forward_seconds", lambda threads: each)
+    config = make_config({"threads": 1, "budget": "10s"})
+    source = find_data(str(textures), config, SilentReporter())
+    budget = Budget(10.0, lambda: 0.0)
+    choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
+    reason = "not tried: judging the 10 pictures held out with a pretrained network takes about 20"
+    assert choice.reason.startswith(reason) != is_tried
+
+
+def test_a_backbone_takes_some_microseconds_for_a_picture_at_least():
+    before = torch.random.get_rng_state()
+    assert 1e-6 < least_forward_seconds(1) < 1.0
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("seconds", "is_tried"), [(1e-6, True), (2.0, False)])

@@ -18,6 +18,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, DataError, ModelError
 from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
 from onsight.report.console import Reporter
+from onsight.training.auto.backbone_pace import least_forward_seconds
 from onsight.training.auto.candidates import (
     SCRATCH,
     SIDES,
@@ -168,6 +169,8 @@ def _try_models(
     own = choose_size(source, config.size, None).value
     if budget:
         _leave_time(budget, source, config, own, threads)
+        if device.type == "cpu":
+            _leave_hopeless(budget, source, config, threads)
     is_small = own != USUAL_SIZE and config.size is None
     side = max(config.size) if config.size else SIDES[-1] if is_small else _TRIED_SIDE
     sides = [side] if config.size or is_small else list(SIDES)
@@ -204,6 +207,18 @@ def _leave_time(
         )
 
 
+def _leave_hopeless(budget: Budget, source: Source, config: Config, threads: int) -> None:
+    """Raise DataError where no backbone could judge the pictures held out in the time left."""
+    _, validation, test = _parts(config, source)
+    judging = (validation + test) * least_forward_seconds(threads)
+    budget.peek()
+    if judging > budget.left_seconds:
+        raise DataError(
+            f"judging the {validation + test:,} pictures held out with a pretrained network takes "
+            f"about {judging:.0f} s, and {budget.left_seconds:.0f} s are left"
+        )
+
+
 def _seconds(config: Config, source: Source, budget: Budget | None) -> float:
     """For choosing: of a budget's seconds for trials, or in proportion to the pictures."""
     if budget:
@@ -215,15 +230,11 @@ def _task(
     config: Config, source: Source, sample: Sample, picture_seconds: float, budget: Budget | None
 ) -> Task:
     """picture_seconds: of a training step for each picture."""
-    splits = source.index.splits
-    given = {split: int((splits == split).sum()) for split in (TEST, VALIDATION)}
-    free = int(np.isin(splits, (UNSPLIT, TRAIN)).sum())
-    test = given[TEST] or round(config.test_fraction * free)
-    validation = given[VALIDATION] or round(config.validation_fraction * free)
-    training = free - (0 if given[TEST] else test) - (0 if given[VALIDATION] else validation)
+    training, validation, test = _parts(config, source)
     if budget:
         budget.peek()
-        held_out = given[TEST] + given[VALIDATION]
+        held_out = held_out_pictures(source)
+        free = len(source.index) - held_out
         decoded = pictures_in_time(budget, sample.decode_seconds, held_out, free)
         training = min(training, decoded)
         seconds = budget.left_seconds - (decoded + held_out) * sample.decode_seconds
@@ -238,3 +249,14 @@ def _task(
         budget is not None,
         config.freeze,
     )
+
+
+def _parts(config: Config, source: Source) -> tuple[int, int, int]:
+    """How many pictures there will be to train on, to validate and to test, about."""
+    splits = source.index.splits
+    given = {split: int((splits == split).sum()) for split in (TEST, VALIDATION)}
+    free = int(np.isin(splits, (UNSPLIT, TRAIN)).sum())
+    test = given[TEST] or round(config.test_fraction * free)
+    validation = given[VALIDATION] or round(config.validation_fraction * free)
+    training = free - (0 if given[TEST] else test) - (0 if given[VALIDATION] else validation)
+    return training, validation, test
