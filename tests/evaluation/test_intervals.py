@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onsight.evaluation.intervals import mean_share
+from onsight.evaluation.intervals import folds_wider, mean_share
 
 
 def test_one_share_has_the_interval_of_agresti_and_coull():
@@ -28,3 +28,10 @@ def test_the_interval_of_a_mean_covers_it_as_often_as_promised(truth):
 def test_the_ends_stay_within_0_and_1():
     assert mean_share([(10, 10), (7, 7)])[2] == 1.0
     assert mean_share([(0, 10), (0, 7)])[1] == 0.0
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_folds_are_widened_by_the_correction_of_nadeau_and_bengio(folds):
+    learned, judged = 1 - 1 / folds, 1 / folds
+    corrected, plain = 1 / folds + judged / learned, 1 / folds
+    assert folds_wider(folds) == pytest.approx((corrected / plain) ** 0.5)

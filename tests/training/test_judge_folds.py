@@ -75,7 +75,7 @@ def test_every_picture_is_judged_once(folded, shared_bars):
     right = sum(row["label"] == row["predicted"] for row in rows)
     assert results["accuracy"] == right / 120
     assert (results["accuracy_low"], results["accuracy_high"]) == wilson(
-        right, 120, 1.25 * 1.959963984540054
+        right, 120, 1.959963984540054 * 2.5**0.5
     )
     for fold in results["fold_results"]:
         mine = [row for row in rows if row["fold"] == str(fold["fold"])]

@@ -4,10 +4,6 @@ import math
 from collections.abc import Sequence
 
 Z_95 = 1.959963984540054
-# Models of folds share most of their pictures, and the one that is kept is none of them: plain
-# intervals hold the truth too rarely (Bates, Hastie and Tibshirani, JASA 119, 2024). They are
-# widened by what was measured (NOTEBOOK.md).
-FOLDS_WIDER = 1.25
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
@@ -21,6 +17,16 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
     low = 0.0 if successes == 0 else (centre - spread) / scale
     high = 1.0 if successes == count else (centre + spread) / scale
     return low, high
+
+
+def folds_wider(folds: int) -> float:
+    """How many times as wide an interval is if models of folds judged the pictures.
+
+    They share most of what they learned from, and the model that is kept is none of them. Nadeau
+    and Bengio, Machine Learning 52 (2003): the variance of the mean over k folds is that of
+    independent pictures times 1 + k * (pictures judged / learned from), here 1 + k / (k - 1).
+    """
+    return math.sqrt(1 + folds / (folds - 1))
 
 
 def mean_share(counted: Sequence[tuple[int, int]], z: float = Z_95) -> tuple[float, float, float]:

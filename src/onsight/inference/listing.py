@@ -1,8 +1,7 @@
 """Predictions as lines for people, or as CSV or JSON for programs."""
 
-import csv as csv_format
-import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,10 +9,12 @@ from pathlib import Path
 
 from torch import nn
 
+from onsight.errors import OutputError
 from onsight.files import write_atomically
 from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
+from onsight.report.tables import csv_text
 from onsight.words import fixed_percent
 
 _HEADER = ("path", "predicted", "probability", "problem")
@@ -39,6 +40,8 @@ def list_predictions(
 
         check_grid_place(grid)
     inputs = input_paths(paths)
+    for target in filter(None, (grid, csv and Path(csv))):
+        _refuse_inputs(target, inputs)
     predictor = load(model, device=device, module=module)
     predictions = []
     with reporter.bar("predict", len(inputs)) as bar:
@@ -69,13 +72,22 @@ def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _as_csv(predictions: Sequence[Prediction]) -> str:
-    text = io.StringIO()
-    writer = csv_format.writer(text, lineterminator="\n")
-    writer.writerow(_HEADER)
-    for p in predictions:
-        probability = "" if p.probability is None else f"{p.probability:.6f}"
-        writer.writerow((p.path, p.predicted or "", probability, p.problem or ""))
-    return text.getvalue()
+    rows = (
+        (
+            p.path,
+            p.predicted or "",
+            "" if p.probability is None else f"{p.probability:.6f}",
+            p.problem or "",
+        )
+        for p in predictions
+    )
+    return csv_text(_HEADER, rows)
+
+
+def _refuse_inputs(target: Path, inputs: Sequence[str]) -> None:
+    """Raise OutputError for a file to write that is one of the pictures."""
+    if target.exists() and any(os.path.exists(one) and target.samefile(one) for one in inputs):
+        raise OutputError(f"{target} is one of the pictures: choose another name")
 
 
 def _as_json(predictions: Sequence[Prediction], refused: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from onsight.evaluation.intervals import FOLDS_WIDER
+from onsight.evaluation.intervals import folds_wider
 from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
 from onsight.words import percent
 
@@ -34,8 +34,8 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
         sentences.append(
             f"The model that is kept has seen all {n:,} pictures, in training or to choose its "
             f"epoch, so none is left to judge it. The {folds} models that were judged have learned "
-            "from fewer, so it is probably no worse. As these models share most of their "
-            f"pictures, the interval is {FOLDS_WIDER:g} times as wide as that of a single one."
+            "from fewer, so it is probably no worse. As they share most of their pictures, the "
+            f"interval is {folds_wider(folds):.2g} times as wide as that of a single model."
         )
     if classes:
         sentences.append(_against_the_commonest(low, n, classes))

@@ -14,13 +14,21 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
 
 
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV, a line each row."""
+    text = io.StringIO()
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in (header, *rows):
+        # Before Python 3.13, a carriage return alone is not quoted, and divides the row.
+        has_return = any("\r" in cell for cell in row if isinstance(cell, str))
+        (quoted if has_return else plain).writerow(row)
+    return text.getvalue()
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table atomically; paths that are not UTF-8 keep their bytes."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
+    write_atomically(path, csv_text(header, rows).encode("utf-8", "surrogateescape"))
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
-from onsight.evaluation.intervals import FOLDS_WIDER, Z_95
+from onsight.evaluation.intervals import Z_95, folds_wider
 from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
@@ -48,7 +48,7 @@ def finish(
     if not world.is_main:
         return None
 
-    z = FOLDS_WIDER * Z_95 if judged.folds else Z_95
+    z = Z_95 * (folds_wider(len(judged.folds)) if judged.folds else 1.0)
     views: TtaResult = tta_results(judged.views, config.tta, z) if judged.views else {}
     results: Results = {
         **summarise(judged.per_image, dataset.classes, z),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.data.index import Index, Problem, Row
-from onsight.data.sources.class_folders import EXPECTED, arrange, is_hidden
+from onsight.data.sources.class_folders import EXPECTED, arrange, class_name, is_hidden
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source, found_line, hidden_note, identity
 from onsight.errors import DataError
-from onsight.words import plural
+from onsight.words import listed, plural
 
 
 def read_folder(root: Path) -> Source:
@@ -77,6 +77,7 @@ class _Walk:
         self.problems: list[Problem] = []
         self.digest = hashlib.sha256(b"folders")
         self._hidden = 0
+        self._empty: list[str] = []
         self._linked_files = 0
         self._linked_folders = 0
         self._visited: set[tuple[int, int]] = set()
@@ -91,6 +92,9 @@ class _Walk:
     def notes(self) -> list[str]:
         """What was skipped without being a problem."""
         notes = hidden_note(self._hidden)
+        if self._empty:
+            names = listed([class_name(path) for path in self._empty], most=3)
+            notes.append(f"{plural(len(self._empty), 'empty folder')} ({names})")
         if self._linked_files:
             links = plural(self._linked_files, "link")
             notes.append(f"{links} to files of the same tree, counted once")
@@ -124,6 +128,8 @@ class _Walk:
                 raise DataError(f"{self.root} cannot be read: {error.strerror}") from error
             self._refuse(folder, f"cannot be read: {error.strerror}")
             return
+        if folder and not entries:
+            self._empty.append(folder)
         known = len(self._waiting)
         for entry in entries:
             self._sort_in(entry, f"{folder}/{entry.name}" if folder else entry.name)

@@ -1,0 +1,197 @@
+"""Guards against hostile and broken input, each with what takes it away and the tests that watch.
+
+A bug is planted by replacing a text, which must occur once in its file.
+"""
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """A change to a file of the package, and the tests of which one must fail then."""
+
+    file: str
+    guard: str
+    instead: str
+    tests: str
+
+
+def _without(file: str, tests: str, *conditions: str) -> list[Bug]:
+    """Bugs that make conditions of `if` or `elif` false."""
+    bugs = []
+    for condition in conditions:
+        word, _, _ = condition.partition(" ")
+        bugs.append(Bug(file, condition, f"{word} False:", tests))
+    return bugs
+
+
+_DECODE = "tests/data/test_decode.py tests/data/test_odd_pictures.py tests/data/test_bombs.py"
+_ARCHIVES = "tests/data/sources/test_archive_source.py"
+_MANIFESTS = "tests/data/sources/test_manifest_source.py"
+_BOXES = "tests/data/sources/annotations"
+
+BUGS = [
+    *_without(
+        "data/bombs.py",
+        _DECODE,
+        "if scans > JPEG_SCANS:",
+        "if height * width > limit:",
+        "if pixels > EXPANSE_PIXELS and pixels > PIXELS_A_BYTE * count:",
+        "if compression in (1, 2) and abs(width * height) > SLOW_BMP_PIXELS:",
+    ),
+    Bug("data/bombs.py", "refuse_pixels(*_webp_size(data), pixel_limit)", "pass", _DECODE),
+    *_without(
+        "data/decode.py",
+        f"{_DECODE} tests/data/test_foreign.py",
+        "if not data:",
+        'if image.mode == "F":',
+        'if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:',
+        "if image.has_transparency_data:",
+    ),
+    Bug("data/decode.py", "if not is_deep_colour(image):", "if True:", _DECODE),
+    Bug("data/decode.py", "white > 65535 or (values.size", "False and (values.size", _DECODE),
+    Bug(
+        "data/decode.py",
+        "refuse_empty_expanse(image.height, image.width, len(data))",
+        "pass",
+        _DECODE,
+    ),
+    Bug("data/decode.py", "if orientation == 1 else ImageOps.exif_transpose(image)", "", _DECODE),
+    *_without("data/deep_colour.py", _DECODE, "if clear is not None:"),
+    Bug("data/deep_colour.py", "upper << 8 | lower", "upper << 8 | upper", _DECODE),
+    *_without(
+        "data/sources/read_file.py",
+        f"{_ARCHIVES} tests/data/sources/test_folder_source.py",
+        "if size == 0:",
+        "if size > PICTURE_FILE_BYTES:",
+        "if not stat.S_ISREG(facts.st_mode):",
+    ),
+    *_without("data/foreign.py", "tests/data/test_foreign.py", 'if data[4:8] == b"ftyp":'),
+    *_without(
+        "data/sources/archive_members.py",
+        _ARCHIVES,
+        "if _ABSOLUTE.match(name):",
+        'if ".." in _SEPARATORS.split(name):',
+        "if len(self.paths) > ARCHIVE_MEMBERS:",
+    ),
+    Bug("data/sources/archive_members.py", "if path in self._seen", "if False", _ARCHIVES),
+    Bug("data/sources/archive_members.py", "any(is_hidden(part) for", "any(False for", _ARCHIVES),
+    *_without(
+        "data/sources/archive_zip.py",
+        _ARCHIVES,
+        "if size > _RATIO_FREE_BYTES and size > COMPRESSION_RATIO * info.compress_size:",
+        "if len(content) != info.file_size or zlib.crc32(content) != info.CRC:",
+        "if stat.S_ISLNK(mode):",
+        "if info.compress_type == zipfile.ZIP_BZIP2:",
+    ),
+    *_without(
+        "data/sources/archive_tar.py",
+        _ARCHIVES,
+        "if len(data) < size:",
+        "if not block:",
+        "if info.issym() or info.islnk():",
+    ),
+    Bug("data/sources/archive_tar.py", "if archive.offset <= place:", "if False:", _ARCHIVES),
+    *_without("data/sources/decompress.py", _ARCHIVES, "if target.tell() > limit:"),
+    *_without(
+        "data/sources/idx.py",
+        "tests/data/sources/test_idx_source.py",
+        "if len(images) != len(labels):",
+        "if not 0 < math.prod(images.shape[1:]) <= IDX_PICTURE_PIXELS:",
+        "if len(data) != expected:",
+        "if one.split == two.split:",
+    ),
+    *_without(
+        "data/sources/restricted_unpickler.py",
+        "tests/data/sources/test_cifar_source.py",
+        "if name not in _OPCODES:",
+        "if place > 2 * stored + _MEMO_SLACK:",
+        'elif name.endswith("GET") and argument in tuples:',
+        "if counts[what] > most:",
+        "if stand_in is None:",
+    ),
+    *_without(
+        "data/sources/manifest.py",
+        _MANIFESTS,
+        "if len(labels) > 1:",
+        "if not stat.S_ISREG(facts.st_mode):",
+    ),
+    *_without(
+        "data/sources/manifest_entries.py",
+        _MANIFESTS,
+        "if len(cells) != width:",
+        "if twice:",
+        "if word.lower() not in SPLIT_WORDS:",
+        "if len(present) > 1:",
+    ),
+    *_without(
+        "data/sources/manifest_tables.py",
+        _MANIFESTS,
+        "if len(text) == MANIFEST_LINE_CHARACTERS:",
+        "if not isinstance(item, dict):",
+    ),
+    *_without(
+        "data/sources/class_names.py",
+        "tests/data/sources/test_class_names.py",
+        "if other != number:",
+    ),
+    *_without(
+        "data/sources/folder.py",
+        "tests/data/sources/test_folder_source.py",
+        "if identity in self._visited:",
+    ),
+    Bug(
+        "data/sources/source.py",
+        "facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino",
+        "facts.st_mtime_ns, 0, 0",
+        "tests/data/sources/test_folder_source.py",
+    ),
+    *_without(
+        "data/split_units.py",
+        "tests/data/test_split_units.py",
+        "if group and split != UNSPLIT and sides.setdefault(group, split) != split:",
+    ),
+    Bug(
+        "data/split.py",
+        "splits < cleanest[group]",
+        "splits < 0",
+        "tests/data/test_split.py tests/data/test_split_units.py",
+    ),
+    *_without(
+        "data/pack.py",
+        "tests/data/test_pack.py",
+        'if facts["key"] != key:',
+        'if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):',
+    ),
+    Bug(
+        "data/block_checksums.py",
+        "return np.array_equal(block_checksums(content, threads), checksums)",
+        "return True",
+        "tests/data/test_block_checksums.py",
+    ),
+    *_without(
+        "data/sources/annotations/boxes.py",
+        _BOXES,
+        "if box.size and box.size != (height, width):",
+        "if top >= bottom or left >= right:",
+    ),
+    *_without(
+        "data/sources/annotations/annotation_file.py",
+        _BOXES,
+        'if b"<!DOCTYPE" in data or b"<!ENTITY" in data:',
+    ),
+    *_without("models/growth.py", "tests/models/test_model_file.py", "if made > most:"),
+    *_without(
+        "models/file.py",
+        "tests/models/test_model_file.py",
+        "if keys.dtype != torch.int64 or keys.ndim != 1:",
+        "if not isinstance(value, int) or not 0 <= value <= HIDDEN_UNITS:",
+    ),
+    *_without(
+        "tensorfile.py", "tests/models/test_model_file.py", "if found.hexdigest() != digest:"
+    ),
+    *_without(
+        "training/run_folder/progress.py",
+        "tests/training/test_checkpoint.py",
+        "if not isinstance(value, (int, float) if kind is float else kind):",
+    ),
+]
