@@ -186,3 +186,15 @@ def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
     assert first == second
     assert first["images"] > 96
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_an_evaluation_of_a_moment_does_not_make_others_seem_slow():
+    budget = Budget(60.0, lambda: 0.0)
+    budget.reserve(tested=10_000, validation=10, picture_seconds=1e-4)
+    before = budget.left_seconds
+    budget.judged(10, 0.02)
+    assert budget.left_seconds == before
+    budget.judged(10, 2.0)
+    assert budget.left_seconds < before - 1000
+    budget.judged(10, 0.001)
+    assert budget.left_seconds == pytest.approx(before)

@@ -40,8 +40,9 @@ def list_predictions(
 
         check_grid_place(grid)
     inputs = input_paths(paths)
-    for target in filter(None, (grid, csv and Path(csv))):
-        _refuse_inputs(target, inputs)
+    for target in (grid, Path(csv) if csv else None):
+        if target:
+            _refuse_inputs(target, inputs)
     predictor = load(model, device=device, module=module)
     predictions = []
     with reporter.bar("predict", len(inputs)) as bar:

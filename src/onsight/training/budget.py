@@ -12,6 +12,7 @@ _LEAST_CLOSING_SECONDS = 1.5
 _SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
 _TRIAL_SHARE = 0.1  # of the budget, for the plan and everything else that is only tried out
 _FEWEST_VALIDATED = 8
+_TELLING_SECONDS = 0.1  # of an evaluation, to judge the speed of longer ones by
 _VALIDATION_SHARE = 0.1  # of the time for training, at most, for one validation
 
 
@@ -144,9 +145,14 @@ class Budget:
         self.closing_seconds += _SAVES_AT_THE_END * seconds
 
     def judged(self, pictures: int, seconds: float) -> None:
-        """Take note of how many seconds the evaluation of how many pictures took."""
+        """Take note of how many seconds the evaluation of how many pictures took.
+
+        That of very few is over so soon that it tells what beginning takes, not a picture.
+        """
         if pictures:
-            self.picture_seconds = seconds / pictures
+            each = seconds / pictures
+            is_telling = seconds >= _TELLING_SECONDS
+            self.picture_seconds = each if is_telling else min(each, self.picture_seconds)
 
     def pictures_to_calibrate(self) -> int:
         """How many of the first validation pictures there is time to fit the temperature on now.

@@ -43,7 +43,7 @@ _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
 _SAMPLE_SHARE = 0.3  # of the seconds for choosing, for decoding pictures
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 8.0  # for choosing, without a budget
-_MOST_DECODING = 0.25  # of the time left, for pictures held out: with more there are no trials
+_MOST_HELD_OUT = 0.25  # of the time left, for pictures held out: with more there are no trials
 _TIMING_SECONDS = 0.5
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
@@ -168,9 +168,7 @@ def _try_models(
 ) -> Race:
     own = choose_size(source, config.size, None).value
     if budget:
-        _leave_time(budget, source, config, own, threads)
-        if device.type == "cpu":
-            _leave_hopeless(budget, source, config, threads)
+        _leave_time(budget, source, config, own, device, threads)
     is_small = own != USUAL_SIZE and config.size is None
     side = max(config.size) if config.size else SIDES[-1] if is_small else _TRIED_SIDE
     sides = [side] if config.size or is_small else list(SIDES)
@@ -194,28 +192,27 @@ def _try_models(
 
 
 def _leave_time(
-    budget: Budget, source: Source, config: Config, size: tuple[int, int], threads: int
+    budget: Budget,
+    source: Source,
+    config: Config,
+    size: tuple[int, int],
+    device: torch.device,
+    threads: int,
 ) -> None:
-    """Raise DataError where trials would take what little time decoding leaves for training."""
-    held_out = held_out_pictures(source)
-    each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if held_out else 0.0
-    budget.peek()
-    if held_out * each > _MOST_DECODING * budget.left_seconds:
-        raise DataError(
-            f"decoding the {held_out:,} pictures held out takes about {held_out * each:.0f} of "
-            f"the {budget.left_seconds:.0f} s left"
-        )
+    """Raise DataError where little time is left for training beside the pictures held out.
 
-
-def _leave_hopeless(budget: Budget, source: Source, config: Config, threads: int) -> None:
-    """Raise DataError where no backbone could judge the pictures held out in the time left."""
+    Trials would take much of it, and a pretrained network could judge these, but not learn.
+    """
+    given = held_out_pictures(source)
     _, validation, test = _parts(config, source)
-    judging = (validation + test) * least_forward_seconds(threads)
+    each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
+    judging = least_forward_seconds(threads) if device.type == "cpu" else 0.0
+    seconds = given * each + (validation + test) * judging
     budget.peek()
-    if judging > budget.left_seconds:
+    if seconds > _MOST_HELD_OUT * budget.left_seconds:
         raise DataError(
-            f"judging the {validation + test:,} pictures held out with a pretrained network takes "
-            f"about {judging:.0f} s, and {budget.left_seconds:.0f} s are left"
+            f"the {validation + test:,} pictures held out take about {seconds:.0f} of the "
+            f"{budget.left_seconds:.0f} s left, to be decoded and judged by a pretrained network"
         )
 
 
