@@ -44,10 +44,15 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> None:
     form, count = sys.argv[1], int(sys.argv[2])
     samples = [odd.data for odd in odd_pictures() if odd.name.startswith(form)]
     rng, used, slowest = random.Random(form), 0, 0.0
+    loaded = peak_megabytes()
     for number in range(count):
         mutant = mutate(samples[number % len(samples)], rng)
         begun = time.perf_counter()
@@ -57,8 +62,8 @@ def main() -> None:
         except PictureError:
             pass
         slowest = max(slowest, time.perf_counter() - begun)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"used": used, "slowest_seconds": slowest, "peak_megabytes": peak}))
+    grown = peak_megabytes() - loaded
+    print(json.dumps({"used": used, "slowest_seconds": slowest, "grown_megabytes": grown}))
 
 
 if __name__ == "__main__":

@@ -21,4 +21,4 @@ def test_mutants_end_in_pixels_or_a_reason(form):
     print(form, found)
     assert 0 < found["used"] < COUNT
     assert found["slowest_seconds"] < 1
-    assert found["peak_megabytes"] < 400
+    assert found["grown_megabytes"] < 400  # beside 565 MB or so for torch

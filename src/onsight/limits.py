@@ -8,7 +8,7 @@ lifts, for large scans; whoever has an archive beyond these unpacks it and gives
 PICTURE_FILE_BYTES = 512 * 2**20  # no picture is that large, but a misplaced video may be
 JPEG_SCANS = 200  # of a progressive JPEG; encoders write about ten
 SLOW_BMP_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
-EXPANSE_PIXELS, PIXELS_A_BYTE = 32_000_000, 4000  # more in fewer bytes is blank, or a bomb
+EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # more in fewer bytes is blank, or a bomb
 PADDED_PIXELS = 16_000_000  # of the frame around a padded picture
 
 # Containers of pictures.
