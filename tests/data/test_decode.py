@@ -168,6 +168,11 @@ def test_32_bit_pixels_are_refused_whatever_they_hold(highest):
         decode(encoded(Image.fromarray(values), "TIFF"))
 
 
+def test_floating_point_pixels_are_refused():
+    with pytest.raises(PictureError, match="floating-point pixels have no stated range"):
+        decode(encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"))
+
+
 @pytest.mark.parametrize("background", [(255, 255, 255), (255, 0, 10)])
 def test_the_transparent_grey_of_a_16_bit_png_shows_the_background(background):
     values = np.array([[0, 1000, 65535]], np.uint16)

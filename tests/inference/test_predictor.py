@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import nn
 import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ModelError, OutputError, PictureError
+from onsight.inference.listing import list_predictions
 from onsight.report.console import SilentReporter
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -247,3 +249,23 @@ def test_a_network_of_ones_own_is_never_imported_because_a_file_says_so(bars, tm
     rows = rows_of(run)
     predictor = onsight.load(run.path, module=OwnNet())
     assert predictor.predict([bars / rows[0]["path"]]) == [rows[0]["predicted"]]
+
+
+@pytest.mark.parametrize("flag", ["csv", "grid"])
+def test_a_picture_is_never_written_over(run, bars, tmp_path, flag):
+    picture = tmp_path / "mine.png"
+    shutil.copy(next(bars.rglob("*.png")), picture)
+    content = picture.read_bytes()
+    target = str(picture) if flag == "csv" else picture
+    with pytest.raises(OutputError, match="is one of the pictures"):
+        list_predictions(run.path, [str(tmp_path)], **{flag: target})
+    assert picture.read_bytes() == content
+
+
+def test_names_with_a_carriage_return_keep_their_row(run, bars, tmp_path):
+    picture = tmp_path / "two\rlines.png"
+    shutil.copy(next(bars.rglob("*.png")), picture)
+    list_predictions(run.path, [str(picture)], csv=str(tmp_path / "out.csv"))
+    with open(tmp_path / "out.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows] == ["path", str(picture)]

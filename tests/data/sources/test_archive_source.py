@@ -378,3 +378,11 @@ def test_fingerprint_follows_the_file(tmp_path):
     assert read_archive(path).fingerprint == first
     os.utime(path, ns=(1, 1))
     assert read_archive(path).fingerprint != first
+
+
+def test_a_tar_that_is_cut_short_after_it_was_opened(tmp_path):
+    path = make_tar(tmp_path / "pets.tar", {"cat/1.png": b"a" * 5000, "dog/2.png": b"b" * 5000})
+    source = read_archive(path)
+    os.truncate(path, 3000)
+    with pytest.raises(PictureError, match="cut short since it was opened"):
+        source.read(0)

@@ -54,6 +54,15 @@ def test_hidden_files_and_folders_are_counted_and_skipped(tmp_path):
     assert "4 hidden entries skipped" in source.found
 
 
+def test_empty_folders_are_said(tmp_path):
+    plant(tmp_path, "cat/1.png", "dog/2.png")
+    (tmp_path / "yak").mkdir()
+    (tmp_path / "dog" / "puppies").mkdir()
+    source = read_folder(tmp_path)
+    assert source.index.classes == ("cat", "dog")
+    assert "2 empty folders (yak and dog/puppies)" in source.found
+
+
 def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
     root = tmp_path / "tree"
     outside = tmp_path / "outside"
