@@ -285,3 +285,10 @@ def test_several_columns_of_labels_ask_for_one(pictures):
     with pytest.raises(DataError, match="label and category; name the one .* with --label"):
         read_manifest(pictures / "m.csv")
     assert read_manifest(pictures / "m.csv", "category").index.classes == ("cat",)
+
+
+def test_the_metadata_of_a_hugging_face_folder_is_a_manifest(pictures):
+    write_csv(pictures / "metadata.csv", ("file_name", "label"), [("a/1.png", "cat")])
+    source = read_manifest(pictures / "metadata.csv")
+    assert list(source.index.locators) == ["a/1.png"]
+    assert "columns file_name and label" in source.found

@@ -10,7 +10,7 @@ from typing import Any
 from onsight.errors import DataError
 from onsight.limits import MANIFEST_LINE_CHARACTERS
 
-PATH_COLUMNS = ("path", "file", "filename", "filepath", "image", "image_path")
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
 GROUP_COLUMN, TIME_COLUMN = "group", "time"
