@@ -57,7 +57,12 @@ BUGS = [
     ),
     Bug("data/decode.py", "if orientation == 1 else ImageOps.exif_transpose(image)", "", _DECODE),
     *_without("data/deep_colour.py", _DECODE, "if clear is not None:"),
-    Bug("data/deep_colour.py", "upper << 8 | lower", "upper << 8 | upper", _DECODE),
+    Bug(
+        "data/deep_colour.py",
+        "upper.astype(np.uint32) << 8 | lower",
+        "upper.astype(np.uint32) << 8 | upper",
+        _DECODE,
+    ),
     *_without(
         "data/sources/read_file.py",
         f"{_ARCHIVES} tests/data/sources/test_folder_source.py",

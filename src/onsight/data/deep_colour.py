@@ -14,6 +14,7 @@ from PIL import Image, ImageFile
 
 _NATIVE = "L" if sys.byteorder == "little" else "B"
 _OPPOSITE = {"L": "B", "B": "L"}
+_ROWS = 256  # at a time, as whole values take six times the memory of the picture
 _RAW_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
 
 Turn = Callable[[Image.Image], Image.Image]
@@ -33,18 +34,23 @@ def read_deep_colour(
     again: the same file, opened once more; turn: brings a loaded image upright.
     """
     again.tile = [_swapped(tile) for tile in again.tile]
-    upper, lower = (np.asarray(turn(one), np.uint32) for one in (image, again))
-    values = upper << 8 | lower
-    pixels = ((values * 255 + 32767) // 65535).astype(np.uint8)
+    upper, lower = (np.asarray(turn(one)) for one in (image, again))
     clear = image.info.get("transparency")
+    bands = range(0, len(upper), _ROWS)
+    rounded = [_round(upper[at : at + _ROWS], lower[at : at + _ROWS], clear) for at in bands]
+    return Image.fromarray(np.concatenate(rounded))
+
+
+def _round(
+    upper: NDArray[np.uint8], lower: NDArray[np.uint8], clear: tuple[int, ...] | None
+) -> NDArray[np.uint8]:
+    """Values (H, W, C) as 8 bits; with alpha if a PNG declares one colour transparent."""
+    values = upper.astype(np.uint32) << 8 | lower
+    pixels = ((values * 255 + 32767) // 65535).astype(np.uint8)
     if clear is not None:
-        pixels = np.dstack([pixels, _opaque_except(values, clear)])
-    return Image.fromarray(pixels)
-
-
-def _opaque_except(values: NDArray[Any], clear: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Alpha uint8 (H, W): 0 for the one colour that a PNG declares transparent."""
-    return np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
+        opaque = np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
+        pixels = np.dstack([pixels, opaque])
+    return pixels
 
 
 def _raw_mode(tile: Any) -> str:

@@ -117,6 +117,13 @@ def test_a_coco_file_alone(coco):
     assert_boxes(source, 0, 0)
 
 
+def test_pictures_without_a_size_are_taken_as_they_are(tmp_path):
+    content = coco_of(["1.png"])
+    del content["images"][0]["height"]
+    write_picture(tmp_path / "1.png", 2)
+    assert_boxes(read_boxes(write_coco(tmp_path / "boxes.json", content)), 0, 2)
+
+
 def test_cocos_own_folders(tmp_path):
     """Other annotations of the same pictures lie beside the instances."""
     write_picture(tmp_path / "train2017" / "1.png", 5)

@@ -84,6 +84,17 @@ def test_the_short_export(pictures):
     assert [one.reason for one in source.problems] == ["listed under two labels: cat, dog"] * 2
 
 
+def test_odd_tasks_are_listed_too(pictures):
+    tasks = [
+        task("a.png", [choice("cat")]),
+        task("http://[half/b.png", [choice(3)]),
+        {"data": ["sub/b.png"], "annotations": [{"result": [choice("dog")]}]},
+    ]
+    source, labels = read(write(pictures, tasks))
+    assert labels == {"a.png": "cat"}
+    assert sorted(one.path for one in source.problems) == ["", "http://[half/b.png"]
+
+
 def test_several_choices_ask_for_one(pictures):
     tasks = [task("a.png", [choice("cat", "species"), choice("old", "age")])]
     with pytest.raises(DataError, match="the choices age and species; name one with --label"):

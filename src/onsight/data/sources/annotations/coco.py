@@ -66,9 +66,16 @@ def _read_file(
                 left + width,
                 top + height,
                 split,
-                (int(picture["height"]), int(picture["width"])),
+                _size(picture),
             )
         )
+
+
+def _size(picture: Any) -> tuple[int, int] | None:
+    """(height, width) of an annotated picture, which some tools leave out."""
+    if "height" not in picture or "width" not in picture:
+        return None
+    return int(picture["height"]), int(picture["width"])
 
 
 def _finite(value: Any) -> float:

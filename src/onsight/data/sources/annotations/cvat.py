@@ -74,7 +74,7 @@ def _tags(file: Path, images: list[Element]) -> Iterator[Entry]:
         except PictureError:
             path = name  # listing it tells that there is no such file
         for tag in image.findall("tag") or [Element("tag", label="")]:
-            yield Entry(line, path, attribute(tag, "label").strip(), _split(image))
+            yield Entry(line, path, tag.get("label", "").strip(), _split(image))
 
 
 def _split(image: Element) -> int:

@@ -63,14 +63,15 @@ def _choices(task: dict[str, Any]) -> dict[str, set[str]]:
             continue
         for result in annotation["result"]:
             if result["type"] == "choices":
-                given.setdefault(result["from_name"], set()).update(result["value"]["choices"])
+                chosen = map(str, result["value"]["choices"])
+                given.setdefault(str(result["from_name"]), set()).update(chosen)
     return given
 
 
 def _chosen(value: object) -> set[str]:
     """The labels in a cell of JSON_MIN: one as it is, several in an object."""
     if isinstance(value, dict):
-        return set(value.get("choices", ()))
+        return set(map(str, value.get("choices", ())))
     return {value} if isinstance(value, str) else set()
 
 
@@ -99,13 +100,17 @@ def _entries(
 
 def _address(task: dict[str, Any]) -> str:
     """Where the picture of a task is, as the export says."""
-    values = [task["image"]] if "image" in task else (task.get("data") or {}).values()
+    data = task.get("data")
+    values = [task["image"]] if "image" in task else data.values() if isinstance(data, dict) else ()
     return next((value for value in values if isinstance(value, str)), "")
 
 
 def _path(address: str, finder: PictureFinder) -> str:
     """A picture's path; the address itself if no file fits, which then is a problem."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # such as an address with half a bracket
+        return address
     local = parse_qs(parts.query).get("d")  # /data/local-files/?d=folder/picture.jpg
     path = local[0] if local else unquote(parts.path)
     name = path.rpartition("/")[2]
