@@ -60,7 +60,7 @@ def test_empty_folders_are_said(tmp_path):
     (tmp_path / "dog" / "puppies").mkdir()
     source = read_folder(tmp_path)
     assert source.index.classes == ("cat", "dog")
-    assert "2 empty folders (yak and dog/puppies)" in source.found
+    assert "2 empty folders (dog/puppies and yak)" in source.found
 
 
 def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):

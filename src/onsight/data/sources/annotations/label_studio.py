@@ -63,8 +63,8 @@ def _choices(task: dict[str, Any]) -> dict[str, set[str]]:
             continue
         for result in annotation["result"]:
             if result["type"] == "choices":
-                chosen = map(str, result["value"]["choices"])
-                given.setdefault(str(result["from_name"]), set()).update(chosen)
+                labels = map(str, result["value"]["choices"])
+                given.setdefault(str(result["from_name"]), set()).update(labels)
     return given
 
 
