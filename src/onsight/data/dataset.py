@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -283,11 +283,19 @@ def _conflicting(pack: Pack) -> int:
     return int(marked.sum())
 
 
+def _boxes_hint(problems: Sequence[Problem]) -> str:
+    """What to try if annotations lie among the pictures; empty if none do."""
+    paths = (problem.path for problem in problems)
+    found = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
+    return f" If {found} has boxes: --crop-boxes makes a picture of each." if found else ""
+
+
 def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     if len(dataset.classes) < 2:
         raise DataError(
             f"only one class ('{dataset.classes[0]}') has usable pictures in {source.root}; "
             "a classifier needs at least two; in folders, each has one of its own."
+            f"{_boxes_hint(dataset.problems)}"
         )
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:

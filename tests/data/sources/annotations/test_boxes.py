@@ -243,6 +243,14 @@ def test_an_empty_box_is_refused(edges):
         crop(pixels_of(0), Box("", "", *edges))
 
 
+def test_annotations_among_pictures_of_one_class_are_pointed_out(tmp_path):
+    for number in range(12):
+        write_picture(tmp_path / "images" / f"{number}.png", number)
+    write_coco(tmp_path / "images" / "boxes.json", coco_of(["0.png"]))
+    with pytest.raises(DataError, match="If images/boxes.json has boxes: --crop-boxes makes"):
+        onsight.train(tmp_path, out=tmp_path.parent / "run", model="linear", device="cpu")
+
+
 def test_boxes_are_trained_on_and_those_of_a_picture_stay_together(tmp_path):
     names = [f"{number}.png" for number in range(30)]
     for number, name in enumerate(names):
