@@ -175,9 +175,9 @@ def test_nothing_is_tried_where_no_backbone_could_judge_what_is_held_out(
     assert choice.reason.startswith(reason) != is_tried
 
 
-def test_a_backbone_takes_some_microseconds_for_a_picture_at_least():
+def test_timing_a_backbone_draws_no_random_numbers():
     before = torch.random.get_rng_state()
-    assert 1e-6 < least_forward_seconds(1) < 1.0
+    assert least_forward_seconds(1) > 0
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
