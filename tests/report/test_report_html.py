@@ -260,6 +260,7 @@ def test_page_is_well_formed_and_loads_nothing(tmp_path: Path, size: int) -> Non
     inside = tuple(f"#{name}" for name in parsed.ids)
     assert all(address in inside or address.startswith("data:") for address in parsed.addresses)
     assert "undefined" not in parsed.text
+    assert "Left out of this page" not in parsed.text  # a fault of ours would hide there
     assert "None" not in parsed.text.replace("None: all", "")
 
 

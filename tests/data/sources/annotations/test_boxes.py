@@ -136,6 +136,15 @@ def test_cocos_own_folders(tmp_path):
     assert_boxes(source, 0, 5)
 
 
+def test_a_box_without_a_label_is_no_class(tmp_path):
+    content = coco_of(["1.png"])
+    content["categories"][0]["name"] = " "
+    write_picture(tmp_path / "1.png", 1)
+    source = read_boxes(write_coco(tmp_path / "boxes.json", content))
+    assert source.index.classes == ("dog",)
+    assert [one.reason for one in source.problems] == ["a box without a label"] * 2
+
+
 def test_what_coco_boxes_cannot_be_used(tmp_path):
     content = coco_of(["1.png", "gone.png"])
     content["annotations"][0]["iscrowd"] = 1
@@ -157,7 +166,7 @@ def test_what_coco_boxes_cannot_be_used(tmp_path):
         ({"annotations": []}, "has no box that can be used"),
         (
             {"annotations": [{"image_id": 0, "category_id": 7, "bbox": [0, 0, 1, float("nan")]}]},
-            "an edge of a box is nan",
+            "nan is no position",
         ),
     ],
 )

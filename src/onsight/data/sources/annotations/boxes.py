@@ -48,6 +48,7 @@ class Boxes(NamedTuple):
 
 def box_source(root: Path, found: Boxes) -> Source:
     """A picture for each box; boxes of one picture are a group. Raises DataError for none."""
+    found = _labelled(found)
     if not found.boxes:
         reasons = (f" ({one.path}: {one.reason})" for one in found.problems)
         raise DataError(f"{root} has no box that can be used{next(reasons, '')}")
@@ -69,6 +70,14 @@ def box_source(root: Path, found: Boxes) -> Source:
         problems=found.problems,
         groups=[box.path for box in boxes],
     )
+
+
+def _labelled(found: Boxes) -> Boxes:
+    """The same, where boxes without a label are problems."""
+    unlabelled = [box.path for box in found.boxes if not box.label]
+    problems = [Problem(path, "scan", "a box without a label") for path in unlabelled]
+    boxes = [box for box in found.boxes if box.label]
+    return found._replace(boxes=boxes, problems=[*found.problems, *problems])
 
 
 def _rows(boxes: Iterable[Box]) -> Iterable[Row]:

@@ -1,6 +1,5 @@
 """Boxes of COCO annotations. Source: https://cocodataset.org/#format-data"""
 
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from onsight.data.index import Problem
 from onsight.data.sources.annotations.boxes import Box, Boxes
 from onsight.data.sources.annotations.picture_finder import PictureFinder
+from onsight.data.sources.annotations.values import number
 from onsight.data.sources.split_of_name import split_of_name
 from onsight.errors import DataError, PictureError
 
@@ -42,9 +42,9 @@ def _read_file(
     names = {one["id"]: str(one["name"]).strip() for one in content["categories"]}
     pictures = {one["id"]: one for one in content["images"]}
     paths: dict[Any, str] = {}
-    for number, one in pictures.items():
+    for key, one in pictures.items():
         try:
-            paths[number] = finder.find(str(one["file_name"]), os.path.dirname(where))
+            paths[key] = finder.find(str(one["file_name"]), os.path.dirname(where))
         except PictureError as error:
             problems.append(Problem(str(one["file_name"]), "scan", str(error)))
     split = split_of_name(where)
@@ -56,7 +56,7 @@ def _read_file(
             path = paths[one["image_id"]]
             problems.append(Problem(path, "scan", f"box {one['id']}: around a crowd"))
             continue
-        left, top, width, height = (_finite(edge) for edge in one["bbox"])
+        left, top, width, height = (number(edge) for edge in one["bbox"])
         boxes.append(
             Box(
                 paths[one["image_id"]],
@@ -76,10 +76,3 @@ def _size(picture: Any) -> tuple[int, int] | None:
     if "height" not in picture or "width" not in picture:
         return None
     return int(picture["height"]), int(picture["width"])
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"an edge of a box is {number}")
-    return number

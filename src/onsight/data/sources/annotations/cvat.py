@@ -11,7 +11,7 @@ from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
 from onsight.data.sources.annotations.annotation_file import read_xml
 from onsight.data.sources.annotations.boxes import Box, Boxes
 from onsight.data.sources.annotations.picture_finder import PictureFinder
-from onsight.data.sources.annotations.xml_values import attribute, number
+from onsight.data.sources.annotations.values import attribute, number
 from onsight.data.sources.manifest import list_entries
 from onsight.data.sources.manifest_entries import Entry
 from onsight.data.sources.source import Source

@@ -12,7 +12,7 @@ from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
 from onsight.data.sources.annotations.annotation_file import read_xml
 from onsight.data.sources.annotations.boxes import Box, Boxes
 from onsight.data.sources.annotations.picture_finder import PictureFinder
-from onsight.data.sources.annotations.xml_values import child, number
+from onsight.data.sources.annotations.values import child, number
 from onsight.data.sources.split_of_name import split_of_name
 from onsight.errors import DataError, PictureError
 

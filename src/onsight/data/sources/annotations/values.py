@@ -1,4 +1,4 @@
-"""Values in XML annotations; ValueError for what is missing or no number."""
+"""Values in annotations; ValueError for what is missing or no number."""
 
 import math
 from xml.etree.ElementTree import Element
@@ -20,9 +20,9 @@ def attribute(element: Element, name: str) -> str:
     return text
 
 
-def number(text: str) -> float:
+def number(value: str | float) -> float:
     """A finite number. Raises ValueError."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no position")
-    return value
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{value} is no position")
+    return found
