@@ -30,7 +30,7 @@ import simplejpeg
 from harness import circumstances, interleave, paired, table, write_section
 from PIL import Image
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, prepare_picture
 from onsight.data.sources.find import find_source

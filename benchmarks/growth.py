@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from harness import circumstances, run_json, table, write_section
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack, pack_key
 from onsight.data.packing import Job

@@ -22,8 +22,8 @@ from decode_photos import WALLPAPERS
 from harness import circumstances, table, write_section
 from PIL import Image
 
-from onsight.data.decode import PictureFormat
 from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import Pack
 

@@ -43,19 +43,36 @@ BUGS = [
         "data/decode.py",
         f"{_DECODE} tests/data/test_foreign.py",
         "if not data:",
-        'if image.mode == "F":',
         'if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:',
+    ),
+    *_without(
+        "data/pillow_pixels.py",
+        _DECODE,
+        'if image.mode == "F":',
         "if image.has_transparency_data:",
     ),
-    Bug("data/decode.py", "if not is_deep_colour(image):", "if True:", _DECODE),
-    Bug("data/decode.py", "white > 65535 or (values.size", "False and (values.size", _DECODE),
+    *_without(
+        "data/tiff_process.py",
+        "tests/data/test_tiff_process.py",
+        "if not self._link.poll(self._seconds):",
+        "if decoder.is_running:",
+    ),
+    Bug("data/pillow_pixels.py", "if not is_deep_colour(image):", "if True:", _DECODE),
     Bug(
-        "data/decode.py",
+        "data/pillow_pixels.py", "white > 65535 or (values.size", "False and (values.size", _DECODE
+    ),
+    Bug(
+        "data/pillow_pixels.py",
         "refuse_empty_expanse(image.height, image.width, len(data))",
         "pass",
         _DECODE,
     ),
-    Bug("data/decode.py", "if orientation == 1 else ImageOps.exif_transpose(image)", "", _DECODE),
+    Bug(
+        "data/pillow_pixels.py",
+        "if orientation == 1 else ImageOps.exif_transpose(image)",
+        "",
+        _DECODE,
+    ),
     *_without("data/deep_colour.py", _DECODE, "if clear is not None:"),
     Bug(
         "data/deep_colour.py",

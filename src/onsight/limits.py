@@ -9,6 +9,7 @@ PICTURE_FILE_BYTES = 512 * 2**20  # no picture is that large, but a misplaced vi
 JPEG_SCANS = 200  # of a progressive JPEG; encoders write about ten
 SLOW_BMP_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
 EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # more in fewer bytes is blank, or a bomb
+TIFF_SECONDS = 60.0  # to decode one; those at the pixel limit take two or three
 PADDED_PIXELS = 16_000_000  # of the frame around a padded picture
 
 # Containers of pictures.

@@ -9,7 +9,8 @@ from PIL import Image
 
 from onsight.data.bombs import refuse_bombs, refuse_empty_expanse
 from onsight.data.crop import Window, crop_picture
-from onsight.data.decode import PictureFormat, decode, fit
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat, fit
 from onsight.errors import PictureError
 
 LIMIT = 64_000_000

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onsight.data.decode import PictureFormat, decode, fit, probe
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat, fit
+from onsight.data.pillow_pixels import probe
 from onsight.errors import PictureError
 
 RNG = np.random.default_rng(0)

@@ -5,8 +5,9 @@ import io
 import pytest
 from PIL import Image
 
-from onsight.data.decode import FORMATS, decode
+from onsight.data.decode import decode
 from onsight.data.foreign import foreign_kind
+from onsight.data.pillow_pixels import FORMATS
 from onsight.errors import PictureError
 
 

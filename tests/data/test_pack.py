@@ -9,7 +9,7 @@ import PIL
 import pytest
 
 from onsight.data import decode, packing
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job, digest_of

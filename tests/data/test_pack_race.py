@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job

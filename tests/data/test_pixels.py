@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor, to_tensor
 
-from onsight.data.decode import decode, encode_image
+from onsight.data.decode import decode
+from onsight.data.pillow_pixels import encode_image
 from onsight.data.pixels import read_array, read_memory
 from onsight.errors import PictureError
 

@@ -15,7 +15,8 @@ from onsight.config import make_config
 from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO
 from onsight.data.crop import Window, crop_picture
 from onsight.data.dataset import open_dataset
-from onsight.data.decode import PictureFormat, decode
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
 from onsight.data.packing import prepare_picture

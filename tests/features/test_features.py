@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError

@@ -11,7 +11,7 @@ from PIL import Image
 
 import onsight
 from onsight.cli import main
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.errors import DiskError, OutputError
 from onsight.inference.grid import check_grid_place, save_grid
 from onsight.inference.predictor import Prediction

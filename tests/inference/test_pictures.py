@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from onsight.data.decode import PictureFormat, decode
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat
 from onsight.errors import PictureError
 from onsight.inference.pictures import is_one, read_picture
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 from onsight.models.catalog import make_model

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.errors import ModelError
 from onsight.models.catalog import expected_input, make_model, preferred_size
 from onsight.models.expected_input import ExpectedInput

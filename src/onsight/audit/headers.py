@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from onsight.data.decode import FORMATS, Pixels
+from onsight.data.pillow_pixels import FORMATS, Pixels
 from onsight.data.sources.source import Source
 
 

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onsight.data.decode import PictureFormat, Pixels, background_of, decode, resize, to_channels
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat, background_of, resize, to_channels
+from onsight.data.pillow_pixels import Pixels
 from onsight.limits import PADDED_PIXELS
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.folds import USUAL_FOLDS, assign_folds, choose_folds
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures

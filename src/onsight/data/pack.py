@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from onsight.data import decode
 from onsight.data.block_checksums import block_checksums, is_intact
-from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Problem, TextColumn
 from onsight.data.packing import Job, decode_all
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 from onsight.files import disk_errors, sync_folder, write_json

@@ -15,8 +15,10 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from onsight.data.decode import PictureFormat, Pixels, decode, fit
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat, fit
 from onsight.data.index import Problem
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from onsight.data.decode import Pixels, encode_image
+from onsight.data.pillow_pixels import Pixels, encode_image
 from onsight.errors import PictureError
 
 _CHANNELS = (1, 3, 4)

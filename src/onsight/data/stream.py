@@ -13,9 +13,10 @@ from torch import Tensor
 
 from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO, crop_windows
 from onsight.data.crop import Window, crop_picture
-from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.fit import PictureFormat
 from onsight.data.loader import Batch
 from onsight.data.packing import prepare_picture
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, PictureError
 from onsight.randomness import uniform

@@ -33,7 +33,7 @@ def check_decoding(seconds: float = 0.3) -> Line:
 
 
 def _images_per_second(jpeg: bytes, seconds: float) -> float:
-    from onsight.data.decode import PictureFormat
+    from onsight.data.fit import PictureFormat
     from onsight.data.packing import prepare_picture
 
     target = PictureFormat(_SIDE, _SIDE, 3)

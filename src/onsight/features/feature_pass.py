@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from onsight.data import decode
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
 from onsight.models.classifier import Classifier

@@ -7,7 +7,9 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.data.decode import PictureFormat, Pixels, decode
+from onsight.data.decode import decode
+from onsight.data.fit import PictureFormat
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import OutputError, PictureError
 from onsight.files import check_writable, write_atomically

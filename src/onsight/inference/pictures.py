@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from onsight.data.decode import PictureFormat, Pixels, decode_image
+from onsight.data.fit import PictureFormat
 from onsight.data.packing import prepare_picture
+from onsight.data.pillow_pixels import Pixels, decode_image
 from onsight.data.pixels import WANTED, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import PictureError

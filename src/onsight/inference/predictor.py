@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onsight.data.decode import Pixels
+from onsight.data.pillow_pixels import Pixels
 from onsight.errors import PictureError
 from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.results import Results

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.decode import Pixels
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pack import Pack, is_packed, open_pack
 from onsight.data.packing import Job, digest_of, prepare_picture
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file

@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.data.decode import PictureFormat, Pixels
+from onsight.data.fit import PictureFormat
+from onsight.data.pillow_pixels import Pixels
 from onsight.errors import PictureError
 from onsight.files import write_atomically
 from onsight.inference.pictures import read_picture

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from onsight.data.decode import Fit, PictureFormat
+from onsight.data.fit import Fit, PictureFormat
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 from onsight.limits import INPUT_SIDE

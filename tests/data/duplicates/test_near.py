@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from onsight.data.decode import PictureFormat
 from onsight.data.duplicates.alignment import align
 from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.near import find_near_duplicates
 from onsight.data.duplicates.signatures import BITS, MIRRORED, View, frequencies, planes
 from onsight.data.duplicates.sorted_lists import SortedLists, different_bits
+from onsight.data.fit import PictureFormat
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Normalize, RandomCrop, ToTensor
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source, take_data

@@ -99,7 +99,7 @@ def hidden_note(hidden: int) -> list[str]:
 
 def _size(source: Source, row: int) -> tuple[int, int] | None:
     """(height, width) of a picture, or None if it cannot be read."""
-    from onsight.data.decode import probe  # loads torch, which finding a source does without
+    from onsight.data.pillow_pixels import probe  # loads Pillow; finding a source does without
 
     try:
         content = source.read(row)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.decode import PictureFormat
+from onsight.data.fit import PictureFormat
 from onsight.errors import OutputError
 from onsight.models.file import FILE_NAME, load_model_file
 from onsight.report.runfiles import Row, Said, read_csv, read_json

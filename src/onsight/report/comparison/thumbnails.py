@@ -9,8 +9,8 @@ from typing import NamedTuple
 from PIL import Image
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.decode import Pixels
 from onsight.data.packing import digest_of, prepare_picture
+from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import find_source
 from onsight.data.sources.named import needs_download
 from onsight.data.sources.reading import Reading

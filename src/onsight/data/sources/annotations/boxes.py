@@ -102,7 +102,7 @@ class _CropReader:
         return crop(self._decode(self._boxes[row].path), self._boxes[row])
 
     def _decode_file(self, path: str) -> Pixels:
-        from onsight.data.decode import decode  # loads torch, which finding a source does without
+        from onsight.data.decode import decode  # loads Pillow; finding a source does without
 
         return decode(read_regular_file(os.path.join(self._folder, path)))
 
