@@ -16,7 +16,7 @@ _RUN = Group("Run", sort_key=0)
 _COMPARE = Group("Comparing devices", sort_key=1)
 _DATA = (
     "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
-    "JSONL or Parquet manifest, an export of Label Studio or CVAT, Hugging Face Parquet, "
+    "JSONL or Parquet manifest, an export of Label Studio, CVAT or Roboflow, Hugging Face Parquet, "
     "WebDataset shards, an IDX or CIFAR folder, a name such as cifar10, or demo."
 )
 _DATA_OR_RECIPE = f"{_DATA} Optional with --recipe, which names its own."

@@ -125,6 +125,7 @@ class Config(BaseModel):
             "webdataset",
             "labelstudio",
             "cvat",
+            "roboflow",
             "torchvision",
         ],
         _DATA,

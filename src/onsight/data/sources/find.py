@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from onsight.data.sources.annotations.cvat import is_xml, read_cvat
 from onsight.data.sources.annotations.label_studio import is_json, read_label_studio
 from onsight.data.sources.annotations.read_boxes import read_boxes
+from onsight.data.sources.annotations.roboflow import holds_roboflow, read_roboflow
 from onsight.data.sources.archive import archive_kind, read_archive
 from onsight.data.sources.cifar import holds_cifar, read_cifar
 from onsight.data.sources.class_names import refuse_alike_classes
@@ -56,6 +57,7 @@ def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
         "cifar": _Format(True, holds_cifar, read_cifar),
         "huggingface": _Format(None, _holds_pictures, partial(read_hugging_face, label=label)),
         "webdataset": _Format(True, holds_shards, read_shards),
+        "roboflow": _Format(True, holds_roboflow, read_roboflow),
         "folders": _Format(True, Path.is_dir, read_folder),
         "manifest": _Format(False, is_manifest, partial(read_manifest, label=label)),
         "labelstudio": _Format(False, is_json, partial(read_label_studio, label=label)),

@@ -42,14 +42,16 @@ def list_entries(
     what: str,
     notes: Sequence[str] = (),
     unit: str = "line",
+    root: Path | None = None,
 ) -> Source:
     """The pictures that a file lists; an entry that cannot be used becomes a problem.
 
-    what: the file's form in words, for the user; unit: what an entry is there. Raises DataError if
-    no entry can be used.
+    what: the file's form in words, for the user; unit: what an entry is there; root: of the paths,
+    if not the file's folder. Raises DataError if no entry can be used.
     """
-    listing = _Listing(file, (kind, *notes))
-    for same in _by_file(entries, str(file.parent)):
+    root = root or file.parent
+    listing = _Listing(file, str(root), (kind, *notes))
+    for same in _by_file(entries, str(root)):
         listing.judge(same)
     if not listing.rows:
         raise DataError(f"{file} lists no usable picture{listing.first_reason(unit)}")
@@ -58,7 +60,7 @@ def list_entries(
         kind=kind,
         root=file,
         index=index,
-        read=FileReader(str(file.parent), index.locators),
+        read=FileReader(str(root), index.locators),
         fingerprint=listing.digest.hexdigest(),
         found=found_line(what, index, plural(listing.lines, unit), notes),
         problems=[problem for _, problem in sorted(listing.problems)],
@@ -70,8 +72,8 @@ def list_entries(
 class _Listing:
     """The outcome of a file's entries: each becomes a row or a problem."""
 
-    def __init__(self, file: Path, facts: Sequence[str]) -> None:
-        self.folder = str(file.parent)
+    def __init__(self, file: Path, folder: str, facts: Sequence[str]) -> None:
+        self.folder = folder
         self.rows: list[Row] = []
         self.groups: list[str] = []
         self.times: list[float | None] = []
@@ -106,6 +108,7 @@ class _Listing:
         if entries and not reason:
             first = entries[0]
             self.rows.append(Row(first.path, first.label, first.split))
+            self.digest.update(repr(self.rows[-1]).encode())
             self.groups.append(first.group)
             self.times.append(first.time)
             entries, reason = entries[1:], "listed twice; used once"

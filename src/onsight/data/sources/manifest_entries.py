@@ -58,7 +58,7 @@ def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]
     label: the column of labels, if its name does not tell. Raises DataError for missing columns
     and, while the lines are read, for a malformed one, an unknown split or time.
     """
-    with _reasons(manifest):
+    with naming_faults(manifest):
         header, rows = read_table(manifest, label)
         columns = _find_columns(header, manifest, label)
         return columns.named(header), _entries(manifest, rows, columns, len(header))
@@ -67,13 +67,14 @@ def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]
 def _entries(
     manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: Columns, width: int
 ) -> Iterator[Entry]:
-    with _reasons(manifest):
+    with naming_faults(manifest):
         for line, cells in rows:
             yield _entry(manifest, line, cells, columns, width)
 
 
 @contextmanager
-def _reasons(manifest: Path) -> Iterator[None]:
+def naming_faults(manifest: Path) -> Iterator[None]:
+    """DataErrors that name the table in which text or a disk fails."""
     try:
         yield
     except UnicodeDecodeError as error:

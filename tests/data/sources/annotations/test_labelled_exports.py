@@ -1,10 +1,10 @@
-"""Exports of Label Studio and CVAT whose labels are of whole pictures, written here."""
+"""Exports of Label Studio, CVAT and Roboflow whose labels are of whole pictures, written here."""
 
 import json
 
 import pytest
 
-from onsight.data.index import TEST, UNSPLIT
+from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
 from onsight.errors import DataError
@@ -161,3 +161,59 @@ def test_several_files_of_a_name(pictures):
     )
     assert labels == {"a.png": "x"}
     assert source.problems[0].path == "b.png"
+
+
+def write_classes(folder, text):
+    folder.mkdir(exist_ok=True)
+    (folder / "_classes.csv").write_text(text)
+
+
+def test_tables_of_roboflow_give_label_and_split(tmp_path):
+    for name in ("train/a.jpg", "train/b.jpg", "valid/a.jpg", "train/both.jpg", "train/none.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    header = "filename, Cat, Dog\n"
+    lines = "a.jpg, 1, 0\nb.jpg, 0, 1\nboth.jpg, 1, 1\nnone.jpg, 0, 0\ngone.jpg, 1, 0\n"
+    write_classes(tmp_path / "train", header + lines)
+    write_classes(tmp_path / "valid", header + "a.jpg, 0, 1\n")
+    source, labels = read(tmp_path)
+    assert source.kind == "roboflow"
+    assert labels == {"train/a.jpg": "Cat", "train/b.jpg": "Dog", "valid/a.jpg": "Dog"}
+    splits = dict(zip(source.index.locators, source.index.splits, strict=True))
+    assert splits == {"train/a.jpg": TRAIN, "train/b.jpg": TRAIN, "valid/a.jpg": VALIDATION}
+    assert source.read(source.index.locators.index("valid/a.jpg")) == b"valid/a.jpg"
+    assert {(one.path, one.reason) for one in source.problems} == {
+        ("train/both.jpg", "listed under two labels: Cat, Dog"),
+        ("train/none.jpg", "has no label"),
+        ("train/gone.jpg", "listed, but there is no such file"),
+    }
+
+
+def test_another_label_is_another_fingerprint(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    write_classes(tmp_path, "filename,Cat,Dog\na.jpg,1,0\n")
+    one = read(tmp_path)[0].fingerprint
+    write_classes(tmp_path, "filename,Cat,Dog\na.jpg,0,1\n")
+    assert read(tmp_path)[0].fingerprint != one
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("picture,Cat\na.jpg,1\n", "does not begin with filename"),
+        ("filename\na.jpg\n", "does not begin with filename"),
+        ("filename,Cat,Dog\na.jpg,1\n", "line 2: one 0 or 1 for each class"),
+        ("filename,Cat\na.jpg,0.7\n", "line 2: one 0 or 1 for each class"),
+        ("", "does not begin with filename"),
+    ],
+)
+def test_a_table_of_another_form_is_one_message(tmp_path, text, fault):
+    write_classes(tmp_path, text)
+    with pytest.raises(DataError, match=fault):
+        read(tmp_path)
+
+
+def test_a_table_of_foreign_text_is_named_with_its_line(tmp_path):
+    (tmp_path / "_classes.csv").write_bytes(b"filename,Cat\n\xe4.jpg,1\n")
+    with pytest.raises(DataError, match=r"_classes.csv, line 2: byte 0xe4"):
+        read(tmp_path)
