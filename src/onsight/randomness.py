@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from onsight.accelerator import has_indices, module_of
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -72,7 +74,7 @@ def seed_generators(device: torch.device, *words: int) -> None:
     """Seed torch's generators, which dropout and the like use, from these words."""
     seed = key(*words) >> 1
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
-    if device.type in ("cuda", "xpu"):
-        getattr(torch, device.type).default_generators[device.index or 0].manual_seed(seed)
+    if has_indices(device.type):
+        module_of(device).default_generators[device.index or 0].manual_seed(seed)
     if device.type == "mps":
         torch.mps.manual_seed(seed)

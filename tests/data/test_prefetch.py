@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from onsight.accelerator import has_streams
 from onsight.data import loader as loader_module
 from onsight.data.loader import Loader, Pictures
-from onsight.data.prefetch import can_prefetch, prefetch
+from onsight.data.prefetch import prefetch
 
 GPU = torch.device("cuda:0")
 
@@ -136,4 +137,4 @@ def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(m
     ("name", "expected"), [("cuda", True), ("xpu", True), ("mps", False), ("cpu", False)]
 )
 def test_which_devices_copy_while_computing(name, expected):
-    assert can_prefetch(torch.device(name)) is expected
+    assert has_streams(torch.device(name)) is expected

@@ -1,12 +1,14 @@
 """Oracle: the losses themselves; torch's events for an accelerator are replaced."""
 
+import types
+
 import pytest
 import torch
 
 from onsight.training.ranks.world import World
 from onsight.training.step.deferred_losses import _LAG, DeferredLosses, NonFiniteStepError
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:1")
 
 
 @pytest.fixture
@@ -15,17 +17,18 @@ def events(monkeypatch):
     happened = []
 
     class Event:
-        def __init__(self, device):
+        def __init__(self):
             self.number = len([one for one in happened if one[0] == "record"])
-            assert device == GPU
-
-        def record(self):
             happened.append(("record", self.number))
 
         def synchronize(self):
             happened.append(("synchronize", self.number))
 
-    monkeypatch.setattr(torch, "Event", Event)
+    def current_stream(device):
+        assert device == GPU  # torch.Event(device) would take the current device's stream
+        return types.SimpleNamespace(record_event=Event)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     return happened
 
 

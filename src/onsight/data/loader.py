@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from onsight.accelerator import has_streams
 from onsight.data.pack import Pack
-from onsight.data.prefetch import can_prefetch, prefetch
+from onsight.data.prefetch import prefetch
 from onsight.randomness import permutation
 
 
@@ -172,7 +173,7 @@ class Loader:
         """The batches, moved to the device that computes."""
         if self.pictures.device == self.device:
             yield from batches
-        elif can_prefetch(self.device):
+        elif has_streams(self.device):
             for tensors in prefetch(batches, self.device):
                 yield Batch(*tensors)
         else:

@@ -6,17 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def can_prefetch(device: torch.device) -> bool:
-    """Whether the device can copy while it computes, in a stream of its own."""
-    return device.type in ("cuda", "xpu")
+from onsight import accelerator
 
 
 def prefetch(
     batches: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
     """The batches in order on the device; each is sent before its predecessor is handed out."""
-    backend: Any = getattr(torch, device.type)
+    backend = accelerator.module_of(device)
     stream = backend.Stream(device)
     in_flight = None
     for batch in batches:

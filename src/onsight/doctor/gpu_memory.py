@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from onsight import accelerator
 from onsight.doctor.line import Line
 from onsight.doctor.smi import SmiError, ask, mebibytes
 from onsight.hardware.devices import available_devices
@@ -64,9 +65,9 @@ def _of_smi() -> list[Memory]:
 def _of_torch() -> list[Memory]:
     found = []
     for name in available_devices()[:-1]:
-        kind = torch.device(name).type
-        if kind in ("cuda", "xpu"):
-            free, total = getattr(torch, kind).mem_get_info(name)
+        device = torch.device(name)
+        if accelerator.has_streams(device):
+            free, total = accelerator.module_of(device).mem_get_info(name)
             found.append(Memory(name, int(total), int(free)))
     return found
 

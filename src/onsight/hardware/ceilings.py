@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from onsight import accelerator
 from onsight.hardware.devices import free_memory_bytes
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -57,7 +58,7 @@ def measure_ceilings(
     with _cpu_threads(threads) as used:
         flops = {name: _flops_if_able(device, DTYPES[name], seconds) for name in names}
         copied = measure_copy(device, seconds)
-    has_link = device.type in ("cuda", "xpu")
+    has_link = accelerator.has_streams(device)
     found = Ceilings(
         flops_per_second={name: rate for name, rate in flops.items() if rate},
         copy_bytes_per_second=copied,

@@ -7,22 +7,24 @@ from pathlib import Path
 
 import torch
 
+from onsight import accelerator
 from onsight.choice import Choice
 from onsight.errors import DeviceError
 from onsight.hardware.cores import usable_cores
 from onsight.words import plural
 
 _CGROUP = Path("/sys/fs/cgroup")
-_ACCELERATORS = ("cuda", "xpu", "mps")
 
 
 def available_devices() -> list[str]:
     """Names of the devices that torch can use here, the best first; cpu is always the last."""
     names = []
-    for kind in _ACCELERATORS:
-        if _is_available(kind):
-            count = 1 if kind == "mps" else getattr(torch, kind).device_count()
-            names += [kind] if kind == "mps" else [f"{kind}:{number}" for number in range(count)]
+    for kind in accelerator.kinds():
+        if accelerator.has_indices(kind):
+            count = getattr(torch, kind).device_count()
+            names += [f"{kind}:{number}" for number in range(count)]
+        else:
+            names.append(kind)
     return [*names, "cpu"]
 
 
@@ -31,7 +33,7 @@ def choose_device(asked: str) -> Choice[torch.device]:
     there = available_devices()
     if asked == "auto":
         return _best(there)
-    name = f"{asked}:0" if asked in ("cuda", "xpu") else asked
+    name = asked if ":" in asked or not accelerator.has_indices(asked) else f"{asked}:0"
     if name not in there:
         raise DeviceError(
             f"there is no device '{asked}'; available: {', '.join(there)}.{_why_missing(asked)}"
@@ -79,8 +81,8 @@ def _first_of(kind: str, count: int) -> list[torch.device]:
 
 def describe_device(device: torch.device) -> str:
     """Name and memory of a device, in words."""
-    if device.type in ("cuda", "xpu"):
-        facts = getattr(torch, device.type).get_device_properties(device)
+    if accelerator.has_streams(device):
+        facts = accelerator.module_of(device).get_device_properties(device)
         return f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB"
     if device.type == "mps":
         return f"Apple GPU ({processor_name()})"
@@ -109,9 +111,12 @@ def memory_bytes() -> int:
 
 def free_memory_bytes(device: torch.device) -> int:
     """Free memory of a device, in bytes; 0 if unknown."""
-    if device.type in ("cuda", "xpu"):
-        free, _ = getattr(torch, device.type).mem_get_info(device)
+    if accelerator.has_streams(device):
+        free, _ = accelerator.module_of(device).mem_get_info(device)
         return int(free)
+    if device.type == "mps":
+        most = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        return max(0, most)
     free = _machine_room()
     granted = _cgroup_room()
     return free if granted is None else min(free, granted)
@@ -151,11 +156,6 @@ def _best(there: list[str]) -> Choice[torch.device]:
         others = f" of {len(there) - 1}" if len(there) > 2 else ""
         return Choice(best, f"the first accelerator{others} that torch sees")
     return Choice(best, f"torch sees no accelerator{_why_missing('cuda')}")
-
-
-def _is_available(kind: str) -> bool:
-    module = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
-    return module is not None and bool(module.is_available())
 
 
 def is_cpu_build_beside_gpu() -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from onsight import accelerator
+
 _IMPORTED = time.monotonic()
 
 
@@ -32,6 +34,6 @@ def peak_memory_bytes() -> int:
 
 def peak_device_memory_bytes(device: torch.device) -> int:
     """The peak memory that torch allocated on an accelerator, in bytes; 0 on the CPU."""
-    if device.type in ("cuda", "xpu"):
-        return int(getattr(torch, device.type).max_memory_allocated(device))
+    if accelerator.has_streams(device):
+        return int(accelerator.module_of(device).max_memory_allocated(device))
     return 0

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
+from onsight.accelerator import has_streams
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import choose_packed_size, make_format
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
-from onsight.data.prefetch import can_prefetch
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.hardware.devices import free_memory_bytes
@@ -76,7 +76,7 @@ def place_pictures(pictures: BatchSource, residency: str, device: torch.device) 
         return pictures
     if residency == "device":
         return pictures.to(device)
-    return pictures.copied(locked=can_prefetch(device)) if residency == "memory" else pictures
+    return pictures.copied(locked=has_streams(device)) if residency == "memory" else pictures
 
 
 def _fits(size: int, device: torch.device) -> bool:

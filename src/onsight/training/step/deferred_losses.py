@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from onsight.accelerator import has_streams, module_of
 from onsight.errors import OnsightError
 from onsight.training.ranks.world import World
 
@@ -30,7 +31,7 @@ class DeferredLosses:
     """
 
     def __init__(self, device: torch.device, world: World) -> None:
-        self.lag = _LAG if device.type in ("cuda", "xpu") else 0
+        self.lag = _LAG if has_streams(device) else 0
         self.device = device
         self.world = world
         self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
@@ -45,8 +46,7 @@ class DeferredLosses:
             self.total = self._begin()
             return
         loss = loss.to("cpu", non_blocking=True)  # torch copies into page-locked memory
-        copied = torch.Event(self.device)
-        copied.record()
+        copied = module_of(self.device).current_stream(self.device).record_event()
         self.pending.append((loss, copied))
 
     def ready(self) -> list[float]:

@@ -1,0 +1,41 @@
+"""What a device can do, asked of torch's module for it, whatever its name is."""
+
+from typing import Any
+
+import torch
+
+_KNOWN = ("cuda", "xpu", "mps")
+
+
+def module_of(device: torch.device) -> Any:
+    """torch's module for an accelerator: torch.cuda, torch.xpu, or one that was registered."""
+    return getattr(torch, device.type)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether the device computes and copies in streams beside the host, and tells by events.
+
+    Apple's GPUs share the host's memory: there is nothing to copy ahead.
+    """
+    return device.type not in ("cpu", "mps") and hasattr(
+        getattr(torch, device.type, None), "Stream"
+    )
+
+
+def has_indices(kind: str) -> bool:
+    """Whether there may be several devices of a kind, told apart by a number."""
+    return kind not in ("cpu", "mps")
+
+
+def kinds() -> list[str]:
+    """The kinds of accelerators that torch can use here, the best first."""
+    there = [kind for kind in _KNOWN if _is_available(kind)]
+    registered = torch.accelerator.current_accelerator(check_available=True)
+    if registered is not None and registered.type not in _KNOWN:
+        there.append(registered.type)
+    return there
+
+
+def _is_available(kind: str) -> bool:
+    module = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
+    return module is not None and bool(module.is_available())
