@@ -1,8 +1,10 @@
 """What a device can do, asked of torch's module for it, whatever its name is."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _KNOWN = ("cuda", "xpu", "mps")
 
@@ -34,6 +36,13 @@ def kinds() -> list[str]:
     if registered is not None and registered.type not in _KNOWN:
         there.append(registered.type)
     return there
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small tensor that is copied to a device only once, as each copy waits for the device."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype).to(device)
 
 
 def _is_available(kind: str) -> bool:

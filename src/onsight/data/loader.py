@@ -1,5 +1,6 @@
 """Batches by (seed, epoch, step), gathered from the pack without a Python loop over pictures."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onsight.accelerator import has_streams
+from onsight.data.chunk import Chunk, Part, grouped, pictures_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
 from onsight.randomness import permutation
@@ -18,12 +20,14 @@ class Batch(NamedTuple):
     """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers.
 
     global_labels: labels of the whole batch, of which these pictures may be one rank's share.
+    part: the batch's place in a chunk, if it was gathered with others.
     """
 
     images: Tensor
     labels: Tensor
     ids: Tensor
     global_labels: Tensor
+    part: Part | None = None
 
 
 class BatchSource(Protocol):
@@ -99,8 +103,20 @@ class Pictures:
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
     ) -> Iterator[Batch]:
         """The batch of each share of picture numbers, the same in every epoch."""
-        for ids in shares:
-            yield self.gather(ids)
+        if self.device.type == "cpu":  # whose caches have room for a batch
+            yield from map(self.gather, shares)
+            return
+        for group in grouped(shares, pictures_at_once(math.prod(self.shape))):
+            yield from self._gather_group(group)
+
+    def _gather_group(self, group: list[Tensor]) -> Iterator[Batch]:
+        whole = self.gather(torch.cat(group))
+        chunk = Chunk(whole.images, whole.labels, whole.ids)
+        start = 0
+        for ids in group:
+            images, labels, here = (one[start : start + len(ids)] for one in whole[:3])
+            yield Batch(images, labels, here, labels, Part(chunk, start))
+            start += len(ids)
 
     def gather(self, ids: Tensor) -> Batch:
         """The batch of these pictures. ids: int64 (B,)."""
@@ -139,14 +155,15 @@ class Loader:
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
-        order = self.ids[permutation(seed, epoch, len(self.ids))]
+        order = self.ids[permutation(seed, epoch, len(self.ids))].to(self.pictures.device)
         steps = range(first_step, self.steps)
         global_batches = [self._global_batch(order, step) for step in steps]
         return self._delivered(self._shared(global_batches, (seed, epoch)))
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; with several ranks, each picture on one of them."""
-        shares = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
+        ids = self.ids.to(self.pictures.device)
+        shares = torch.split(ids, self.batch_size) if len(ids) else ()
         return self._delivered(self.pictures.batches(shares[self.rank :: self.ranks], None))
 
     def _global_batch(self, order: Tensor, step: int) -> Tensor:
@@ -160,7 +177,8 @@ class Loader:
             return
         batches = self.pictures.batches(map(self._share, global_batches), epoch_key)
         for batch, ids in zip(batches, global_batches, strict=True):
-            yield batch._replace(global_labels=self.pictures.labels_of(ids))
+            whole = batch.labels[:-1] if self.ranks == 1 else self.pictures.labels_of(ids)
+            yield batch._replace(global_labels=whole)
 
     def _share(self, ids: Tensor) -> Tensor:
         mine = ids.tensor_split(self.ranks)[self.rank]
@@ -174,8 +192,12 @@ class Loader:
         if self.pictures.device == self.device:
             yield from batches
         elif has_streams(self.device):
-            for tensors in prefetch(batches, self.device):
-                yield Batch(*tensors)
+            for images, labels, ids, whole in prefetch((one[:4] for one in batches), self.device):
+                yield Batch(images, labels, ids, whole)
         else:
             for batch in batches:
-                yield Batch(*(tensor.to(self.device, non_blocking=True) for tensor in batch))
+                images, labels, ids, whole = (self._moved(one) for one in batch[:4])
+                yield Batch(images, labels, ids, whole)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)

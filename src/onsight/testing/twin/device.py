@@ -11,7 +11,7 @@ from onsight.testing.twin.clocks import Clock
 from onsight.testing.twin.machine import DEVICES, NAME, Machine
 
 
-class Event:
+class TwinEvent:
     """Marks a place in a stream's work. Created without a stream, it knows none."""
 
     def __init__(self, machine: Machine, device: object = None) -> None:
@@ -19,7 +19,7 @@ class Event:
         self._machine = machine
         self._clock: Clock = {}
 
-    def record(self, stream: "Stream | None" = None) -> None:
+    def record(self, stream: "TwinStream | None" = None) -> None:
         """Mark the end of a stream's work so far: by default, of the current device's stream."""
         self._clock = self._machine.snapshot(self._number_of(stream))
 
@@ -27,11 +27,11 @@ class Event:
         """Wait on the host."""
         self._machine.host_waits(self._clock, "Event.synchronize")
 
-    def wait(self, stream: "Stream | None" = None) -> None:
+    def wait(self, stream: "TwinStream | None" = None) -> None:
         """Make a stream wait."""
         self._machine.stream_waits(self._number_of(stream), self._clock)
 
-    def _number_of(self, stream: "Stream | None") -> int:
+    def _number_of(self, stream: "TwinStream | None") -> int:
         machine = self._machine
         return machine.current_streams[machine.current_device] if stream is None else stream.number
 
@@ -41,7 +41,7 @@ class Event:
         return all(host.get(stream, 0) >= work for stream, work in self._clock.items())
 
 
-class Stream:
+class TwinStream:
     """A queue of a device's work."""
 
     def __init__(self, machine: Machine, device: Any = None, number: int | None = None) -> None:
@@ -50,17 +50,17 @@ class Stream:
         self.number = machine.new_stream(index) if number is None else number
         self.device = torch.device(NAME, machine.device_of[self.number])
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: TwinEvent | None = None) -> TwinEvent:
         """An event after all work so far."""
-        event = event or Event(self._machine)
+        event = event or TwinEvent(self._machine)
         event.record(self)
         return event
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: TwinEvent) -> None:
         """Let later work start after an event."""
         event.wait(self)
 
-    def wait_stream(self, other: "Stream") -> None:
+    def wait_stream(self, other: "TwinStream") -> None:
         """Let later work start after all of another stream so far."""
         self._machine.stream_waits(self.number, self._machine.snapshot(other.number))
 
@@ -117,20 +117,20 @@ class DeviceModule(types.ModuleType):
         """Make a device the current one."""
         self._machine.current_device = device_index(self._machine, device)
 
-    def Stream(self, device: Any = None) -> Stream:  # noqa: N802
+    def Stream(self, device: Any = None) -> TwinStream:  # noqa: N802
         """A further stream."""
-        return Stream(self._machine, device)
+        return TwinStream(self._machine, device)
 
-    def Event(self, enable_timing: bool = False) -> Event:  # noqa: N802
+    def Event(self, enable_timing: bool = False) -> TwinEvent:  # noqa: N802
         """An event."""
-        return Event(self._machine)
+        return TwinEvent(self._machine)
 
-    def current_stream(self, device: Any = None) -> Stream:
+    def current_stream(self, device: Any = None) -> TwinStream:
         """The stream that a device's work goes to."""
         index = device_index(self._machine, device)
-        return Stream(self._machine, index, self._machine.current_streams[index])
+        return TwinStream(self._machine, index, self._machine.current_streams[index])
 
-    def stream(self, stream: Stream) -> AbstractContextManager[None]:
+    def stream(self, stream: TwinStream) -> AbstractContextManager[None]:
         """Let work go to a stream."""
         return self._machine.on_stream(stream.number)
 

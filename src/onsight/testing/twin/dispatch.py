@@ -1,11 +1,11 @@
 """Every operation of torch on the twin's tensors: checked, counted, and computed by the CPU."""
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -24,6 +24,15 @@ _NEEDS_THE_VALUE = {
     _aten._unique2.default,
     _aten.repeat_interleave.Tensor,
 }
+_NO_KERNEL = {  # they give memory, or another name for it
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+    _aten.detach.default,
+    _aten.alias.default,
+}
 _INDEXED = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 _PIN = {_aten._pin_memory.default, _aten.pin_memory.default}
@@ -38,7 +47,7 @@ class TwinTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, held: Tensor, device: int, machine: Machine) -> "TwinTensor":
         """Wrap a tensor of the CPU. Raises torch.OutOfMemoryError."""
-        made: TwinTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: TwinTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
@@ -51,16 +60,18 @@ class TwinTensor(torch.Tensor):
         machine.hold(held, device)
         return made
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"tensor(..., device='{self.device}', shape={tuple(self.shape)})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        made: Tensor = self.detach().clone().requires_grad_(self.requires_grad)
+        if isinstance(self, nn.Parameter):
+            made = nn.Parameter(made, self.requires_grad)
+        return memo.setdefault(id(self), made)
+
     @classmethod
-    def __torch_dispatch__(
-        cls,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         raise RuntimeError(f"{func} reached the twin outside of its mode, as in another thread")
 
@@ -69,14 +80,14 @@ class TwinMode(TorchDispatchMode):
     """While it is on, tensors can be on the twin."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.machine = machine
         self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # storages
 
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Sequence[type],
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
@@ -121,7 +132,8 @@ class TwinMode(TorchDispatchMode):
         plain = {**kwargs, **({"device": _CPU} if "device" in kwargs else {})}
         plain.pop("pin_memory", None)
         written = _written(func, args, kwargs)
-        if not func.is_view:
+        computes = not (func.is_view or func in _NO_KERNEL)
+        if computes:
             self.machine.record.launch(str(func))
             reads = [one.held for one in twins if not any(one is other for other in written)]
             work = self.machine.work(str(func), device, reads, [one.held for one in written])
@@ -129,7 +141,7 @@ class TwinMode(TorchDispatchMode):
         if func is _aten._local_scalar_dense.default:
             return made
         wrapped = tree_map(lambda one: self._wrap(one, device), made)
-        if not func.is_view:
+        if computes:
             stream = self.machine.current_streams[device]
             for one in tree_leaves(wrapped):
                 if isinstance(one, TwinTensor):
@@ -185,7 +197,7 @@ class TwinMode(TorchDispatchMode):
             )
         return made
 
-    def _to_host(self, source: Any, value: Tensor, into: Any, no_wait: bool) -> Tensor:
+    def _to_host(self, source: Any, value: Tensor, into: Any, no_wait: bool) -> Any:
         machine, device = self.machine, self._index(source.device)
         machine.record.launch("copy to the host")
         work = machine.work("a copy to the host", device, [source.held], [])
@@ -195,7 +207,9 @@ class TwinMode(TorchDispatchMode):
             machine.copy_into_host(into, value, device, work)
             return into
         self._wait_for_stream(device, f"copy of {tuple(source.shape)} to the host")
-        return value if into is None else into.copy_(value)
+        if into is not None:
+            into.copy_(value)
+        return value if into is None else into
 
     def _pin(self, func: Any, tensor: Tensor) -> Any:
         if func in _PINNED:
@@ -239,6 +253,8 @@ class TwinMode(TorchDispatchMode):
         device = self._index(twins[0].device)
         if func in _NEEDS_THE_VALUE:
             self._wait_for_stream(device, str(func))
+        if func is _aten.where.self and any(_is_host(one) for one in args[1:]):
+            self._wait_for_stream(device, "where() with a number, which is copied to the device")
         if func in _INDEXED and any(
             one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]
         ):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from onsight.testing.twin.device import DeviceModule, Event, device_index
+from onsight.testing.twin.device import DeviceModule, TwinEvent
 from onsight.testing.twin.dispatch import TwinMode
 from onsight.testing.twin.machine import NAME, Machine
 
@@ -30,6 +30,7 @@ def _register(machine: Machine) -> None:
     torch.__future__.set_swap_module_params_on_conversion(True)
     torch.autograd.set_multithreading_enabled(False)  # its thread would not know the mode
     _replace_accelerator(machine, module)
+    _replace_backward(machine)
 
 
 def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
@@ -42,7 +43,7 @@ def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
     accelerator.empty_cache = module.empty_cache
     any_torch: Any = torch
 
-    class GenericEvent(Event):
+    class GenericEvent(TwinEvent):
         """torch.Event on the twin."""
 
         def __init__(self, device: Any = None, enable_timing: bool = False) -> None:
@@ -53,12 +54,21 @@ def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
     any_tensor.record_stream = lambda tensor, stream: machine.keep_for(tensor.held, stream.number)
 
 
+def _replace_backward(machine: Machine) -> None:
+    autograd: Any = torch.autograd
+    run_backward = autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = run_backward(*args, **kwargs)
+        machine.raise_late()
+        return made
+
+    autograd._engine_run_backward = run
+
+
 @contextmanager
 def twin() -> Iterator[Machine]:
     """Within the block, torch has the devices twin:0 and twin:1."""
     machine = install()
     with TwinMode(machine):
         yield machine
-
-
-__all__ = ["device_index", "install", "twin"]

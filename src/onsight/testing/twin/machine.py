@@ -54,11 +54,12 @@ class Memory:
     def allocate(self, count: int) -> None:
         """Take bytes. Raises torch.OutOfMemoryError."""
         self.allocations += 1
-        if self.used_bytes + count > self.limit_bytes or self.allocations == self.fail_at:
-            raise torch.OutOfMemoryError(
-                f"twin out of memory. Tried to allocate {count / 2**20:.2f} MiB"
-            )
+        is_too_much = self.used_bytes + count > self.limit_bytes
         self.used_bytes += count
+        if is_too_much or self.allocations == self.fail_at:
+            raise torch.OutOfMemoryError(
+                f"{NAME} out of memory. Tried to allocate {count / 2**20:.2f} MiB"
+            )
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
 
     def free(self, count: int) -> None:
@@ -80,10 +81,17 @@ class Machine:
         self.current_streams = {number: number for number in range(DEVICES)}  # of each device
         self.clocks: dict[int, Clock] = defaultdict(dict)
         self.host: Clock = {}
+        self.late_error: RuntimeError | None = None
         self._uses: weakref.WeakKeyDictionary[Any, Uses] = weakref.WeakKeyDictionary()
         self._host_copies: list[_HostCopy] = []
         self._pinned_reads: list[_PinnedRead] = []
         self._ids: Iterator[int] = itertools.count(DEVICES)
+
+    def reset(self) -> None:
+        """Forget what was seen, and what has not ended; memory in use stays accounted for."""
+        self.record.clear()
+        self._host_copies.clear()
+        self._pinned_reads.clear()
 
     # streams
 
@@ -143,13 +151,21 @@ class Machine:
                 uses = self._uses[tensor.untyped_storage()]
                 other = uses.unfinished_before(clock, is_write)
                 if other is not None:
-                    raise RaceError(
-                        f"{name} on stream {stream} of {NAME}:{device} "
-                        f"{'writes' if is_write else 'reads'} memory that stream {other} may not "
-                        f"be done with: wait for an event of it ({user_line()})"
-                    )
+                    self._fail(_race(name, stream, other, is_write))
                 uses.add(stream, number, is_write)
         return number
+
+    def _fail(self, error: RuntimeError) -> None:
+        """Raise an error; within backward, at its end: torch's engine does not survive it there."""
+        if torch._C._current_graph_task_id() == -1:
+            raise error
+        self.late_error = self.late_error or error
+
+    def raise_late(self) -> None:
+        """Raise what happened within backward."""
+        error, self.late_error = self.late_error, None
+        if error:
+            raise error
 
     def copy_to_host(self, value: Tensor, device: int, work: int) -> Tensor:
         """A copy that has not ended: a tensor that holds poison until the host waits for it."""
@@ -189,9 +205,12 @@ class Machine:
         if storage in self._uses:
             return
         count = storage.nbytes()
-        self.memories[device].allocate(count)
         uses = self._uses[storage] = Uses(self.current_streams[device])
         weakref.finalize(storage, self._free, uses, count, device).atexit = False
+        try:
+            self.memories[device].allocate(count)
+        except torch.OutOfMemoryError as error:
+            self._fail(error)
 
     def wrote(self, tensor: Tensor, stream: int, work: int) -> None:
         """Note the work that made a tensor."""
@@ -210,6 +229,14 @@ class Machine:
             self.record.faults.append(
                 f"memory was freed while stream {other} may still use it: record_stream is missing"
             )
+
+
+def _race(name: str, stream: int, other: int, is_write: bool) -> RaceError:
+    how = "writes" if is_write else "reads"
+    return RaceError(
+        f"{name} on stream {stream} {how} memory that stream {other} may not be done with: wait "
+        f"for an event of it ({user_line()})"
+    )
 
 
 def _poison(value: Tensor) -> Tensor:
