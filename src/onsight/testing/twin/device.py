@@ -1,5 +1,6 @@
 """`torch.twin`: the module by which torch knows the twin, in the manner of torch.cuda."""
 
+import time
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,10 +19,12 @@ class TwinEvent:
         # Like torch.Event(device): only the kind of device is kept.
         self._machine = machine
         self._clock: Clock = {}
+        self._at_seconds = 0.0
 
     def record(self, stream: "TwinStream | None" = None) -> None:
         """Mark the end of a stream's work so far: by default, of the current device's stream."""
         self._clock = self._machine.snapshot(self._number_of(stream))
+        self._at_seconds = time.perf_counter()  # the twin's work is done when it is given
 
     def synchronize(self) -> None:
         """Wait on the host."""
@@ -34,6 +37,10 @@ class TwinEvent:
     def _number_of(self, stream: "TwinStream | None") -> int:
         machine = self._machine
         return machine.current_streams[machine.current_device] if stream is None else stream.number
+
+    def elapsed_time(self, end: "TwinEvent") -> float:
+        """Milliseconds until another event."""
+        return 1000 * (end._at_seconds - self._at_seconds)
 
     def query(self) -> bool:
         """Whether it was reached, as far as the host is sure."""
