@@ -77,6 +77,22 @@ def test_a_loss_that_is_not_finite_names_the_remedy(bars):
         trial.at(8)(50)
 
 
+def test_a_batch_that_does_not_fit_does_not_change_how_smaller_ones_are_computed(bars):
+    trial = make_trial(bars, model="linear")
+    computed = []
+
+    def fill(net, given):
+        computed.append(len(given[0]))
+        if len(given[0]) > 8:
+            raise torch.OutOfMemoryError("out of memory")
+
+    trial.step.model.register_forward_pre_hook(fill)
+    with pytest.raises(torch.OutOfMemoryError, match="in parts"):
+        trial.at(16)(1)
+    trial.at(8)(2)
+    assert computed == [16, 8, 8]
+
+
 def test_the_moving_average_is_part_of_the_step(bars):
     trial = make_trial(bars, ema=0.9)
     average = trial.update.average.model
