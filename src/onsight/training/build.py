@@ -95,6 +95,7 @@ def make_step(
         config.momentum,
         config.layer_decay or 1.0,
     )
+    full_batch = min(config.batch_size, len(dataset.ids(TRAIN)))
     return Step(
         net,
         loss,
@@ -104,7 +105,7 @@ def make_step(
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
         world=world,
-        compiled=Compiled(net, device) if config.compile == "on" else None,
+        compiled=Compiled(net, device, full_batch) if config.compile == "on" else None,
         replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
 

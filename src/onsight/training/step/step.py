@@ -49,7 +49,7 @@ class Step:
         self.accumulate = accumulate
         self.world = world or World()
         self.replica = replica
-        self.forward: Callable[[Tensor], Tensor] = replica or compiled or model
+        self.compiled = compiled
         self.losses = DeferredLosses(device, self.world)
         self.on_halved = on_halved
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
@@ -133,11 +133,17 @@ class Step:
     ) -> tuple[Tensor, Tensor | float]:
         """The mean loss of a part, and its share of the whole batch's loss."""
         with autocast(self.precision, self.device):
-            logits = self.forward(inputs)
+            logits = self._logits(inputs)
             if len(targets) == 0:
                 return logits.sum(), 0.0
             loss: Tensor = self.loss(logits, targets)
         return loss, self.loss.total_weight(targets) / weight
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        if self.compiled:
+            return self.compiled(inputs, self.accumulate)
+        logits: Tensor = (self.replica or self.model)(inputs)
+        return logits
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
         # torch averages the gradients over the ranks; multiplying by their number makes it a sum.
