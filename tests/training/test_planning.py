@@ -16,7 +16,7 @@ from onsight.errors import DiskError, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import run_session
+from onsight.training import prepare, run_session
 from onsight.training.autotune import plan_cache, planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
@@ -412,6 +412,14 @@ def test_which_options_are_tried(monkeypatch):
     assert [options.precision for options in open_stages(config, gpu, 60)[0](plain)] == [
         "bf16", "fp32", "fp16"
     ]  # fmt: skip
+
+
+def test_auto_does_not_compile_for_several_ranks(bars, timed):
+    timed(lambda options: 0.01)
+    config, data = make_prepared(bars, **FIELDS)
+    ranks = types.SimpleNamespace(size=2)
+    plan = prepare._choose_compute(config, data, 1, SilentReporter(), ranks, 1e6)
+    assert (plan.compile.value, plan.measured.value) == ("off", [])
 
 
 def test_the_work_of_a_step_is_estimated_from_its_layers():

@@ -1,6 +1,7 @@
 """A network's forward pass through torch.compile, for batches of one size."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,7 @@ class Compiled:
 
     def __call__(self, inputs: Tensor, parts: int) -> Tensor:
         """The logits (B, K) of inputs (B, C, H, W); parts: those that a batch is computed in."""
-        if len(inputs) != math.ceil(self.pictures / parts):
-            forward = self.net
-        else:
+        forward: Callable[[Tensor], Tensor] = self.net
+        if len(inputs) == math.ceil(self.pictures / parts):
             forward = self.whole if parts == 1 else self.part
-        logits: Tensor = forward(inputs)
-        return logits
+        return forward(inputs)
