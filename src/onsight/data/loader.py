@@ -133,9 +133,14 @@ class Loader:
 
     @cached_property
     def steps(self) -> int:
-        """Batches per epoch; a lone last picture joins the batch before: batch norm needs two."""
+        """Batches per epoch; too few last pictures for batch norm join the batch before.
+
+        It needs two; on accelerators also one for each rank, as its statistics there would count
+        the blank picture of an empty one.
+        """
         full, rest = divmod(len(self.ids), self.batch_size)
-        return max(1, full) if rest <= 1 else full + 1
+        fewest = 2 if self.device.type == "cpu" else max(2, self.ranks)
+        return max(1, full) if rest < fewest else full + 1
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
