@@ -108,6 +108,7 @@ def train(
     path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = choose_devices(config.device, _local_ranks(rank_info, config))
+    _refuse_compiled_ranks(config, rank_info.size if rank_info else len(devices.value))
     if rank_info is None and len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
@@ -135,6 +136,14 @@ def train(
 def _local_ranks(rank_info: RankInfo | None, config: Config) -> int:
     """Ranks on this machine: those that a launcher started, or what the config asks for."""
     return rank_info.local_size if rank_info else config.ranks
+
+
+def _refuse_compiled_ranks(config: Config, ranks: int) -> None:
+    if config.compile == "on" and ranks > 1:
+        raise ConfigError(
+            f"--compile on cannot be combined with --ranks {ranks}: only the network of a single "
+            "process is compiled; leave out one of them"
+        )
 
 
 def _launch_ranks(
