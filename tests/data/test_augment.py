@@ -62,11 +62,11 @@ def test_each_change_depends_on_the_picture_alone_and_changes_with_the_epoch(nam
 
     whole = augmented(batch, 1)
     neighbours = batch_of(pictures(12, 12, 12))._replace(ids=torch.arange(12) + 90)
-    between = [column.clone() for column in neighbours]
-    for column, own in zip(between, batch, strict=True):
+    between = [column.clone() for column in neighbours[:4]]
+    for column, own in zip(between, batch[:4], strict=True):
         column[::2] = own[::2]
     assert torch.equal(augmented(Batch(*between), 1)[::2], whole[::2])
-    parts = [augmented(Batch(*(t[i : i + 1] for t in batch)), 1) for i in range(12)]
+    parts = [augmented(Batch(*(t[i : i + 1] for t in batch[:4])), 1) for i in range(12)]
     assert torch.allclose(whole, torch.cat(parts), atol=1e-3)  # 0.05 grey values: rounding
     assert not torch.equal(whole, augmented(batch, 2))
     assert torch.equal(whole, augmented(batch, 1))

@@ -86,7 +86,7 @@ def augmented(batch, augmentation, epoch):
 
     if not augmentation.mixes or len(batch.ids) < 2:
         return apply(batch)
-    pairs = [Batch(*(column[n : n + 2] for column in batch)) for n in range(len(batch.ids) - 1)]
+    pairs = [Batch(*(column[n : n + 2] for column in batch[:4])) for n in range(len(batch.ids) - 1)]
     return tuple(map(torch.cat, zip(*map(apply, pairs), strict=True)))
 
 

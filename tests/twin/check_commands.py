@@ -34,7 +34,7 @@ def files(tmp_path_factory, pictures):
 def run_folder(tmp_path_factory, pictures):
     data = write(tmp_path_factory.mktemp("pictures"), *pictures)
     folder = tmp_path_factory.mktemp("runs") / "run"
-    onsight.train(str(data), out=str(folder), epochs=2, **SETTINGS)
+    onsight.train(str(data), out=str(folder), device="cpu", epochs=2, **SETTINGS)
     return folder
 
 

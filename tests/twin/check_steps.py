@@ -58,3 +58,13 @@ def test_an_evaluation_waits_only_at_its_end(machine, views):
     assert len(found) == PICTURES
     columns = 7
     assert len(machine.record.waits) <= columns + 1  # and the pictures' numbers, once
+
+
+def test_a_resumed_epoch_has_the_chunks_of_a_whole_one(machine):
+    _, loader = make()
+    whole, rest = list(loader.epoch(0, 0)), list(loader.epoch(0, 0, 4))
+    assert len(rest) == len(whole) - 4
+    for one, other in zip(rest, whole[4:], strict=True):
+        assert one.part.start == other.part.start > 0
+        assert one.part.chunk.ids.tolist() == other.part.chunk.ids.tolist()
+        assert one.ids.tolist() == other.ids.tolist()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -165,10 +166,13 @@ class Loader:
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
-        order = self.ids[permutation(seed, epoch, len(self.ids))].to(self.pictures.device)
-        steps = range(first_step, self.steps)
-        global_batches = [self._global_batch(order, step) for step in steps]
-        return self._delivered(self._shared(global_batches, (seed, epoch)))
+        on = self.pictures.device
+        order = self.ids[permutation(seed, epoch, len(self.ids))].to(on)
+        # A resumed epoch has the chunks of a whole one, as some kernels round by their size.
+        begin = first_step if on.type == "cpu" else 0
+        global_batches = [self._global_batch(order, step) for step in range(begin, self.steps)]
+        batches = self._delivered(self._shared(global_batches, (seed, epoch)))
+        return islice(batches, first_step - begin, None)
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; with several ranks, each picture on one of them."""

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -62,6 +63,19 @@ class TwinTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"tensor(..., device='{self.device}', shape={tuple(self.shape)})"
+
+    def tolist(self) -> Any:
+        """The values, for which the host waits."""
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Only with force, as of any accelerator's tensor. Raises TypeError."""
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                "copy the tensor to host memory first."
+            )
+        return self.detach().cpu().numpy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         made: Tensor = self.detach().clone().requires_grad_(self.requires_grad)
@@ -140,7 +154,9 @@ class TwinMode(TorchDispatchMode):
         made = func(*tree_map(_held, args), **tree_map(_held, plain))
         if func is _aten._local_scalar_dense.default:
             return made
-        wrapped = tree_map(lambda one: self._wrap(one, device), made)
+        is_plain_view = func.is_view and not any(one.is_inference() for one in twins)
+        with torch.inference_mode(False) if is_plain_view else nullcontext():
+            wrapped = tree_map(lambda one: self._wrap(one, device), made)
         if computes:
             stream = self.machine.current_streams[device]
             for one in tree_leaves(wrapped):

@@ -1,0 +1,25 @@
+"""Chunks hold each batch once, in order, and no more pictures than they may."""
+
+import torch
+
+from onsight.data.chunk import grouped, pictures_at_once
+
+
+def test_batches_stay_whole_and_in_order():
+    shares = list(torch.arange(23).split(4))
+    groups = list(grouped(shares, 10))
+    assert [len(group) for group in groups] == [2, 2, 2]
+    assert torch.equal(torch.cat([ids for group in groups for ids in group]), torch.arange(23))
+    assert all(sum(map(len, group)) <= 10 for group in groups)
+
+
+def test_a_batch_larger_than_a_chunk_is_a_chunk():
+    assert [len(group) for group in grouped(torch.arange(30).split(15), 10)] == [1, 1]
+    assert list(grouped([], 10)) == []
+
+
+def test_the_number_of_pictures_follows_their_size():
+    assert pictures_at_once(28 * 28) == 8192
+    assert 4000 < pictures_at_once(32 * 32 * 3) < 8192 + 1
+    assert pictures_at_once(224 * 224 * 3) == (128 << 20) // (5 * 224 * 224 * 3)
+    assert pictures_at_once(10**9) == 1
