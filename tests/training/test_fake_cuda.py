@@ -1,0 +1,116 @@
+"""What autocast does on CUDA, on machines without it: fake tensors have dtypes, but no values."""
+
+import types
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from onsight.config import make_config
+from onsight.data.augment import Augmentation
+from onsight.data.loader import Loader, Pictures
+from onsight.data.normalization import Normalization
+from onsight.models.classifier import Classifier, autocast
+from onsight.training.build import make_net, make_step
+
+CUDA, SIDE, COUNT, BATCH = torch.device("cuda:0"), 32, 64, 16
+SENSITIVE = ("cross_entropy", "nll_loss", "_log_softmax", "_softmax")
+
+
+class Dtypes(TorchDispatchMode):
+    """The dtypes of each operation's first floating-point input."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        first = next((one for one in args if isinstance(one, torch.Tensor)), None)
+        if first is not None and first.is_floating_point():
+            self.seen[func.overloadpacket.__name__, first.dtype] += 1
+        return func(*args, **(kwargs or {}))
+
+    def of(self, *names):
+        return {dtype for (name, dtype) in self.seen if name.startswith(names)}
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Tensors on CUDA without values, and a CUDA that seems to be there."""
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.nn.Module, "to", to_fake)
+    with FakeTensorMode() as mode:
+        yield mode
+
+
+def to_fake(self, *args, **kwargs):
+    """nn.Module.to, which cannot set a parameter's data to a fake tensor of another device."""
+    for module in self.modules():
+        for named in (module._parameters, module._buffers):
+            for name, one in named.items():
+                if one is not None:
+                    moved = one.detach().to(*args, **kwargs)
+                    is_parameter = named is module._parameters
+                    named[name] = torch.nn.Parameter(moved) if is_parameter else moved
+    return self
+
+
+def make(precision, model="compact"):
+    numbers = torch.arange(COUNT)
+    pixels = torch.zeros(COUNT, SIDE * SIDE * 3, dtype=torch.uint8)
+    pictures = Pictures(pixels, numbers, numbers % 3, (SIDE, SIDE, 3))
+    dataset = types.SimpleNamespace(
+        pictures=pictures,
+        input_shape=(3, SIDE, SIDE),
+        classes=["a", "b", "c"],
+        counts=lambda split: np.array([22, 21, 21]),
+    )
+    config = make_config({"model": model, "learning_rate": 0.1, "precision": precision})
+    net = make_net(config, dataset, CUDA).train()
+    return net, make_step_of(config, net, dataset), pictures.to(CUDA)
+
+
+def make_step_of(config, net, dataset):
+    from onsight.training.ranks.world import World
+
+    return make_step(config, net, dataset, CUDA, World())
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.half)])
+def test_products_are_in_half_precision_and_the_loss_is_not(fake, precision, dtype):
+    net, step, pictures = make(precision)
+    batch = pictures.gather(torch.arange(BATCH, device=CUDA))
+    inputs = Normalization((0.5,) * 3, (0.5,) * 3, (SIDE, SIDE)).apply(batch.images)
+    assert inputs.dtype is torch.float32
+    with Dtypes() as dtypes, autocast(precision, CUDA):
+        loss = step.loss(step.forward(inputs), batch.labels)
+    assert dtypes.of("convolution", "addmm") == {dtype}
+    assert dtypes.of(*SENSITIVE) == {torch.float32}
+    assert loss.dtype is torch.float32
+    assert {one.dtype for one in net.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_logits_are_fp32_whatever_the_precision(fake, precision):
+    net, _, pictures = make(precision)
+    classifier = Classifier(net, Normalization((0.5,) * 3, (0.5,) * 3), precision, CUDA)
+    logits = classifier(pictures.gather(torch.arange(BATCH, device=CUDA)).images)
+    assert logits.device == CUDA
+    assert logits.dtype is torch.float32
+
+
+def test_every_augmentation_stays_on_cuda(fake):
+    _, _, pictures = make("fp32")
+    augmentation = Augmentation.of(
+        flip=True, crop_area=0.5, rotate_degrees=5.0, jitter=0.3, cutout=0.2, mixup=0.4, cutmix=1.0
+    )
+    loader = Loader(pictures, torch.arange(COUNT), BATCH, CUDA, with_next=True)
+    batch = next(loader._shared([torch.arange(BATCH, device=CUDA)], (0, 0)))
+    numbers = augmentation.draw(0, 0, batch.ids)
+    inputs, targets = augmentation.apply(batch, numbers, Normalization((0.5,) * 3, (0.5,) * 3), 3)
+    assert inputs.shape == (BATCH, 3, SIDE, SIDE)
+    assert {inputs.device, targets.device, batch.global_labels.device} == {CUDA}
