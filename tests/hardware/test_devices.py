@@ -95,6 +95,37 @@ def test_ranks_and_devices_that_do_not_match_are_refused(two_gpus, asked, ranks,
         devices.choose_devices(asked, ranks)
 
 
+@pytest.mark.parametrize("asked", ["auto", "all", "cuda", "cuda:0"])
+def test_a_rank_that_is_shown_one_gpu_takes_it(two_gpus, monkeypatch, asked):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    chosen = devices.choose_rank_device(asked, 3, 4)
+    assert chosen.value == torch.device("cuda:0")
+    assert "shown" in chosen.reason
+
+
+def test_a_rank_that_is_shown_several_gpus_takes_its_own(two_gpus, monkeypatch):
+    for rank in range(2):
+        assert devices.choose_rank_device("auto", rank, 2).value == torch.device("cuda", rank)
+    assert devices.choose_rank_device("cpu", 1, 2).value == torch.device("cpu")
+    with pytest.raises(DeviceError, match="3 ranks need 3 devices"):
+        devices.choose_rank_device("auto", 1, 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert devices.choose_rank_device("cpu", 1, 2).value == torch.device("cpu")
+    assert "shown" not in devices.choose_rank_device("auto", 0, 1).reason  # alone on its machine
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("", "a1"), ("0", "a1"), ("MIG-1", "MIG-1"), ("MIG-1,MIG-2", "MIG-1"), ("GPU-a1", "a1")],
+)
+def test_a_gpu_or_its_slice_is_told_from_all_others(monkeypatch, visible, expected):
+    facts = types.SimpleNamespace(uuid="a1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.physical_device(torch.device("cuda:0")) == expected
+    assert devices.physical_device(torch.device("cpu")) == ""
+
+
 @pytest.mark.parametrize(("asked", "ranks"), [("all", 0), ("auto", 0), ("all", 2), ("auto", 2)])
 def test_without_an_accelerator_ranks_share_the_cpu(monkeypatch, asked, ranks):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
