@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.accelerator import has_streams
 from onsight.data.loader import Batch, Loader
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
@@ -52,7 +53,8 @@ class StepRecord:
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
     """Train a trial for so many seconds, and record where they went."""
-    device_time = DeviceTime() if trial.data.device.type != "cpu" else None
+    device = trial.data.device
+    device_time = DeviceTime(device) if has_streams(device) else None
     clock = PhaseClock(device_time.on_phase if device_time else None)
 
     def after_step(recorder: Recorder) -> None:

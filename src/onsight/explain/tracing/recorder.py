@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import DataLoader
 
+from onsight.accelerator import has_streams
 from onsight.explain.tracing.calls import RootCalls, kind_of
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.patches import Patches
@@ -230,7 +231,7 @@ class Recorder:
                 moved = original(tensor, *args, **kwargs)
             finally:
                 self.clock.leave(depth)
-            if moved is not tensor and moved.is_cuda and not tensor.is_cuda:
+            if tensor.device.type == "cpu" and has_streams(moved.device):
                 self.pageable_bytes += 0 if tensor.is_pinned() else tensor.nbytes
             return moved
 
