@@ -8,7 +8,7 @@ from torch import nn
 
 from onsight.explain.script.child import ScriptRun
 from onsight.explain.script.trace import Request
-from onsight.explain.tracing.devicetime import DeviceTime
+from onsight.explain.tracing.devicetime import DeviceTime, judged_phases
 
 GPU = torch.device("xpu:1")  # not the current one, and not NVIDIA's
 
@@ -67,6 +67,14 @@ def test_time_between_two_marked_steps_is_not_counted(timeline):
     timeline.milliseconds += 1000
     device_time.step(8, "other")
     assert sum(device_time.seconds().values()) == pytest.approx(0.002)
+
+
+def test_phases_are_judged_on_the_device_but_evaluations_on_the_host():
+    host = {"sync": 6.0, "forward": 1.0, "evaluation": 3.0}
+    device = {"forward": 0.1, "backward": 0.2, "sync": 0.05, "evaluation": 9.0}
+    judged = judged_phases(host, device)
+    assert judged == pytest.approx({"forward": 2, "backward": 4, "sync": 1, "evaluation": 3})
+    assert judged_phases(host, None) == judged_phases(host, {}) == host
 
 
 @pytest.mark.parametrize(("where", "is_followed"), [("cpu", False), ("mps", False), (GPU, True)])

@@ -9,7 +9,7 @@ from onsight.accelerator import has_streams
 from onsight.data.loader import Batch, Loader
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
-from onsight.explain.tracing.devicetime import DeviceTime
+from onsight.explain.tracing.devicetime import DeviceTime, judged_phases
 from onsight.explain.tracing.recorder import Recorder
 from onsight.explain.tracing.sites import Sites
 from onsight.training.autotune.trial import Trial
@@ -47,8 +47,9 @@ class StepRecord:
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
-        """Their share of the time."""
-        return sum(self.phases[name] for name in phases) / self.seconds
+        """Their share of the time; on an accelerator, of its own."""
+        judged = judged_phases(self.phases, self.device_phases)
+        return sum(judged.get(name, 0.0) for name in phases) / self.seconds
 
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:

@@ -12,6 +12,7 @@ import torch
 from onsight.accelerator import module_of
 
 _EVERY = 4  # one step in so many is marked, so that marking stays cheap
+_RARE = "evaluation"  # too few lie in a marked step to tell their share
 
 
 class DeviceTime:
@@ -49,3 +50,16 @@ class DeviceTime:
         event = backend.Event(enable_timing=True)
         event.record(backend.current_stream(self._device))  # the device need not be the current one
         self._marks.append((phase, event))
+
+
+def judged_phases(phases: dict[str, float], on_device: dict[str, float] | None) -> dict[str, float]:
+    """Seconds by phase as the accelerator spent them, of the same sum; the host's without one.
+
+    A host that is ahead waits somewhere, in any phase; the accelerator's phases say for what.
+    """
+    marked = {name: seconds for name, seconds in (on_device or {}).items() if name != _RARE}
+    if not sum(marked.values()):
+        return phases
+    rare = phases.get(_RARE, 0.0)
+    scale = (sum(phases.values()) - rare) / sum(marked.values())
+    return {_RARE: rare} | {name: scale * seconds for name, seconds in marked.items()}
