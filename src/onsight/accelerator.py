@@ -27,6 +27,13 @@ def has_indices(kind: str) -> bool:
     return kind not in ("cpu", "mps")
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether the device computes in float64, which Apple's and some of Intel's GPUs do not."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type != "mps"
+
+
 def kinds() -> list[str]:
     """The kinds of accelerators that torch can use here, the best first."""
     there = [kind for kind in _KNOWN if _is_available(kind)]

@@ -1,0 +1,18 @@
+"""What a device can do; torch's own answers are replaced where they need one."""
+
+import types
+
+import pytest
+import torch
+
+from onsight import accelerator
+
+
+@pytest.mark.parametrize(
+    ("device", "has_fp64", "expected"),
+    [("cpu", 0, True), ("cuda:1", 0, True), ("mps", 1, False), ("xpu", 0, False), ("xpu", 1, True)],
+)
+def test_which_devices_have_float64(monkeypatch, device, has_fp64, expected):
+    facts = types.SimpleNamespace(has_fp64=has_fp64)
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: facts)
+    assert accelerator.has_float64(torch.device(device)) is expected
