@@ -16,3 +16,13 @@ def test_which_devices_have_float64(monkeypatch, device, has_fp64, expected):
     facts = types.SimpleNamespace(has_fp64=has_fp64)
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: facts)
     assert accelerator.has_float64(torch.device(device)) is expected
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_memory_is_given_back_by_the_devices_own_module(monkeypatch, kind):
+    emptied = []
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append("any"))
+    monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(kind))
+    accelerator.empty_cache(torch.device(kind))
+    accelerator.empty_cache(torch.device("cpu"))
+    assert emptied == [kind]

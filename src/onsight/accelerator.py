@@ -34,6 +34,13 @@ def has_float64(device: torch.device) -> bool:
     return device.type != "mps"
 
 
+def empty_cache(device: torch.device) -> None:
+    """Give the device the memory back that torch keeps for reuse; nothing to do on the CPU."""
+    # Not torch.accelerator.empty_cache, which asserts on Apple's GPUs in torch 2.9.
+    if device.type != "cpu":
+        module_of(device).empty_cache()
+
+
 def kinds() -> list[str]:
     """The kinds of accelerators that torch can use here, the best first."""
     there = [kind for kind in _KNOWN if _is_available(kind)]

@@ -68,8 +68,7 @@ def measure_ceilings(
         ),
         threads=used if on_host else None,
     )
-    if not on_host:
-        torch.accelerator.empty_cache()
+    accelerator.empty_cache(device)
     return found
 
 

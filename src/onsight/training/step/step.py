@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from onsight.accelerator import empty_cache
 from onsight.hardware.memory import is_out_of_memory
 from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
@@ -105,8 +106,7 @@ class Step:
         self.accumulate *= 2
         self.losses.drop_unfinished()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.device.type != "cpu":
-            torch.accelerator.empty_cache()
+        empty_cache(self.device)
         self.on_halved(self.accumulate)
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
