@@ -34,6 +34,16 @@ def has_float64(device: torch.device) -> bool:
     return device.type != "mps"
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether an NVIDIA or AMD GPU computes bf16 natively; torch tells only of the current one."""
+    return device.type == "cuda" and (torch.version.hip is not None or _is_ampere(device))
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether the device can round fp32 to TF32 for tensor cores: NVIDIA's GPUs since Ampere."""
+    return device.type == "cuda" and torch.version.hip is None and _is_ampere(device)
+
+
 def empty_cache(device: torch.device) -> None:
     """Give the device the memory back that torch keeps for reuse; nothing to do on the CPU."""
     # Not torch.accelerator.empty_cache, which asserts on Apple's GPUs in torch 2.9.
@@ -48,6 +58,10 @@ def kinds() -> list[str]:
     if registered is not None and registered.type not in _KNOWN:
         there.append(registered.type)
     return there
+
+
+def _is_ampere(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _is_available(kind: str) -> bool:

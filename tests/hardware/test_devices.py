@@ -5,18 +5,22 @@ import types
 import pytest
 import torch
 
+from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import cores, devices
 from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import peak_memory_bytes, seconds_since_start
-from onsight.training.plan import choose_precision
+from onsight.training import plan as plan_module
+from onsight.training.autotune.compute_options import ComputeOptions
+from onsight.training.autotune.planning import unmeasured_plan
+from onsight.training.plan import choose_precision, with_tf32_named
 
 
 @pytest.fixture
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     facts = types.SimpleNamespace(name="Test GPU", total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
@@ -161,6 +165,36 @@ def test_precision_follows_the_device(two_gpus):
     assert choose_precision("fp16", torch.device("cuda:0")).value == "fp16"
     with pytest.raises(ConfigError, match="needs a GPU"):
         choose_precision("fp16", torch.device("cpu"))
+
+
+def test_precision_is_that_of_the_given_gpu_among_several_generations(two_gpus, monkeypatch):
+    generations = [(9, 0), (7, 5)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    assert choose_precision("auto", torch.device("cuda:0")).value == "bf16"
+    assert choose_precision("auto", torch.device("cuda:1")).value == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "convolutions", "is_named"),
+    [
+        ("cuda:0", "fp32", "tf32", True),
+        ("cuda:0", "fp32", "ieee", False),
+        ("cuda:0", "bf16", "tf32", False),
+        ("cuda:1", "fp32", "tf32", False),  # of a generation without it
+        ("cpu", "fp32", "tf32", False),
+    ],
+)
+def test_fp32_says_where_it_is_rounded(monkeypatch, device, precision, convolutions, is_named):
+    generations = [(9, 0), (7, 5)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"  # torch's default
+    settings = types.SimpleNamespace(fp32_precision=convolutions)
+    monkeypatch.setattr(plan_module, "_CUDNN", types.SimpleNamespace(conv=settings))
+    options = ComputeOptions(precision, "auto", 1, "off", 1)
+    unmeasured = unmeasured_plan(make_config({}), options, "not measured")
+    named = with_tf32_named(unmeasured, torch.device(device)).precision
+    assert (named.value, named.reason.startswith("not measured")) == (precision, True)
+    assert ("TF32" in named.reason) is is_named
 
 
 @pytest.mark.parametrize(

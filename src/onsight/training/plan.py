@@ -1,16 +1,19 @@
 """The plan of a run: each choice with its reason, printed and kept in plan.json."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from onsight.accelerator import has_bf16, has_tf32
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.errors import ConfigError
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
+
+_CUDNN: Any = torch.backends.cudnn  # a module whose attributes are settings
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,16 @@ class ComputePlan:
         """The config with the chosen options, and nothing left to measure."""
         chosen = {name: choice.value for name, choice in self.choices().items()}
         return config.model_copy(update=chosen | {"plan": "default"})
+
+
+def with_tf32_named(plan: ComputePlan, device: torch.device) -> ComputePlan:
+    """The plan, whose reason for fp32 says where convolutions are rounded to TF32."""
+    precision = plan.precision
+    rounds = has_tf32(device) and _CUDNN.conv.fp32_precision == "tf32"
+    if precision.value != "fp32" or not rounds:
+        return plan
+    reason = f"{precision.reason}; convolutions round to TF32, torch's default; products do not"
+    return replace(plan, precision=replace(precision, reason=reason))
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,6 @@ def choose_precision(asked: str, device: torch.device) -> Choice[str]:
         raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
     if asked != "auto":
         return Choice(asked, "as asked")
-    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+    if has_bf16(device):
         return Choice("bf16", "this GPU computes it natively")
     return Choice("fp32", f"exact everywhere; bf16 is not always faster on {device.type}")
