@@ -8,7 +8,6 @@ import torch
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import cores, devices
-from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import peak_memory_bytes, seconds_since_start
 from onsight.training import plan as plan_module
 from onsight.training.autotune.compute_options import ComputeOptions
@@ -229,14 +228,6 @@ def test_cores_respect_the_cgroup_quota(monkeypatch, tmp_path, text, expected):
     monkeypatch.setattr(cores, "_CGROUP", tmp_path)
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(8)))
     assert cores.usable_cores() == expected
-
-
-def test_settings_are_restored_after_a_run():
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with reproducible(1):
-        assert torch.get_num_threads() == 1
-        assert torch.are_deterministic_algorithms_enabled()
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
 
 
 def test_usage_is_plausible():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
+from onsight.hardware.reproducible import deterministic
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -36,7 +37,7 @@ class Classifier:
         """The logits of a batch, computed on the classifier's device."""
         self.net.eval()
         inputs = self.normalization.apply(images.to(self.device))
-        with autocast(self.precision, self.device):
+        with deterministic(), autocast(self.precision, self.device):
             logits: Tensor = self.net(inputs)
         return logits.float() / self.temperature
 

@@ -63,7 +63,8 @@ class Plan:
     """Every choice of a run. image_size, packed_size: (height, width) in pixels.
 
     pictures: where batches come from; fine_tuning: what else is decided if weights are given, by
-    config field; switches: what changed during training, and when.
+    config field; switches: what changed during training, and when; unrepeatable: operations that
+    gave other bits each time, if any.
     """
 
     device: Choice[torch.device]
@@ -80,6 +81,7 @@ class Plan:
     compute: ComputePlan
     fine_tuning: dict[str, Choice[Any]] = field(default_factory=dict)
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
+    unrepeatable: Choice[list[str]] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All choices as plain values, with those of `compute` among the others."""
@@ -88,6 +90,8 @@ class Plan:
         facts["device"]["value"] = str(self.device.value)
         if not self.switches:
             del facts["switches"]
+        if not self.unrepeatable:
+            del facts["unrepeatable"]
         return facts
 
     def save(self, path: Path) -> None:

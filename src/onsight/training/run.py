@@ -26,7 +26,7 @@ from onsight.evaluation.results import Results
 from onsight.files import refuse_inside_data, user_path
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices, choose_rank_device
-from onsight.hardware.reproducible import reproducible
+from onsight.hardware.reproducible import naming_unrepeatable, reproducible
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
 from onsight.training.plan import choose_threads
@@ -127,8 +127,11 @@ def train(
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
             refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
-            with _claimed(Path(chosen), resume, world) as folder:
-                session = RunSession(folder, reporter, world)
+            with (
+                naming_unrepeatable(reporter.warn) as unrepeatable,
+                _claimed(Path(chosen), resume, world) as folder,
+            ):
+                session = RunSession(folder, reporter, world, unrepeatable)
                 results = session.run(taken, config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
