@@ -92,7 +92,7 @@ class Recorder:
             self.patches.put(Tensor, name, self._read(getattr(Tensor, name)))
         for name in _COPIES:
             self.patches.put(Tensor, name, self._copy(getattr(Tensor, name)))
-        for owner in (torch.cuda, torch.accelerator):
+        for owner in (torch.accelerator, torch.cuda, torch.xpu, torch.mps):
             self.time(owner, "synchronize", "sync")
         self._hooks = [
             register_optimizer_step_pre_hook(self._step_begins),
