@@ -38,13 +38,3 @@ def test_short_floats_are_asked_of_the_given_gpu(
     )
     assert accelerator.has_bf16(torch.device(device)) is has_bf16
     assert accelerator.has_tf32(torch.device(device)) is has_tf32
-
-
-@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_memory_is_given_back_by_the_devices_own_module(monkeypatch, kind):
-    emptied = []
-    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append("any"))
-    monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(kind))
-    accelerator.empty_cache(torch.device(kind))
-    accelerator.empty_cache(torch.device("cpu"))
-    assert emptied == [kind]

@@ -1,8 +1,10 @@
 """What a device can do, asked of torch's module for it, whatever its name is."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _KNOWN = ("cuda", "xpu", "mps")
 
@@ -44,13 +46,6 @@ def has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None and _is_ampere(device)
 
 
-def empty_cache(device: torch.device) -> None:
-    """Give the device the memory back that torch keeps for reuse; nothing to do on the CPU."""
-    # Not torch.accelerator.empty_cache, which asserts on Apple's GPUs in torch 2.9.
-    if device.type != "cpu":
-        module_of(device).empty_cache()
-
-
 def kinds() -> list[str]:
     """The kinds of accelerators that torch can use here, the best first."""
     there = [kind for kind in _KNOWN if _is_available(kind)]
@@ -58,6 +53,13 @@ def kinds() -> list[str]:
     if registered is not None and registered.type not in _KNOWN:
         there.append(registered.type)
     return there
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small tensor that is copied to a device only once, as each copy waits for the device."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype).to(device)
 
 
 def _is_ampere(device: torch.device) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from onsight.accelerator import has_indices, module_of
+from onsight.accelerator import constant, has_indices, module_of
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -59,7 +59,7 @@ def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tenso
     (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))
-    counters = ids.unsqueeze(1) * _COLUMNS + torch.tensor(columns, device=ids.device)
+    counters = ids.unsqueeze(1) * _COLUMNS + constant(tuple(columns), torch.int64, ids.device)
     words = _mix_tensor(_mix_tensor(counters) ^ base)
     return _shift_right(words, 40).to(torch.float32) * (1.0 / (1 << 24))
 

@@ -29,8 +29,9 @@ class DamagedFile(OnsightError):
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and JSON facts atomically. Raises DiskError."""
     metadata = {"facts": json.dumps(facts), "sha256": _BLANK}
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    data = bytearray(save(contiguous, metadata=metadata))
+    # safetensors refuses tensors that share memory, as tied weights do: each is copied.
+    own = {name: one.detach().to("cpu", copy=True).contiguous() for name, one in tensors.items()}
+    data = bytearray(save(own, metadata=metadata))
     place = _digest_place(data, _BLANK)
     data[place : place + 64] = hashlib.sha256(data).hexdigest().encode()
     write_atomically(path, data)

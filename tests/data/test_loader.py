@@ -7,7 +7,7 @@ from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import Normalization, measure
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 
 def make_pictures(count=103, shape=(4, 5, 3)):
@@ -62,6 +62,21 @@ def test_uneven_last_batches():
         assert [len(b.ids) for b in loader.epoch(0, 0)] == lengths
         assert loader.steps == len(lengths)
         assert torch.equal(torch.cat([b.ids for b in loader.in_order()]), torch.arange(count))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", range(8, 17))
+def test_on_accelerators_no_rank_is_left_without_a_picture(ranks, count, monkeypatch):
+    monkeypatch.setattr(Pictures, "device", GPU)  # so that batches are handed out where they are
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device, non_blocking=False: tensor)
+    pictures, ids = make_pictures(), torch.arange(count)
+    epochs = [list(Loader(pictures, ids, 8, GPU, rank, ranks).epoch(0, 0)) for rank in range(ranks)]
+    steps = list(zip(*epochs, strict=True))
+    assert all(len(share.ids) > 0 for shares in steps for share in shares)
+    seen = torch.cat([share.ids for shares in steps for share in shares])
+    assert torch.equal(seen.sort().values, ids)
+    rest = count % 8
+    assert len(steps) == (2 if rest >= max(2, ranks) else count // 8)
 
 
 def test_measure_equals_numpy():

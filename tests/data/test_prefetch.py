@@ -2,6 +2,7 @@
 
 import types
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,6 +64,27 @@ def accelerator(monkeypatch):
     return mock
 
 
+@pytest.fixture
+def locked(monkeypatch):
+    """The addresses of page-locked memory: torch gives none where there is no accelerator."""
+    addresses, real = set(), torch.empty
+
+    def empty(*size, pin_memory=False, **named):
+        tensor = real(*size, **named)
+        if pin_memory:
+            addresses.add(tensor.data_ptr())
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in addresses)
+    return addresses
+
+
+def make_pictures():
+    pixels = torch.arange(20, dtype=torch.uint8).view(20, 1)
+    return Pictures(pixels, torch.arange(20).flip(0), torch.arange(20) % 3, (1, 1, 1))
+
+
 def batches(accelerator, count):
     for number in range(count):
         accelerator.note(f"gather {number}")
@@ -111,17 +133,40 @@ def test_stopping_early_stops_the_gathering(accelerator):
     assert sum(what.startswith("gather") for what, _ in accelerator.told) == 2
 
 
-def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(monkeypatch):
+def test_pictures_are_gathered_into_locked_memory_and_copied_from_there(accelerator, locked):
+    loader = Loader(make_pictures(), torch.arange(20), 6, GPU)
+    plain = replace(loader, device=torch.device("cpu"))
+    for going in (loader.epoch(1, 1), loader.in_order()):
+        sent = [batch.images for batch in going]
+        assert all(images.data_ptr() in locked for images in sent)
+    expected = [batch.images for batch in plain.in_order()]
+    assert all(map(torch.equal, sent, expected))
+    assert not any(images.data_ptr() in locked for images in expected)
+    copies = sum(what == "pin" for what, _ in accelerator.told)
+    assert copies == 3 * (loader.steps + len(sent))  # labels, numbers and all labels; no images
+
+
+def test_a_copy_to_an_apple_gpu_is_waited_for_as_nothing_keeps_its_source(monkeypatch):
+    asked, mps = [], torch.device("mps")
+    real = torch.Tensor.to
+
+    def to(tensor, device, non_blocking=False):
+        asked.append((device.type, non_blocking))
+        return real(tensor, "cpu")
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    list(Loader(make_pictures(), torch.arange(20), 6, mps).in_order())
+    assert set(asked) == {("cpu", False), ("mps", False)}
+    loader_module._sent(torch.zeros(1), GPU)
+    assert asked[-1] == ("cuda", True)
+
+
+def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(monkeypatch, locked):
     asked = []
     monkeypatch.setattr(
         loader_module, "prefetch", lambda batches, device: asked.append(device) or batches
     )
-    pictures = Pictures(
-        torch.arange(20, dtype=torch.uint8).view(20, 1),
-        torch.arange(20),
-        torch.arange(20) % 3,
-        (1, 1, 1),
-    )
+    pictures = make_pictures()
     plain = list(Loader(pictures, torch.arange(20), 6, torch.device("cpu")).epoch(1, 1))
     assert not asked
     sent = list(Loader(pictures, torch.arange(20), 6, GPU).epoch(1, 1))

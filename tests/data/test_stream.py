@@ -69,6 +69,24 @@ def test_evaluation_sees_what_prediction_prepares(photos):
             assert dataset.pack.index.locators[int(number)].startswith(f"{name}/")
 
 
+def test_for_an_accelerator_pictures_are_decoded_into_locked_memory(photos, monkeypatch):
+    locked, real = set(), torch.empty
+
+    def empty(*size, pin_memory=False, **named):
+        tensor = real(*size, **named)
+        if pin_memory:
+            locked.add(tensor.data_ptr())
+        return tensor
+
+    monkeypatch.setattr(torch, "empty", empty)
+    pictures = opened(photos).pictures
+    plain, sent = (
+        next(pictures.batches([torch.arange(9)], None, locked=asked)) for asked in (False, True)
+    )
+    assert torch.equal(plain.images, sent.images)
+    assert (plain.images.data_ptr() in locked, sent.images.data_ptr() in locked) == (False, True)
+
+
 def test_the_split_is_that_of_packed_pictures(photos):
     size = (96, 80)  # larger than thumbnails, and small enough for JPEGs to be decoded smaller
     streamed, packed = opened(photos, size=size), opened(photos, size=size, residency="map")

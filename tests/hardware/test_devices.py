@@ -8,7 +8,12 @@ import torch
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import cores, devices
-from onsight.hardware.usage import peak_memory_bytes, seconds_since_start
+from onsight.hardware.usage import (
+    forget_peak_device_memory,
+    peak_device_memory_bytes,
+    peak_memory_bytes,
+    seconds_since_start,
+)
 from onsight.training import plan as plan_module
 from onsight.training.autotune.compute_options import ComputeOptions
 from onsight.training.autotune.planning import unmeasured_plan
@@ -234,3 +239,21 @@ def test_usage_is_plausible():
     first, second = seconds_since_start(), seconds_since_start()
     assert 0 < first <= second
     assert peak_memory_bytes() > 50e6
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_the_peak_memory_of_a_device_can_begin_anew(monkeypatch, kind):
+    peaks = {f"{kind}:0": 5, f"{kind}:1": 7}
+    backend = getattr(torch, kind)
+    monkeypatch.setattr(backend, "max_memory_allocated", lambda device: peaks[str(device)])
+    monkeypatch.setattr(
+        backend, "reset_peak_memory_stats", lambda device: peaks.update({str(device): 0})
+    )
+    forget_peak_device_memory(torch.device(kind, 1))
+    assert [peak_device_memory_bytes(torch.device(kind, n)) for n in (0, 1)] == [5, 0]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "mps"])
+def test_a_device_without_a_peak_has_none_to_forget(kind):
+    forget_peak_device_memory(torch.device(kind))
+    assert peak_device_memory_bytes(torch.device(kind)) == 0

@@ -1,15 +1,26 @@
 """torch.compile itself is replaced: compiling takes too long for a test."""
 
+import copy
+
 import pytest
 import torch
+from prepared import make_prepared
 
+from onsight.data.index import TRAIN
+from onsight.training.autotune.trial import Trial
+from onsight.training.build import make_step
+from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
+from onsight.training.step.losses import make_loss
+from onsight.training.step.optim import make_optimizer
+from onsight.training.step.step import Step
+
+CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("device", "mode"), [("cpu", "default"), ("cuda:0", "reduce-overhead")])
-def test_full_batches_use_the_compiled_network_and_a_smaller_last_one_does_not(
-    monkeypatch, device, mode
-):
+@pytest.fixture
+def compiled(monkeypatch):
+    """What ran compiled: pictures, whether of any shape, and torch's mode."""
     seen = []
 
     def compile_net(net, *, dynamic, mode):
@@ -20,9 +31,59 @@ def test_full_batches_use_the_compiled_network_and_a_smaller_last_one_does_not(
         return fast
 
     monkeypatch.setattr(torch, "compile", compile_net)
+    return seen
+
+
+@pytest.mark.parametrize(("device", "mode"), [("cpu", "default"), ("cuda:0", "reduce-overhead")])
+def test_full_batches_use_the_compiled_network_and_a_smaller_one_does_not_even_if_it_is_the_first(
+    compiled, device, mode
+):
     net = torch.nn.Linear(3, 2)
-    forward = Compiled(net, torch.device(device))
-    for size in (8, 8, 5, 8):
+    forward = Compiled(net, torch.device(device), pictures=8)
+    for size in (5, 8, 8, 9, 5, 8):
         inputs = torch.randn(size, 3)
-        assert torch.equal(forward(inputs), net(inputs))
-    assert seen == [(8, False, mode)] * 3
+        assert torch.equal(forward(inputs, 1), net(inputs))
+    assert compiled == [(8, False, mode)] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_the_parts_of_a_full_batch_are_compiled_without_graphs(compiled, device):
+    forward = Compiled(torch.nn.Linear(3, 2), torch.device(device), pictures=8)
+    for part in torch.randn(8, 3).tensor_split(3):
+        forward(part, 3)
+    assert compiled == [(3, False, "default")] * 2
+
+
+def test_a_step_in_parts_trains_as_the_network_itself_and_goes_on_compiled_when_halved(compiled):
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 2).double()
+    plain, inputs, labels = copy.deepcopy(net), torch.randn(8, 3).double(), torch.arange(8) % 2
+
+    def make(net, **options):
+        optimizer = make_optimizer(net, "sgd", 0.1, 0.0, 0.9)
+        loss = make_loss("cross-entropy", 0.0, None)
+        return Step(net, loss, optimizer, precision="fp32", device=CPU, **options)
+
+    fast, slow = make(net, compiled=Compiled(net, CPU, 8)), make(plain)
+    for parts in (1, 2):
+        fast.accumulate = parts
+        fast(inputs, labels)
+        slow(inputs, labels)
+    assert [size for size, _, _ in compiled] == [8, 4, 4]
+    assert torch.allclose(net.weight, plain.weight, rtol=1e-12)
+
+
+def test_a_full_batch_is_that_of_the_config_or_all_pictures_if_there_are_fewer(bars, compiled):
+    fields = {"learning_rate": 0.01, "precision": "fp32", "threads": 1, "compile": "on"}
+    for asked in (16, 1000):
+        config, data = make_prepared(bars, batch_size=asked, **fields)
+        training = int((data.dataset.splits == TRAIN).sum())
+        step = make_step(config, data.new_network(config), data.dataset, CPU, World())
+        assert step.compiled.pictures == min(asked, training)
+
+
+def test_a_trial_of_another_batch_size_compiles_that_size(bars, compiled):
+    fields = {"learning_rate": 0.01, "precision": "fp32", "threads": 1, "compile": "on"}
+    trial = Trial(*make_prepared(bars, model="linear", batch_size=16, **fields))
+    trial.at(8)(2)
+    assert [size for size, _, _ in compiled] == [8, 8]

@@ -48,11 +48,55 @@ def test_an_accelerator_is_waited_for_only_when_the_host_is_some_steps_ahead(eve
     known = [step(losses, float(number)) for number in range(_LAG + 3)]
     assert known == [[]] * _LAG + [[0.0], [1.0], [2.0]]
     assert [one for one in events if one[0] == "synchronize"] == [
-        ("synchronize", number) for number in range(3)
+        ("synchronize", number) for number in range(4)
     ]
-    assert events.index(("synchronize", 0)) > events.index(("record", _LAG))
+    assert events.index(("synchronize", 0)) > events.index(("record", _LAG - 1))
     assert losses.flush() == [float(number) for number in range(3, _LAG + 3)]
     assert losses.flush() == []
+
+
+class Ranks(World):
+    """Two ranks with the same losses; `told` says when each sum is begun and waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def all_reduce_async(self, number):
+        self.told.append(f"begin {number:.0f}")
+
+        def wait():
+            self.told.append(f"wait {number:.0f}")
+            return 2 * number
+
+        return wait
+
+
+def test_the_sum_over_ranks_is_begun_a_step_before_it_is_waited_for(events):
+    ranks = Ranks()
+    losses = DeferredLosses(GPU, ranks)
+    for number in range(_LAG):
+        assert step(losses, float(number)) == []
+    assert ranks.told == ["begin 0"]
+    assert step(losses, float(_LAG)) == [0.0]
+    assert step(losses, float(_LAG + 1)) == [2.0]
+    assert ranks.told == ["begin 0", "wait 0", "begin 1", "wait 1", "begin 2"]
+    ranks.told.clear()
+    rest = range(2, _LAG + 2)
+    assert losses.flush() == [2.0 * number for number in rest]
+    assert ranks.told == [
+        *(f"begin {number}" for number in rest[1:]),
+        *(f"wait {number}" for number in rest),
+    ]
+
+
+def test_on_the_cpu_the_sum_is_under_way_during_the_backward_pass():
+    ranks = Ranks()
+    losses = DeferredLosses(CPU, ranks)
+    losses.push(torch.tensor(3.0))
+    assert ranks.told == ["begin 3"]
+    assert losses.ready() == [6.0]
+    assert ranks.told == ["begin 3", "wait 3"]
 
 
 def test_a_non_finite_loss_says_how_many_steps_ago_it_was(events):

@@ -232,6 +232,7 @@ def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
         (["--ranks", "2", "--device", "cuda:7"], "no device 'cuda:7'"),
         (["--device", "cpu,cpu"], "each named once"),
         (["--ranks", "-1"], "--ranks -1"),
+        (["--ranks", "2", "--compile", "on"], "--compile on cannot be combined with --ranks 2"),
     ],
 )
 def test_impossible_ranks_are_refused_before_any_starts(bars, capsys, words, message):

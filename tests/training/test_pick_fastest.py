@@ -56,6 +56,14 @@ def test_hopeless_candidates_are_not_timed_again():
     assert visits.count("fast") == visits.count("plain") == pick_fastest_module._ROUNDS
 
 
+def test_the_losers_are_named_as_soon_as_they_lost():
+    visits, lost = [], []
+    candidates = [candidate("plain", 1.0, visits), candidate("slow", 3.0, visits)]
+    candidates += [candidate("fast", 0.9, visits)]
+    pick_fastest(candidates, 60, lost=lambda name: lost.append((name, len(visits))))
+    assert lost == [("slow", 3)]
+
+
 def test_when_the_time_is_up_only_timed_candidates_take_part(monkeypatch):
     now = iter(range(100))
     monkeypatch.setattr(pick_fastest_module.time, "perf_counter", lambda: next(now))

@@ -1,8 +1,11 @@
 """The measured plan of a small run: what is measured, kept, refused and recorded."""
 
+import gc
 import json
 import tomllib
 import types
+import weakref
+from itertools import groupby
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from onsight.errors import DiskError, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
+from onsight.training import prepare, run_session
 from onsight.training.autotune import plan_cache, planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
@@ -55,12 +59,16 @@ def choose(bars, folder, seconds=100.0, **fields):
 
 
 def two_cores(monkeypatch):
+    cores(monkeypatch, 2)
+
+
+def cores(monkeypatch, count):
     for name in (
         "onsight.training.plan",
         "onsight.training.autotune.compute_options",
         "onsight.training.autotune.plan_cache",
     ):
-        monkeypatch.setattr(f"{name}.usable_cores", lambda: 2)
+        monkeypatch.setattr(f"{name}.usable_cores", lambda: count)
 
 
 def test_the_fastest_options_are_chosen_with_their_figures(bars, tmp_path, timed, monkeypatch):
@@ -180,6 +188,70 @@ def test_a_short_run_is_not_measured(bars, tmp_path):
     assert "the run is too short" in plan["measured"]["reason"]
 
 
+def test_a_compiled_way_is_not_judged_by_the_steps_that_record_its_graphs(bars, monkeypatch):
+    real = probe.Trial
+    spent = {"off": 1.0, "on": 0.5}
+    recording = {1: 60.0, 2: 9.0, 3: 9.0}  # compiling, and torch's two recordings of CUDA graphs
+
+    class Recorded(real):
+        done = 0
+
+        def at(self, batch_size):
+            timed, way = super().at(batch_size), self.config.compile
+            self.config = self.config.model_copy(update={"compile": "off"})
+
+            def faked(steps):
+                timed(steps)
+                numbers = range(self.done + 1, self.done + steps + 1)
+                self.done += steps
+                late = recording if way == "on" else {}
+                return sum(late.get(number, spent[way]) for number in numbers)
+
+            return faked
+
+    monkeypatch.setattr(probe, "Trial", Recorded)
+    monkeypatch.setattr("onsight.training.build.Compiled", lambda *given: None)
+    monkeypatch.setattr(
+        "onsight.training.autotune.compute_options.shutil.which", lambda name: "/usr/bin/c++"
+    )
+    asked = {"threads": 1, "precision": "fp32", "memory_format": "contiguous"}
+    _, plan = choose(bars, None, seconds=7200.0, **asked)
+    assert plan.compile.value == "on"
+    assert plan.compile.reason.startswith("2.00 times as fast")
+
+
+def test_networks_that_lost_are_freed_while_the_others_are_timed(bars, monkeypatch):
+    real = probe.Trial
+    alive, at_once = weakref.WeakSet(), []
+    cost = {(4, "auto"): 9.0, (1, "auto"): 1.0, (2, "auto"): 1.2, (1, "contiguous"): 9.0}
+
+    class Counted(real):
+        def __init__(self, config, data):
+            super().__init__(config, data)
+            alive.add(self)
+
+        def at(self, batch_size):
+            timed = super().at(batch_size)
+
+            def faked(steps):
+                timed(steps)
+                at_once.append(len(alive))
+                return steps * cost[self.config.threads, self.config.memory_format]
+
+            return faked
+
+    monkeypatch.setattr(probe, "Trial", Counted)
+    cores(monkeypatch, 4)
+    gc.disable()  # freed at once, not when Python gets round to it
+    try:
+        choose(bars, None, precision="fp32")
+    finally:
+        gc.enable()
+    # Three numbers of threads, of which one is hopeless; then two formats with the best.
+    assert [count for count, _ in groupby(at_once)] == [1, 2, 3, 2, 1, 2]
+    assert not alive
+
+
 def test_options_with_another_loss_are_refused(bars, tmp_path, monkeypatch):
     two_cores(monkeypatch)
     real = probe.Trial
@@ -265,6 +337,26 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
     assert ("kept from an earlier run" in plan["measured"]["reason"]) == kept
 
 
+def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_path, monkeypatch):
+    happened = []
+
+    def noting(owner, name, what):
+        real = getattr(owner, name)
+
+        def noted(*given, **named):
+            happened.append(what)
+            return real(*given, **named)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    noting(probe.Probe, "measure", "measured")
+    noting(run_session, "forget_peak_device_memory", "forgotten")
+    noting(run_session, "train_once", "trained")
+    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
+    assert happened == ["measured", "forgotten", "trained"]
+
+
 class Room(torch.nn.Module):
     """A network in float64 with memory to train on only this many pictures at once."""
 
@@ -320,6 +412,14 @@ def test_which_options_are_tried(monkeypatch):
     assert [options.precision for options in open_stages(config, gpu, 60)[0](plain)] == [
         "bf16", "fp32", "fp16"
     ]  # fmt: skip
+
+
+def test_auto_does_not_compile_for_several_ranks(bars, timed):
+    timed(lambda options: 0.01)
+    config, data = make_prepared(bars, **FIELDS)
+    ranks = types.SimpleNamespace(size=2)
+    plan = prepare._choose_compute(config, data, 1, SilentReporter(), ranks, 1e6)
+    assert (plan.compile.value, plan.measured.value) == ("off", [])
 
 
 def test_the_work_of_a_step_is_estimated_from_its_layers():

@@ -110,6 +110,41 @@ def test_memory_that_does_not_hold_one_picture_is_an_error():
     assert step.accumulate == 4  # 8 parts of 5 pictures would hold no less
 
 
+def test_refusing_more_parts_leaves_the_step_as_it_was():
+    class Small(nn.Linear):
+        def forward(self, inputs):
+            if len(inputs) > 4:
+                raise torch.OutOfMemoryError("out of memory")
+            return super().forward(inputs.flatten(1))
+
+    def refuse(parts):
+        raise torch.OutOfMemoryError(f"{parts} parts are not wanted")
+
+    step = make_step(Small(12, 3), on_halved=refuse)
+    with pytest.raises(torch.OutOfMemoryError, match="2 parts are not wanted"):
+        step(*make_batches(1, size=8)[0])
+    assert step.accumulate == 1
+    assert len(step(*make_batches(1, size=4)[0])) == 1
+
+
+def test_memory_that_runs_out_inside_the_update_is_an_error_and_nothing_is_done_twice():
+    model = make_model()
+    step = make_step(model)
+    updates = []
+
+    def fail(closure=None):
+        updates.append(1)
+        with torch.no_grad():
+            model[1].weight.add_(1)
+        raise torch.OutOfMemoryError("out of memory")
+
+    step.optimizer.step = fail
+    with pytest.raises(torch.OutOfMemoryError):
+        step(*make_batches(1)[0])
+    assert len(updates) == 1
+    assert step.accumulate == 1
+
+
 def test_bf16_trains_and_stays_close():
     model = make_model()
     loss = make_loss("cross-entropy", 0.0, None)

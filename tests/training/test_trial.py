@@ -10,6 +10,7 @@ from onsight.report.console import SilentReporter
 from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
 from onsight.training.step import timing
+from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.timing import measure_seconds
 
 CPU = torch.device("cpu")
@@ -75,6 +76,33 @@ def test_a_loss_that_is_not_finite_names_the_remedy(bars):
     trial = make_trial(bars, optimizer="sgd", learning_rate=1e30, model="linear")
     with pytest.raises(NonFiniteLoss, match="try a lower --learning-rate"):
         trial.at(8)(50)
+
+
+def test_a_batch_that_does_not_fit_does_not_change_how_smaller_ones_are_computed(bars):
+    trial = make_trial(bars, model="linear")
+    computed = []
+
+    def fill(net, given):
+        computed.append(len(given[0]))
+        if len(given[0]) > 8:
+            raise torch.OutOfMemoryError("out of memory")
+
+    trial.step.model.register_forward_pre_hook(fill)
+    with pytest.raises(torch.OutOfMemoryError, match="in parts"):
+        trial.at(16)(1)
+    trial.at(8)(2)
+    assert computed == [16, 8, 8]
+
+
+def test_a_loss_that_is_read_late_and_is_not_finite_names_the_remedy_too(bars, monkeypatch):
+    trial = make_trial(bars, model="linear")
+
+    def flush():
+        raise NonFiniteStepError(float("nan"), 2)
+
+    monkeypatch.setattr(trial.step, "flush", flush)
+    with pytest.raises(NonFiniteLoss, match="nan .* try a lower --learning-rate"):
+        trial.flush()
 
 
 def test_the_moving_average_is_part_of_the_step(bars):

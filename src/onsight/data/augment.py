@@ -66,15 +66,25 @@ class Augmentation:
 
         When pictures are mixed, the batch's last one serves only as the partner of the one before.
         """
-        images = batch.images
+        inputs = self.change(batch.images, numbers, normalization)
+        return self.mixed(inputs, batch.labels, numbers, classes)
+
+    def change(self, images: Tensor, numbers: Numbers, normalization: Normalization) -> Tensor:
+        """What is done to each picture by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
         for op in self.pixel_ops:
             images = op.apply(images, numbers)
         inputs = normalization.apply(images)
         for op in self.input_ops:
             inputs = op.apply(inputs, numbers)
+        return inputs
+
+    def mixed(
+        self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a batch, each picture mixed with the next one if that is on."""
         if not self.mixes:
-            return inputs, batch.labels
-        return self.mix.apply(inputs, batch.labels, numbers, classes)
+            return inputs, labels
+        return self.mix.apply(inputs, labels, numbers, classes)
 
 
 def _make(op: type[Any], settings: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Batches by (seed, epoch, step), gathered from the pack without a Python loop over pictures."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from onsight.accelerator import has_streams
+from onsight.data.chunk import Chunk, Part, grouped, pictures_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
 from onsight.randomness import permutation
@@ -18,12 +20,14 @@ class Batch(NamedTuple):
     """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers.
 
     global_labels: labels of the whole batch, of which these pictures may be one rank's share.
+    part: the batch's place in a chunk, if it was gathered with others.
     """
 
     images: Tensor
     labels: Tensor
     ids: Tensor
     global_labels: Tensor
+    part: Part | None = None
 
 
 class BatchSource(Protocol):
@@ -38,11 +42,12 @@ class BatchSource(Protocol):
         """The device that batches are on."""
 
     def batches(
-        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
         """A batch for each int64 (B,) of picture numbers.
 
-        epoch_key: (seed, epoch) in training, else None.
+        epoch_key: (seed, epoch) in training, else None; locked: the images are in page-locked
+        memory, from which an accelerator copies by itself.
         """
 
     def labels_of(self, ids: Tensor) -> Tensor:
@@ -90,28 +95,44 @@ class Pictures:
             self.pixels.to(device), self.rows.to(device), self.labels.to(device), self.shape
         )
 
-    def copied(self, locked: bool) -> "Pictures":
-        """A copy of the pictures in RAM; locked: page-locked, which accelerators can read."""
-        pixels = torch.empty_like(self.pixels, pin_memory=locked).copy_(self.pixels)
-        return Pictures(pixels, self.rows, self.labels, self.shape)
+    def copied(self) -> "Pictures":
+        """A copy of the pictures in RAM."""
+        return Pictures(self.pixels.clone(), self.rows, self.labels, self.shape)
 
     def batches(
-        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
         """The batch of each share of picture numbers, the same in every epoch."""
-        for ids in shares:
-            yield self.gather(ids)
+        if self.device.type == "cpu":  # whose caches have room for a batch
+            for ids in shares:
+                yield self.gather(ids, locked)
+            return
+        for group in grouped(shares, pictures_at_once(math.prod(self.shape))):
+            yield from self._gather_group(group)
 
-    def gather(self, ids: Tensor) -> Batch:
-        """The batch of these pictures. ids: int64 (B,)."""
-        here = ids.to(self.pixels.device, non_blocking=True)
-        images = self.pixels.index_select(0, self.rows.index_select(0, here))
+    def _gather_group(self, group: list[Tensor]) -> Iterator[Batch]:
+        whole = self.gather(torch.cat(group))
+        chunk = Chunk(whole.images, whole.labels, whole.ids)
+        start = 0
+        for ids in group:
+            images, labels, here = (one[start : start + len(ids)] for one in whole[:3])
+            yield Batch(images, labels, here, labels, Part(chunk, start))
+            start += len(ids)
+
+    def gather(self, ids: Tensor, locked: bool = False) -> Batch:
+        """The batch of these pictures. ids: int64 (B,); locked: in page-locked memory."""
+        here = _sent(ids, self.pixels.device)
+        # torch locks a few such buffers once, and hands one out again when its copy has ended.
+        size = len(here), self.pixels.shape[1]
+        place = torch.empty(size, dtype=torch.uint8, pin_memory=True) if locked else None
+        rows = self.rows.index_select(0, here)
+        images = torch.index_select(self.pixels, 0, rows, out=place)
         labels = self.labels.index_select(0, here)
         return Batch(images.view(-1, *self.shape), labels, here, labels)
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """The labels of these pictures. ids: int64 (B,)."""
-        return self.labels.index_select(0, ids.to(self.labels.device, non_blocking=True))
+        return self.labels.index_select(0, _sent(ids, self.labels.device))
 
 
 @dataclass(frozen=True)
@@ -133,21 +154,28 @@ class Loader:
 
     @cached_property
     def steps(self) -> int:
-        """Batches per epoch; a lone last picture joins the batch before: batch norm needs two."""
+        """Batches per epoch; too few last pictures for batch norm join the batch before.
+
+        It needs two; on accelerators also one for each rank, as its statistics there would count
+        the blank picture of an empty one.
+        """
         full, rest = divmod(len(self.ids), self.batch_size)
-        return max(1, full) if rest <= 1 else full + 1
+        fewest = 2 if self.device.type == "cpu" else max(2, self.ranks)
+        return max(1, full) if rest < fewest else full + 1
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
-        order = self.ids[permutation(seed, epoch, len(self.ids))]
+        order = self.ids[permutation(seed, epoch, len(self.ids))].to(self.pictures.device)
         steps = range(first_step, self.steps)
         global_batches = [self._global_batch(order, step) for step in steps]
         return self._delivered(self._shared(global_batches, (seed, epoch)))
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; with several ranks, each picture on one of them."""
-        shares = torch.split(self.ids, self.batch_size) if len(self.ids) else ()
-        return self._delivered(self.pictures.batches(shares[self.rank :: self.ranks], None))
+        ids = self.ids.to(self.pictures.device)
+        shares = torch.split(ids, self.batch_size) if len(ids) else ()
+        shares = shares[self.rank :: self.ranks]
+        return self._delivered(self.pictures.batches(shares, None, self._is_sent_ahead))
 
     def _global_batch(self, order: Tensor, step: int) -> Tensor:
         start = step * self.batch_size
@@ -156,11 +184,13 @@ class Loader:
     def _shared(self, global_batches: list[Tensor], epoch_key: tuple[int, int]) -> Iterator[Batch]:
         """This rank's share of each global batch of picture numbers."""
         if self.ranks == 1 and not self.with_next:
-            yield from self.pictures.batches(global_batches, epoch_key)
+            yield from self.pictures.batches(global_batches, epoch_key, self._is_sent_ahead)
             return
-        batches = self.pictures.batches(map(self._share, global_batches), epoch_key)
+        shares = map(self._share, global_batches)
+        batches = self.pictures.batches(shares, epoch_key, self._is_sent_ahead)
         for batch, ids in zip(batches, global_batches, strict=True):
-            yield batch._replace(global_labels=self.pictures.labels_of(ids))
+            whole = batch.labels[:-1] if self.ranks == 1 else self.pictures.labels_of(ids)
+            yield batch._replace(global_labels=whole)
 
     def _share(self, ids: Tensor) -> Tensor:
         mine = ids.tensor_split(self.ranks)[self.rank]
@@ -169,13 +199,26 @@ class Loader:
             mine = torch.cat([mine, ids[after % len(ids)].view(1)])
         return mine
 
+    @property
+    def _is_sent_ahead(self) -> bool:
+        return has_streams(self.device) and self.pictures.device != self.device
+
     def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, moved to the device that computes."""
         if self.pictures.device == self.device:
             yield from batches
-        elif has_streams(self.device):
-            for tensors in prefetch(batches, self.device):
-                yield Batch(*tensors)
+        elif self._is_sent_ahead:
+            for images, labels, ids, whole in prefetch((one[:4] for one in batches), self.device):
+                yield Batch(images, labels, ids, whole)
         else:
             for batch in batches:
-                yield Batch(*(tensor.to(self.device, non_blocking=True) for tensor in batch))
+                images, labels, ids, whole = (_sent(one, self.device) for one in batch[:4])
+                yield Batch(images, labels, ids, whole)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, without waiting for the copy where torch keeps its source meanwhile.
+
+    An Apple GPU reads the tensor itself, later, when a temporary one would be gone.
+    """
+    return tensor.to(device, non_blocking=has_streams(device))

@@ -73,18 +73,19 @@ class Stream:
         return self.labels[ids]
 
     def batches(
-        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None
+        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
         """The batch of each share of picture numbers, a few decoded ahead.
 
-        epoch_key: (seed, epoch) for drawing training crops; None gives whole pictures. Raises
-        DataError for a picture that can no longer be decoded.
+        epoch_key: (seed, epoch) for drawing training crops; None gives whole pictures; locked:
+        decoded into page-locked memory. Raises DataError for a picture that can no longer be
+        decoded.
         """
         under_way: deque[_Begun] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
             for ids in shares:
-                under_way.append(self._begin(pool, ids, epoch_key))
+                under_way.append(self._begin(pool, ids, epoch_key, locked))
                 if len(under_way) > _AHEAD:
                     yield _finished(under_way.popleft())
             while under_way:
@@ -93,9 +94,13 @@ class Stream:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _begin(
-        self, pool: ThreadPoolExecutor, ids: Tensor, epoch_key: tuple[int, int] | None
+        self,
+        pool: ThreadPoolExecutor,
+        ids: Tensor,
+        epoch_key: tuple[int, int] | None,
+        locked: bool,
     ) -> _Begun:
-        images = torch.empty((len(ids), *self.shape), dtype=torch.uint8)
+        images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=locked)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
         windows = self._windows(ids, epoch_key)
         tasks = []

@@ -58,7 +58,7 @@ def warp(
     """
     height, width = images.shape[1:3]
     cos, sin = radians.cos(), radians.sin()
-    side = torch.where(mirrored, -1.0, 1.0) * width_share
+    side = (1.0 - 2.0 * mirrored) * width_share
     theta = torch.stack(
         [
             torch.stack([cos * side, -sin * height_share * height / width, centre_x], dim=1),

@@ -71,10 +71,13 @@ def with_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tenso
     head = required_head(net)
     with features_kept(net) as kept:
         logits = classifier(images)
-    # The last linear layer may be in the middle of a network, which then has no head.
-    if len(kept) != 1 or kept[0].dim() != 2 or head.out_features != logits.shape[1]:
+    # One row per picture, in as many parts as memory demands; the last linear layer may also be in
+    # the middle of a network, which then has no head.
+    rows = sum(len(part) for part in kept)
+    is_flat = all(part.dim() == 2 for part in kept)
+    if rows != len(images) or not is_flat or head.out_features != logits.shape[1]:
         raise no_features(net)
-    return logits, kept[0].float()
+    return logits, torch.cat(kept).float()
 
 
 class FeatureStore:

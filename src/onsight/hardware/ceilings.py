@@ -10,6 +10,7 @@ import torch
 
 from onsight import accelerator
 from onsight.hardware.devices import free_memory_bytes
+from onsight.hardware.memory import free_kept_memory
 
 _DTYPES = {
     "fp32": torch.float32,
@@ -82,7 +83,7 @@ def measure_ceilings(
         ),
         threads=used if on_host else None,
     )
-    accelerator.empty_cache(device)
+    free_kept_memory(device)
     return found
 
 

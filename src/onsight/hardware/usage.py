@@ -32,6 +32,12 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def forget_peak_device_memory(device: torch.device) -> None:
+    """Begin anew with the peak memory of an accelerator."""
+    if accelerator.has_streams(device):
+        accelerator.module_of(device).reset_peak_memory_stats(device)
+
+
 def peak_device_memory_bytes(device: torch.device) -> int:
     """The peak memory that torch allocated on an accelerator, in bytes; 0 on the CPU."""
     if accelerator.has_streams(device):

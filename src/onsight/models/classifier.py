@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
+from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.hardware.reproducible import deterministic
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -31,11 +32,31 @@ class Classifier:
         self.precision = precision
         self.device = device
         self.temperature = temperature
+        self.at_once: int | None = None  # pictures, once memory has run out
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """The logits of a batch, computed on the classifier's device."""
+        """The logits of a batch, computed on the classifier's device.
+
+        When memory runs out, batches are computed in parts of half the size from then on.
+        """
         self.net.eval()
+        parts: list[Tensor] = []
+        rest = images
+        while len(rest) or not parts:
+            size = min(len(rest), self.at_once or len(rest))
+            try:
+                parts.append(self._logits(rest[:size]))
+                rest = rest[size:]
+                continue
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or size <= 1:
+                    raise
+            self.at_once = size // 2  # out here, where the error no longer holds any memory
+            free_kept_memory(self.device)
+        return torch.cat(parts)
+
+    def _logits(self, images: Tensor) -> Tensor:
         inputs = self.normalization.apply(images.to(self.device))
         with deterministic(), autocast(self.precision, self.device):
             logits: Tensor = self.net(inputs)

@@ -70,7 +70,7 @@ def save_model(path: Path, file: ModelFile) -> None:
         "provenance": file.provenance,
     }
     seen = torch.from_numpy(np.sort(file.seen))
-    write_tensors(path, {**_each_in_its_own_storage(file.weights), _SEEN: seen}, facts)
+    write_tensors(path, {**file.weights, _SEEN: seen}, facts)
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -122,17 +122,6 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     _check_weights(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
-
-
-def _each_in_its_own_storage(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    # safetensors refuses tensors that share memory, as tied weights do.
-    seen: set[int] = set()
-    separate = {}
-    for name, tensor in weights.items():
-        place = tensor.untyped_storage().data_ptr()
-        separate[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return separate
 
 
 def _check_version(path: Path, facts: Any) -> None:

@@ -38,6 +38,5 @@ class TtaForward:
 
 
 def _view(images: Tensor, view: View) -> Tensor:
-    down, right, mirrored = (torch.tensor(one, device=images.device) for one in view)
-    count = len(images)
-    return shift_and_flip(images, down.expand(count), right.expand(count), mirrored.expand(count))
+    count, device = len(images), images.device
+    return shift_and_flip(images, *(torch.full((count,), one, device=device) for one in view))

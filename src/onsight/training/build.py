@@ -104,9 +104,13 @@ def make_step(
         clip_norm=config.clip_norm,
         accumulate=config.accumulate,
         world=world,
-        compiled=Compiled(net, device) if config.compile == "on" else None,
+        compiled=_compile(config, net, dataset, device) if config.compile == "on" else None,
         replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
     )
+
+
+def _compile(config: Config, net: nn.Module, dataset: Dataset, device: torch.device) -> Compiled:
+    return Compiled(net, device, min(config.batch_size, len(dataset.ids(TRAIN))))
 
 
 def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:

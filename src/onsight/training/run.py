@@ -109,6 +109,7 @@ def train(
     path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = _devices(rank_info, config)
+    _refuse_compiled_ranks(config, rank_info.size if rank_info else len(devices.value))
     if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
@@ -142,6 +143,14 @@ def _devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.de
         return choose_devices(config.device, config.ranks)
     own = choose_rank_device(config.device, rank_info.local_rank, rank_info.local_size)
     return Choice([own.value], own.reason)
+
+
+def _refuse_compiled_ranks(config: Config, ranks: int) -> None:
+    if config.compile == "on" and ranks > 1:
+        raise ConfigError(
+            f"--compile on cannot be combined with --ranks {ranks}: only the network of a single "
+            "process is compiled; leave out one of them"
+        )
 
 
 def _launch_ranks(

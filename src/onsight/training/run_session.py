@@ -15,7 +15,7 @@ from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment, package_versions
-from onsight.hardware.usage import seconds_since_start
+from onsight.hardware.usage import forget_peak_device_memory, seconds_since_start
 from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
 from onsight.training.budget import Budget, read_budget
@@ -71,6 +71,7 @@ class RunSession:
             before_decoding=self._save_config,
         )
         self.phases |= prepared.seconds
+        forget_peak_device_memory(device.value)  # that of the networks that were only timed
         self._save_start(prepared)
         provenance = {
             "data": name_data(data),

@@ -442,7 +442,8 @@ class Trainer:
         )
 
     def _has_finite_weights(self) -> bool:
-        return all(bool(one.isfinite().all()) for one in self.step.model.parameters())
+        finite = [one.isfinite().all() for one in self.step.model.parameters()]
+        return bool(torch.stack(finite).all())  # one wait for the device
 
 
 def _results(name: str, per_image: PerImageResults) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from onsight.accelerator import constant
 from onsight.data.augmentations.op import Numbers
 
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
@@ -49,5 +50,5 @@ def jitter_colour(
 def _luma(images: Tensor) -> Tensor:
     if images.shape[3] == 1:
         return images
-    weights = torch.tensor(_LUMA, device=images.device, dtype=images.dtype)
+    weights = constant(_LUMA, images.dtype, images.device)
     return (images * weights).sum(dim=3, keepdim=True)

@@ -33,12 +33,14 @@ def pick_fastest(
     candidates: Sequence[Candidate[Options]],
     most_seconds: float,
     hard_seconds: float = math.inf,
+    lost: Callable[[Options], object] = lambda options: None,
 ) -> Candidate[Options]:
     """The first candidate, simplest first, that is as fast as the fastest within noise.
 
     Every candidate that still has a chance is visited once per round, so that noise affects all
     alike. Those not yet timed when the time is up do not take part. hard_seconds: a visit is not
-    begun if it would end later, as long as it takes no longer than the longest so far.
+    begun if it would end later, as long as it takes no longer than the longest so far. lost: told
+    of the options that are not timed again.
     """
     begun = time.perf_counter()
     longest = 0.0
@@ -57,6 +59,9 @@ def pick_fastest(
         best = min(candidate.median for candidate in timed)
         slowest = best * _HOPELESS[min(number, len(_HOPELESS) - 1)]
         hopeful = [candidate for candidate in timed if candidate.median <= slowest]
+        for candidate in timed:
+            if candidate not in hopeful:
+                lost(candidate.options)
         if len(hopeful) == 1:
             break
     return choose(candidates)

@@ -15,7 +15,7 @@ from onsight.training.autotune.compute_options import ComputeOptions, may_compil
 from onsight.training.autotune.probe import Measured
 from onsight.training.pictures.training_data import TrainingData
 
-_VERSION = 2  # raise it when options are measured or chosen differently
+_VERSION = 3  # raise it when options are measured or chosen differently
 
 
 def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:

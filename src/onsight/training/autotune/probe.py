@@ -14,6 +14,7 @@ from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
+_REPLAYED_STEPS = 2  # first timed of a compiled way, once the steps before have recorded its graphs
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
 _FIRST_SHARE = 0.7  # of the time left, for a stage that others follow
 _WINDOW_SECONDS = 0.03  # per visit, but at least one step
@@ -50,25 +51,29 @@ class Probe:
         )
         self.reference: list[float] = []
         self.refused: dict[ComputeOptions, str] = {}
+        self.built: dict[ComputeOptions, Callable[[], float]] = {}  # timers, each with its network
 
     def measure(
         self, stages: list[Stage], default: ComputeOptions, most_seconds: float
     ) -> Measured:
         """Time the options of each stage, which build on the winner of the previous one."""
         found = Measured(default, refused=self.refused)
-        visits: dict[ComputeOptions, Callable[[], float]] = {}
+        self.built.clear()  # if memory ran out before
         begun = time.perf_counter()
         for stage in stages:
             if found.seconds and time.perf_counter() >= min(self.until, begun + 2 * most_seconds):
                 break
-            entered = stage(found.chosen)
-            for one in entered:
-                visits.setdefault(one, self._visits(one))
-            candidates = [Candidate(one, visits[one]) for one in entered if one not in self.refused]
+            candidates = [
+                Candidate(one, self._visits(one))
+                for one in stage(found.chosen)
+                if one not in self.refused
+            ]
             seconds = most_seconds - (time.perf_counter() - begun)
             seconds *= 1 if stage is stages[-1] else _FIRST_SHARE
             left = self.until - time.perf_counter()
-            found.chosen = pick_fastest(candidates, seconds, left).options
+            found.chosen = pick_fastest(candidates, seconds, left, self._drop).options
+            for loser in self.built.keys() - {found.chosen}:
+                self._drop(loser)
             timed = [one for one in candidates if one.seconds and one.options not in self.refused]
             found.seconds |= {one.options: self._whole(one.median) for one in timed}
         return found
@@ -79,37 +84,40 @@ class Probe:
         return seconds * whole / self.batch_size
 
     def _visits(self, options: ComputeOptions) -> Callable[[], float]:
-        """A function that times steps with these options; its first call builds and checks them."""
-        timed: list[Callable[[int], float]] = []
-        steps = 1
+        """A function that times steps with these options, which it builds and checks if need be."""
 
         def visit() -> float:
-            nonlocal steps
-            if timed:
-                return timed[0](steps) / steps
+            if options in self.built:
+                return self.built[options]()
             try:
-                work, seconds = self._build(options)
+                timed, seconds = self._build(options)
             except _Refused as error:
                 self.refused[options] = str(error)
                 return float("inf")
-            timed.append(work)
             steps = max(1, round(_WINDOW_SECONDS / seconds))
+            self.built[options] = lambda: timed(steps) / steps
             return seconds
 
         return visit
 
+    def _drop(self, options: ComputeOptions) -> None:
+        """Free the network of options that lost: the others need its memory."""
+        self.built.pop(options, None)
+
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float]:
-        """A timer of steps with these options, and the seconds per step after the first."""
+        """A timer of steps with these options, and the seconds per step once it is warm."""
         trial = Trial(options.apply(self.config), self.data)
         try:
             timed = trial.at(self.batch_size)
             self._in_time(timed(1))
             seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
+            self._check(trial, options)
+            if options.compile == "on":  # the 2nd and 3rd step recorded CUDA graphs
+                seconds = timed(_REPLAYED_STEPS) / _REPLAYED_STEPS
         except (RuntimeError, NonFiniteLoss) as error:
             if not self.reference:
                 raise
             raise _Refused(str(error).splitlines()[0]) from error
-        self._check(trial, options)
         return timed, seconds
 
     def _in_time(self, step_seconds: float) -> None:
@@ -119,7 +127,7 @@ class Probe:
             raise _Refused(f"a step took {step_seconds:.1f} s, too long to time it")
 
     def _check(self, trial: Trial, options: ComputeOptions) -> None:
-        trial.losses += trial.step.flush()
+        trial.flush()
         tolerance = _TOLERANCES[options.precision]
         self.reference = self.reference or list(trial.losses)
         for mine, theirs in zip(trial.losses, self.reference, strict=True):

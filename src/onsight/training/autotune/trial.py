@@ -1,6 +1,7 @@
 """A trial of a run's training step: built from the same parts as in the run, and timed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 
 import torch
@@ -38,6 +39,8 @@ class Trial:
     def at(self, batch_size: int) -> Callable[[int], float]:
         """A function that makes a number of steps at this batch size and returns their seconds."""
         batches = self._batches(batch_size)
+        if self.step.compiled:
+            self.step.compiled.pictures = batch_size
 
         def work(steps: int) -> None:
             for epoch, step, batch in islice(batches, steps):
@@ -47,6 +50,11 @@ class Trial:
             return measure_seconds(lambda: work(steps), self.config.threads, self.data.device)
 
         return timed
+
+    def flush(self) -> None:
+        """Wait for the losses of all steps so far. Raises NonFiniteLoss."""
+        with self._finite():
+            self.losses += self.step.flush()
 
     def _batches(self, batch_size: int) -> Iterator[tuple[int, int, Batch]]:
         """Full batches, epoch after epoch, each with its epoch and its step."""
@@ -64,12 +72,16 @@ class Trial:
         return learning_rate_factor(config.schedule, 0, config.epochs * loader.steps, warmup)
 
     def _train_step(self, epoch: int, step: int, batch: Batch) -> None:
-        try:
+        with self._finite():
             self.losses += self.update(batch, epoch, step)
+
+    @contextmanager
+    def _finite(self) -> Iterator[None]:
+        try:
+            yield
         except NonFiniteStepError as error:
             raise NonFiniteLoss(
-                f"{error} while timing batch size {len(batch.labels)} in {self.config.precision}; "
-                "try a lower --learning-rate"
+                f"{error} while timing {self.config.precision}; try a lower --learning-rate"
             ) from error
 
 

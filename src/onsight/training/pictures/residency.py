@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from onsight.accelerator import has_streams
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import choose_packed_size, make_format
@@ -76,7 +75,7 @@ def place_pictures(pictures: BatchSource, residency: str, device: torch.device) 
         return pictures
     if residency == "device":
         return pictures.to(device)
-    return pictures.copied(locked=has_streams(device)) if residency == "memory" else pictures
+    return pictures.copied() if residency == "memory" else pictures
 
 
 def _fits(size: int, device: torch.device) -> bool:

@@ -1,24 +1,32 @@
-"""A network's forward pass through torch.compile, for batches of one shape."""
+"""A network's forward pass through torch.compile, for batches of one size."""
+
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 
 class Compiled:
-    """Compiles on its first batch; batches of another shape use the network as it is.
+    """Compiles for the size of a full batch, or of its largest part; others use the network as is.
 
-    On CUDA the passes are also replayed as graphs, which spares the host most of its work.
+    pictures: those of a full batch. On CUDA whole batches are also replayed as graphs, which spares
+    the host most of its work.
     """
 
-    def __init__(self, net: nn.Module, device: torch.device) -> None:
+    def __init__(self, net: nn.Module, device: torch.device, pictures: int) -> None:
         self.net = net
-        self.fast = torch.compile(
+        self.pictures = pictures
+        self.whole = torch.compile(
             net, dynamic=False, mode="reduce-overhead" if device.type == "cuda" else "default"
         )
-        self.shape: torch.Size | None = None
+        # No graphs: a gradient may lie in a graph's own memory, which the next part would overwrite
+        # before it is added.
+        self.part = torch.compile(net, dynamic=False, mode="default")
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The logits (B, K) of inputs (B, C, H, W)."""
-        self.shape = self.shape or inputs.shape
-        logits: Tensor = (self.fast if inputs.shape == self.shape else self.net)(inputs)
-        return logits
+    def __call__(self, inputs: Tensor, parts: int) -> Tensor:
+        """The logits (B, K) of inputs (B, C, H, W); parts: those that a batch is computed in."""
+        forward: Callable[[Tensor], Tensor] = self.net
+        if len(inputs) == math.ceil(self.pictures / parts):
+            forward = self.whole if parts == 1 else self.part
+        return forward(inputs)

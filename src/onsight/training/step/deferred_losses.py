@@ -27,7 +27,8 @@ class DeferredLosses:
 
     On the CPU that is before the weights are updated. An accelerator works while the host goes
     on, so there a loss is returned some steps later: always the same number, because several
-    ranks must sum the losses of the same step at the same time.
+    ranks must sum the losses of the same step at the same time. Each sum is begun a step before
+    it is waited for.
     """
 
     def __init__(self, device: torch.device, world: World) -> None:
@@ -35,7 +36,9 @@ class DeferredLosses:
         self.device = device
         self.world = world
         self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
-        self.total: Callable[[], float] | None = None
+        self.sums: deque[Callable[[], float]] = (
+            deque()
+        )  # begun over the ranks, before those pending
         self.is_open = False  # whether a step has pushed its loss but not yet called ready
 
     def push(self, loss: Tensor) -> None:
@@ -43,7 +46,7 @@ class DeferredLosses:
         self.is_open = True
         if self.lag == 0:
             self.pending.append((loss, None))
-            self.total = self._begin()
+            self._begin()
             return
         loss = loss.to("cpu", non_blocking=True)  # torch copies into page-locked memory
         copied = module_of(self.device).current_stream(self.device).record_event()
@@ -52,34 +55,34 @@ class DeferredLosses:
     def ready(self) -> list[float]:
         """The losses known by now, oldest first. Raises NonFiniteStepError."""
         self.is_open = False
-        if self.total:
-            total, self.total = self.total, None
-            return [_check(total(), 0)]
-        return [self._finish(self._begin())] if len(self.pending) > self.lag else []
+        known = [self._finish()] if len(self.sums) + len(self.pending) > self.lag else []
+        if self.lag and len(self.pending) == self.lag:  # the next step returns it
+            self._begin()
+        return known
 
     def drop_unfinished(self) -> None:
         """Drop the loss of a step that was begun but could not be finished."""
         if self.is_open:
             self.is_open = False
-            self.total = None
             if self.lag:
                 self.pending.pop()
+            else:
+                self.sums.clear()
 
     def flush(self) -> list[float]:
         """Every loss not yet returned; waits for the device. Raises NonFiniteStepError."""
-        return [self._finish(self._begin()) for _ in range(len(self.pending))]
+        while self.pending:
+            self._begin()
+        return [self._finish() for _ in range(len(self.sums))]
 
-    def _begin(self) -> Callable[[], float]:
+    def _begin(self) -> None:
         loss, copied = self.pending.popleft()
         if copied:
             copied.synchronize()
-        return self.world.all_reduce_async(float(loss))
+        self.sums.append(self.world.all_reduce_async(float(loss)))
 
-    def _finish(self, total: Callable[[], float]) -> float:
-        return _check(total(), len(self.pending))
-
-
-def _check(value: float, steps_ago: int) -> float:
-    if not math.isfinite(value):
-        raise NonFiniteStepError(value, steps_ago)
-    return value
+    def _finish(self) -> float:
+        value = self.sums.popleft()()
+        if not math.isfinite(value):
+            raise NonFiniteStepError(value, len(self.sums) + len(self.pending))
+        return value

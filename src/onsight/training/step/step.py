@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onsight.accelerator import empty_cache
-from onsight.hardware.memory import is_out_of_memory
+from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
@@ -23,7 +22,7 @@ class Step:
     accumulate: parts that the batch is computed in; the update is that of the whole batch.
     replica: this rank's copy of the model when several ranks share each batch; compiled: the
     model's faster forward pass, if any; on_halved: called with the new number of parts when memory
-    runs out.
+    runs out, which it may refuse by raising.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Step:
         self.accumulate = accumulate
         self.world = world or World()
         self.replica = replica
-        self.forward: Callable[[Tensor], Tensor] = replica or compiled or model
+        self.compiled = compiled
         self.losses = DeferredLosses(device, self.world)
         self.on_halved = on_halved
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
@@ -65,8 +64,22 @@ class Step:
         global_labels: those of the whole batch, if inputs and targets are this rank's share of it.
         Raises NonFiniteStepError.
 
-        When memory runs out, batches are computed in twice as many parts from then on.
+        When memory runs out before the update, batches are computed in twice as many parts from
+        then on. In the update, it is an error: some weights may have changed by then.
         """
+        self._make_gradients(inputs, targets, global_labels)
+        known = self.losses.ready()
+        self._update()
+        return known
+
+    def flush(self) -> list[float]:
+        """The losses of all batches not yet returned. Raises NonFiniteStepError."""
+        return self.losses.flush()
+
+    def _make_gradients(
+        self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None
+    ) -> None:
+        """Forward and backward, in more parts as long as memory runs out."""
         while True:
             try:
                 return self._try(inputs, targets, global_labels)
@@ -75,7 +88,7 @@ class Step:
                     raise
             self._halve()  # out here, where the error no longer holds the step's memory
 
-    def _try(self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None) -> list[float]:
+    def _try(self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         *first, last = self._parts(inputs, targets)
         weight = self._weight(targets, global_labels)
@@ -90,24 +103,17 @@ class Step:
         value = _weighed(loss.detach(), share)
         self.losses.push(value if earlier is None else earlier + value)
         self._backward(loss, share)
-        known = self.losses.ready()
-        self._update()
-        return known
-
-    def flush(self) -> list[float]:
-        """The losses of all batches not yet returned. Raises NonFiniteStepError."""
-        return self.losses.flush()
 
     def _may_halve(self, images: int) -> bool:
         # One of several ranks cannot do so alone: all must have the same number of parts.
         return self.world.size == 1 and 2 * self.accumulate <= images
 
     def _halve(self) -> None:
-        self.accumulate *= 2
         self.losses.drop_unfinished()
         self.optimizer.zero_grad(set_to_none=True)
-        empty_cache(self.device)
-        self.on_halved(self.accumulate)
+        free_kept_memory(self.device)
+        self.on_halved(2 * self.accumulate)  # may refuse, and then nothing has changed
+        self.accumulate *= 2
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The same number of parts on every rank, as all meet in each; alone, none is empty."""
@@ -127,11 +133,17 @@ class Step:
     ) -> tuple[Tensor, Tensor | float]:
         """The mean loss of a part, and its share of the whole batch's loss."""
         with autocast(self.precision, self.device):
-            logits = self.forward(inputs)
+            logits = self._logits(inputs)
             if len(targets) == 0:
                 return logits.sum(), 0.0
             loss: Tensor = self.loss(logits, targets)
         return loss, self.loss.total_weight(targets) / weight
+
+    def _logits(self, inputs: Tensor) -> Tensor:
+        if self.compiled:
+            return self.compiled(inputs, self.accumulate)
+        logits: Tensor = (self.replica or self.model)(inputs)
+        return logits
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
         # torch averages the gradients over the ranks; multiplying by their number makes it a sum.

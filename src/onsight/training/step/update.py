@@ -4,6 +4,8 @@ from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.augment import Augmentation
+from onsight.data.augmentations.op import Numbers
+from onsight.data.chunk import Chunk
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
@@ -37,6 +39,8 @@ class Update:
         self.classes = classes
         self.average = average
         self.done = 0
+        self.chunk: Chunk | None = None  # whose pictures are ready as inputs
+        self.changed: tuple[Tensor, Numbers] | None = None
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
         """Update the weights; returns the mean losses known by now, as `Step` does.
@@ -48,8 +52,24 @@ class Update:
     def augmented(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """The inputs (B, C, H, W) and targets of a batch; seeds torch's generators too."""
         seed_generators(self.step.device, self.seed, epoch, step, self.step.world.rank)
-        numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
-        return self.augmentation.apply(batch, numbers, self.normalization, self.classes)
+        inputs, numbers = self._changed(batch, epoch)
+        return self.augmentation.mixed(inputs, batch.labels, numbers, self.classes)
+
+    def _changed(self, batch: Batch, epoch: int) -> tuple[Tensor, Numbers]:
+        """A batch's inputs before mixing, and its numbers; those of its chunk are made at once."""
+        if batch.part is None:
+            numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
+            return self.augmentation.change(batch.images, numbers, self.normalization), numbers
+        chunk, start = batch.part
+        if self.chunk is not chunk:
+            self.chunk = self.changed = None  # makes room
+            numbers = self.augmentation.draw(self.seed, epoch, chunk.ids)
+            inputs = self.augmentation.change(chunk.images, numbers, self.normalization)
+            self.chunk, self.changed = chunk, (inputs, numbers)
+        assert self.changed
+        inputs, numbers = self.changed
+        mine = slice(start, start + len(batch.ids))
+        return inputs[mine], {column: drawn[mine] for column, drawn in numbers.items()}
 
     def make(self, inputs: Tensor, targets: Tensor, global_labels: Tensor) -> list[float]:
         """Update the weights from inputs that are already augmented."""

@@ -1,0 +1,124 @@
+"""Commands on the twin say what they say on the CPU: eval, predict, placement, explain, resume."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+import onsight
+from onsight.cli import main
+from onsight.errors import Interrupted
+
+SETTINGS = {"model": "lenet", "batch_size": 16, "plan": "default", "folds": "1"}
+
+
+def write(folder, images, labels):
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / label / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, pictures):
+    """Pictures that no model has seen."""
+    images, labels = pictures
+    return write(tmp_path_factory.mktemp("others"), np.flip(images, 1), labels)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, pictures):
+    data = write(tmp_path_factory.mktemp("pictures"), *pictures)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    onsight.train(str(data), out=str(folder), epochs=2, **SETTINGS)
+    return folder
+
+
+def said(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["twin:0", "twin:1"])
+def test_eval_gives_the_same_figures(machine_off, run_folder, files, capsys, device):
+    plain = json.loads(said(capsys, "eval", run_folder, files, "--device", "cpu", "--json"))
+    with machine_off() as machine:
+        found = json.loads(said(capsys, "eval", run_folder, files, "--device", device, "--json"))
+        machine.check()
+    for facts in (plain, found):
+        for name in ("seconds", "device", "images_per_second"):
+            facts.pop(name, None)
+    assert found == plain
+
+
+@pytest.mark.parametrize("device", ["twin:0", "twin:1"])
+def test_predict_gives_the_same_rows(machine_off, run_folder, files, capsys, device):
+    plain = said(capsys, "predict", run_folder, files, "--device", "cpu", "--csv", "-")
+    with machine_off() as machine:
+        found = said(capsys, "predict", run_folder, files, "--device", device, "--csv", "-")
+        machine.check()
+    assert found == plain
+    assert found.count("\n") > 60
+
+
+def test_everything_is_where_it_should_be(machine_off, tmp_path, pictures):
+    with machine_off() as machine:
+        onsight.train(
+            pictures,
+            out=str(tmp_path / "run"),
+            model="compact",
+            device="twin:1",
+            epochs=1,
+            folds="1",
+        )
+        machine.check()
+    placement = json.loads((tmp_path / "run" / "placement.json").read_text())
+    assert {row["device"] for row in placement} == {"twin:1"}
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(machine_off, tmp_path, pictures, monkeypatch):
+    from onsight.training.trainer import Trainer
+
+    def train(folder, **settings):
+        onsight.train(
+            pictures,
+            out=str(folder),
+            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 3, "ema": 0.9},
+            **settings,
+        )
+
+    plain_step = Trainer._train_step
+    done = []
+
+    def stop_in_the_middle(self, batch):
+        plain_step(self, batch)
+        done.append(batch)
+        if len(done) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with machine_off() as machine:
+        train(tmp_path / "whole")
+        monkeypatch.setattr(Trainer, "_train_step", stop_in_the_middle)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "stopped")
+        monkeypatch.setattr(Trainer, "_train_step", plain_step)
+        train(tmp_path / "stopped", resume=True)
+        machine.check()
+    whole, stopped = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped")
+    )
+    for name, tensor in whole.items():
+        assert tensor.equal(stopped[name]), name
+
+
+def test_explain_names_phases(machine_off, run_folder, files, capsys):
+    with machine_off() as machine:
+        found = said(capsys, "explain", run_folder, "--device", "twin:1")
+        machine.check()
+    assert "twin:1" in found

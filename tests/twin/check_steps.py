@@ -1,0 +1,60 @@
+"""A training step on the twin: no wait of the host, and no more launches than the table allows."""
+
+import pytest
+from on_twin import BATCH, DEVICE, PICTURES, make, steady
+
+from onsight.evaluation.per_image import evaluate_batches
+from onsight.models.classifier import Classifier
+from onsight.models.tta import TtaForward
+
+STEPS = 50
+
+# Launches of a step, those for its batch included; a change that needs more must say so here.
+LAUNCHES = {"lenet": 42, "compact": 91, "sprint": 53}
+
+SETTINGS = {
+    "defaults": {},
+    "nothing": {"flip": False, "translate": 0.0},
+    "crops": {"crop_area": 0.5, "rotate_degrees": 5.0},
+    "jitter and cutout": {"jitter": 0.3, "cutout": 0.2},
+    "mixes": {"mixup": 0.4, "cutmix": 1.0},
+    "moving average, clipping": {"ema": 0.9, "clip_norm": 1.0},
+    "parts": {"accumulate": 2},
+    "mse": {"loss": "mse"},
+    "weights of classes": {"class_weights": "balanced"},
+    "sgd": {"optimizer": "nesterov"},
+}
+
+
+@pytest.mark.parametrize("model", ["lenet", "compact", "sprint"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_step_makes_the_host_wait(machine, model, name):
+    if model != "lenet" and name not in ("defaults", "moving average, clipping"):
+        pytest.skip("seen with the smallest net")
+    update, loader = make(model, **SETTINGS[name])
+    steady(machine, update, loader, 6)
+    # That of a loss eight steps ago, which has long been there, is meant.
+    waits = [str(one) for one in machine.record.waits if "deferred_losses" not in one.place]
+    assert waits == []
+
+
+@pytest.mark.parametrize(("model", "most"), LAUNCHES.items())
+def test_a_step_has_no_more_launches_than_allowed(machine, model, most):
+    update, loader = make(model, STEPS * BATCH)
+    steady(machine, update, loader, loader.steps)
+    launches = machine.record.launches.total() / loader.steps
+    assert launches <= most, machine.record.launches.most_common(20)
+    assert launches > most - 3, "the table in this file can be lowered"
+
+
+@pytest.mark.parametrize("views", ["one", "flip", "flip-shift"])
+def test_an_evaluation_waits_only_at_its_end(machine, views):
+    update, loader = make()
+    classifier = Classifier(update.step.model, update.normalization, "fp32", DEVICE)
+    judge = classifier if views == "one" else TtaForward(classifier, views)
+    evaluate_batches(judge, loader.in_order())
+    machine.record.clear()
+    found = evaluate_batches(judge, loader.in_order())
+    assert len(found) == PICTURES
+    columns = 7
+    assert len(machine.record.waits) <= columns + 1  # and the pictures' numbers, once

@@ -1,0 +1,46 @@
+"""Run by tests/testing/test_twin.py in processes of their own, as the twin changes torch."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from onsight.testing.twin.install import twin
+
+
+@pytest.fixture
+def machine():
+    """The twin, on within the test; faults that nothing raised fail it."""
+    with twin() as machine:
+        machine.reset()
+        yield machine
+        machine.check()
+
+
+def planted_pictures(count=60, side=12, classes=3):
+    """Noise with a class's colour weakened: (images, labels)."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
+    numbers = np.arange(count) % classes
+    for image, number in zip(images, numbers, strict=True):
+        image[:, :, number] //= 3
+    return images, [f"class {number}" for number in numbers]
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Sixty of them, 12 x 12."""
+    return planted_pictures()
+
+
+@pytest.fixture
+def machine_off():
+    """A context in which the twin is on, for tests that first use the CPU alone."""
+
+    @contextmanager
+    def on():
+        with twin() as machine:
+            machine.reset()
+            yield machine
+
+    return on

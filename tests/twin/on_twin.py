@@ -1,0 +1,50 @@
+"""Updates on the twin that checks share."""
+
+import types
+from itertools import islice
+
+import numpy as np
+import torch
+
+from onsight.config import make_config
+from onsight.data.loader import Loader, Pictures
+from onsight.data.normalization import measure
+from onsight.testing.twin.install import install
+from onsight.training.build import make_net, make_update
+
+install()
+DEVICE = torch.device("twin:1")  # while 0 is the current one
+SIDE, CLASSES, PICTURES, BATCH = 32, 3, 96, 16
+
+
+def make(model="lenet", count=PICTURES, module=None, device=DEVICE, **settings):
+    """(update, loader) on a device, for pictures of noise. module: a net of the test's own."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, SIDE * SIDE * 3), generator=generator).byte()
+    numbers = torch.arange(count)
+    pictures = Pictures(pixels, numbers, numbers % CLASSES, (SIDE, SIDE, 3))
+    dataset = types.SimpleNamespace(
+        pictures=pictures,
+        input_shape=(3, SIDE, SIDE),
+        classes=["a", "b", "c"],
+        counts=lambda split: np.array([40, 30, 26]),
+    )
+    config = make_config(
+        {"model": model, "precision": "fp32", "learning_rate": 0.01, "compile": "off", **settings}
+    )
+    normalization = measure(pictures, numbers)
+    net = make_net(config, dataset, device, module).train()
+    update = make_update(config, net, dataset, normalization, device)
+    mixes = update.augmentation.mixes
+    loader = Loader(pictures.to(device), numbers, BATCH, device, with_next=mixes)
+    return update, loader
+
+
+def steady(machine, update, loader, steps):
+    """Run a whole epoch, then some steps of another, of which alone the record is kept."""
+    for epoch in (0, 1):
+        machine.record.clear()
+        for step, batch in enumerate(islice(loader.epoch(0, epoch), steps)):
+            if step == 1:  # the first of an epoch draws its order
+                machine.record.waits.clear()
+            update(batch, epoch, step)
