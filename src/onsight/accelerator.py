@@ -29,6 +29,23 @@ def has_indices(kind: str) -> bool:
     return kind not in ("cpu", "mps")
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether the device computes in float64, which Apple's and some of Intel's GPUs do not."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type != "mps"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether an NVIDIA or AMD GPU computes bf16 natively; torch tells only of the current one."""
+    return device.type == "cuda" and (torch.version.hip is not None or _is_ampere(device))
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether the device can round fp32 to TF32 for tensor cores: NVIDIA's GPUs since Ampere."""
+    return device.type == "cuda" and torch.version.hip is None and _is_ampere(device)
+
+
 def kinds() -> list[str]:
     """The kinds of accelerators that torch can use here, the best first."""
     there = [kind for kind in _KNOWN if _is_available(kind)]
@@ -43,6 +60,10 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     """A small tensor that is copied to a device only once, as each copy waits for the device."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype).to(device)
+
+
+def _is_ampere(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _is_available(kind: str) -> bool:

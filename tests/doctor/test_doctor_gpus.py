@@ -209,6 +209,39 @@ def test_a_gpu_whose_name_contains_a_comma(nvidia_smi, add_gpu, torch_sees):
     assert "Tesla, T4" in gpus.check_gpus().said
 
 
+MIG = {"mig.mode.current": "Enabled"}
+
+
+@pytest.mark.parametrize("visible", [None, "MIG-5c8a"])
+def test_gpus_in_mig_mode_give_a_program_one_slice(
+    nvidia_smi, add_gpu, torch_sees, monkeypatch, visible
+):
+    add_gpu(**MIG)
+    add_gpu(**MIG)
+    torch_sees(1)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    line = gpus.check_gpus()
+    assert line.state == "note"
+    assert "2 of 2 GPUs (2 NVIDIA A100) are cut into slices (MIG mode)" in line.said
+    assert "one slice" in line.said
+    assert "CUDA_VISIBLE_DEVICES=MIG-... onsight train ..." in line.remedy
+
+
+def test_mig_mode_without_a_slice_or_off(nvidia_smi, add_gpu, torch_sees, monkeypatch):
+    add_gpu(**MIG)
+    torch_sees(0)
+    line = gpus.check_gpus()
+    assert line.state == "problem"
+    assert "no slice" in line.said
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "hides 1 of 1 GPU" in gpus.check_gpus().said
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    nvidia_smi.gpus[0]["mig.mode.current"] = "Disabled"
+    torch_sees(1)
+    assert gpus.check_gpus().state == "ok"
+
+
 def test_all_is_well(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
     add_gpu()
@@ -413,18 +446,22 @@ def test_gpus_are_busy_while_they_are_queried(nvidia_smi, add_gpu, torch_sees, m
     add_gpu()
     add_gpu()
     torch_sees(2)
-    loaded, asked = [], []
+    busy, answered = set(), []
     question = clocks._ask_reasons
 
     def slow_question():
-        while len(loaded) < 2:  # pytest's own deadline ends a failure
+        until = time.monotonic() + 20
+        while busy != {"cuda:0", "cuda:1"} and time.monotonic() < until:
             time.sleep(0.001)
-        asked.append(list(loaded))
+        answered.append(set(busy))
         return question()
 
+    def measure(device, dtype, seconds):
+        busy.add(str(device))
+        time.sleep(0.01)
+        busy.remove(str(device))
+
     monkeypatch.setattr(clocks, "_ask_reasons", slow_question)
-    monkeypatch.setattr(
-        clocks, "measure_flops", lambda device, dtype, seconds: loaded.append(str(device))
-    )
+    monkeypatch.setattr(clocks, "measure_flops", measure)
     assert clocks.check_gpu_clocks().state == "ok"
-    assert asked[0][:2] == ["cuda:0", "cuda:1"]
+    assert answered == [{"cuda:0", "cuda:1"}]

@@ -357,13 +357,18 @@ def test_a_variable_that_restricts_torch(processor, monkeypatch):
     assert line.remedy.endswith("\nunset ATEN_CPU_CAPABILITY")
 
 
-@pytest.mark.parametrize(("native", "words"), [(True, "in hardware"), (False, "by emulation only")])
-def test_bf16_of_a_gpu(processor, monkeypatch, native, words):
+@pytest.mark.parametrize(
+    ("capabilities", "words"),
+    [
+        ([(8, 0)], "The GPU computes bf16 in hardware."),
+        ([(7, 5)], "The GPU computes bf16 by emulation only."),
+        ([(9, 0), (8, 6)], "The GPUs compute bf16 in hardware."),
+        ([(9, 0), (7, 5)], "bf16 is emulated on cuda:1 only."),
+    ],
+)
+def test_bf16_of_gpus(processor, monkeypatch, capabilities, words):
     processor("avx2 avx512_bf16", "AVX512")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda,
-        "is_bf16_supported",
-        lambda including_emulation=True: including_emulation or native,
-    )
-    assert f"The GPU computes bf16 {words}." in instructions.check_instructions().said
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: capabilities[one.index])
+    assert words in instructions.check_instructions().said

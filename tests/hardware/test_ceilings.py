@@ -184,6 +184,37 @@ def test_an_unsupported_precision_is_left_out(plant, monkeypatch):
     assert found.speedup("bf16") is None
 
 
+@pytest.mark.parametrize(
+    ("capability", "names"),
+    [((8, 0), ["fp32", "tf32", "bf16", "fp16"]), ((7, 5), ["fp32", "bf16", "fp16"])],
+)
+def test_tf32_is_a_figure_of_its_own_where_there_is_any(monkeypatch, capability, names):
+    rounding = []
+
+    def measure(device, dtype, seconds):
+        rounding.append((dtype, torch.backends.cuda.matmul.fp32_precision))
+        return float(len(rounding))
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(ceilings, "measure_flops", measure)
+    monkeypatch.setattr(ceilings, "measure_copy", lambda device, seconds: 1.0)
+    monkeypatch.setattr(ceilings, "measure_upload", lambda device, pinned, seconds: 1.0)
+    before = torch.backends.cuda.matmul.fp32_precision
+    found = measure_ceilings(torch.device("cuda:1")).flops_per_second
+    assert list(found) == names
+    assert rounding[0] == (torch.float32, "ieee")
+    assert rounding.count((torch.float32, "tf32")) == names.count("tf32")
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_the_peak_of_a_step_in_fp32_is_what_its_convolutions_reach():
+    assert Ceilings({"fp32": 2.0, "tf32": 9.0}, 1.0).peak("fp32") == ("tf32", 9.0)
+    assert Ceilings({"fp32": 2.0, "bf16": 9.0}, 1.0).peak("fp32") == ("fp32", 2.0)
+    assert Ceilings({"fp32": 2.0, "tf32": 5.0, "bf16": 9.0}, 1.0).peak("bf16") == ("bf16", 9.0)
+    assert Ceilings({"fp32": 2.0, "tf32": 5.0}, 1.0).peak("fp16") is None
+
+
 def test_speedup_is_over_fp32():
     found = Ceilings({"fp32": 2e9, "bf16": 5e9}, copy_bytes_per_second=1.0)
     assert found.speedup("bf16") == 2.5

@@ -5,23 +5,26 @@ import types
 import pytest
 import torch
 
+from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import cores, devices
-from onsight.hardware.reproducible import reproducible
 from onsight.hardware.usage import (
     forget_peak_device_memory,
     peak_device_memory_bytes,
     peak_memory_bytes,
     seconds_since_start,
 )
-from onsight.training.plan import choose_precision
+from onsight.training import plan as plan_module
+from onsight.training.autotune.compute_options import ComputeOptions
+from onsight.training.autotune.planning import unmeasured_plan
+from onsight.training.plan import choose_precision, with_tf32_named
 
 
 @pytest.fixture
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     facts = types.SimpleNamespace(name="Test GPU", total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
@@ -100,6 +103,37 @@ def test_ranks_and_devices_that_do_not_match_are_refused(two_gpus, asked, ranks,
         devices.choose_devices(asked, ranks)
 
 
+@pytest.mark.parametrize("asked", ["auto", "all", "cuda", "cuda:0"])
+def test_a_rank_that_is_shown_one_gpu_takes_it(two_gpus, monkeypatch, asked):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    chosen = devices.choose_rank_device(asked, 3, 4)
+    assert chosen.value == torch.device("cuda:0")
+    assert "shown" in chosen.reason
+
+
+def test_a_rank_that_is_shown_several_gpus_takes_its_own(two_gpus, monkeypatch):
+    for rank in range(2):
+        assert devices.choose_rank_device("auto", rank, 2).value == torch.device("cuda", rank)
+    assert devices.choose_rank_device("cpu", 1, 2).value == torch.device("cpu")
+    with pytest.raises(DeviceError, match="3 ranks need 3 devices"):
+        devices.choose_rank_device("auto", 1, 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert devices.choose_rank_device("cpu", 1, 2).value == torch.device("cpu")
+    assert "shown" not in devices.choose_rank_device("auto", 0, 1).reason  # alone on its machine
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("", "a1"), ("0", "a1"), ("MIG-1", "MIG-1"), ("MIG-1,MIG-2", "MIG-1"), ("GPU-a1", "a1")],
+)
+def test_a_gpu_or_its_slice_is_told_from_all_others(monkeypatch, visible, expected):
+    facts = types.SimpleNamespace(uuid="a1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.physical_device(torch.device("cuda:0")) == expected
+    assert devices.physical_device(torch.device("cpu")) == ""
+
+
 @pytest.mark.parametrize(("asked", "ranks"), [("all", 0), ("auto", 0), ("all", 2), ("auto", 2)])
 def test_without_an_accelerator_ranks_share_the_cpu(monkeypatch, asked, ranks):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -137,6 +171,36 @@ def test_precision_follows_the_device(two_gpus):
         choose_precision("fp16", torch.device("cpu"))
 
 
+def test_precision_is_that_of_the_given_gpu_among_several_generations(two_gpus, monkeypatch):
+    generations = [(9, 0), (7, 5)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    assert choose_precision("auto", torch.device("cuda:0")).value == "bf16"
+    assert choose_precision("auto", torch.device("cuda:1")).value == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "convolutions", "is_named"),
+    [
+        ("cuda:0", "fp32", "tf32", True),
+        ("cuda:0", "fp32", "ieee", False),
+        ("cuda:0", "bf16", "tf32", False),
+        ("cuda:1", "fp32", "tf32", False),  # of a generation without it
+        ("cpu", "fp32", "tf32", False),
+    ],
+)
+def test_fp32_says_where_it_is_rounded(monkeypatch, device, precision, convolutions, is_named):
+    generations = [(9, 0), (7, 5)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"  # torch's default
+    settings = types.SimpleNamespace(fp32_precision=convolutions)
+    monkeypatch.setattr(plan_module, "_CUDNN", types.SimpleNamespace(conv=settings))
+    options = ComputeOptions(precision, "auto", 1, "off", 1)
+    unmeasured = unmeasured_plan(make_config({}), options, "not measured")
+    named = with_tf32_named(unmeasured, torch.device(device)).precision
+    assert (named.value, named.reason.startswith("not measured")) == (precision, True)
+    assert ("TF32" in named.reason) is is_named
+
+
 @pytest.mark.parametrize(
     ("limit", "used", "expected"), [("3000000", "1000000", 2_000_000), ("5000", "6000", 0)]
 )
@@ -169,14 +233,6 @@ def test_cores_respect_the_cgroup_quota(monkeypatch, tmp_path, text, expected):
     monkeypatch.setattr(cores, "_CGROUP", tmp_path)
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(8)))
     assert cores.usable_cores() == expected
-
-
-def test_settings_are_restored_after_a_run():
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    with reproducible(1):
-        assert torch.get_num_threads() == 1
-        assert torch.are_deterministic_algorithms_enabled()
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
 
 
 def test_usage_is_plausible():

@@ -407,7 +407,7 @@ def test_which_options_are_tried(monkeypatch):
     assert len(open_stages(config, convolving, 6000)) == 3
     monkeypatch.setattr("onsight.training.autotune.compute_options.shutil.which", lambda name: None)
     assert len(open_stages(config, convolving, 6000)) == 2
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     gpu = prepared(convolving.new_network(config), torch.device("cuda:0"))
     assert [options.precision for options in open_stages(config, gpu, 60)[0](plain)] == [
         "bf16", "fp32", "fp16"

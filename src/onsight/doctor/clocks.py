@@ -1,9 +1,9 @@
 """Clock speeds: whether the processor or a GPU is throttled by heat or power."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -113,12 +113,19 @@ def _ask_reasons() -> list[dict[str, str]]:
 def _under_load(question: Callable[[], Answer]) -> Answer:
     """Ask while the GPUs are kept busy: an idle one is never throttled."""
     gpus = [torch.device(name) for name in available_devices() if name.startswith("cuda")]
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1 + len(gpus)) as pool:
+        list(pool.map(_burst, gpus))  # starts CUDA on each, which takes a while
         answer = pool.submit(question)
-        while gpus and not answer.done():
-            for gpu in gpus:
-                measure_flops(gpu, torch.float32, seconds=_BURST_SECONDS)
+        for load in [pool.submit(_burst, gpu, answer) for gpu in gpus]:
+            load.result()
         return answer.result()
+
+
+def _burst(gpu: torch.device, until: Future[Any] | None = None) -> None:
+    """Keep a GPU busy for a moment, and on until something is done."""
+    measure_flops(gpu, torch.float32, seconds=_BURST_SECONDS)
+    while until and not until.done():
+        measure_flops(gpu, torch.float32, seconds=_BURST_SECONDS)
 
 
 def _bits(text: str) -> int:

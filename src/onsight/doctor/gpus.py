@@ -148,6 +148,30 @@ def _driver_is_new_enough(sight: Sight) -> Line | None:
     )
 
 
+def _none_is_sliced(sight: Sight) -> Line | None:
+    """CUDA gives a program one slice, and no other GPU as soon as any is in MIG mode."""
+    sliced = sight.driver.sliced
+    if not sliced or (not sight.seen and os.environ.get(_HIDES) is not None):
+        return None
+    verb = "is" if sliced == 1 else "are"
+    who = f"{sliced} of {sight.gpus} {verb} cut into slices (MIG mode)"
+    if sight.seen:
+        return sight.line(
+            "note",
+            f"{who}: a program gets one slice, with its share of memory and speed, and no other "
+            "GPU.",
+            "Each run can have a slice of its own, by its name from nvidia-smi -L; to use whole "
+            "GPUs, their administrator can end MIG mode:\n"
+            f"{_HIDES}=MIG-... onsight train ...\n"
+            "sudo nvidia-smi -mig 0",
+        )
+    return sight.line(
+        "problem",
+        f"{who}, but torch sees no slice: {_ON_PROCESSOR}.",
+        "Ask the administrator for a slice, or end MIG mode:\nsudo nvidia-smi -mig 0",
+    )
+
+
 def _none_is_hidden(sight: Sight) -> Line | None:
     hides = os.environ.get(_HIDES)
     if hides is None or not sight.hidden:
@@ -203,9 +227,10 @@ _JUDGES: tuple[Callable[[Sight], Line | None], ...] = (
     _torch_is_for_cuda,
     _container_has_gpus,
     _driver_is_new_enough,
+    _kernels_are_there,
+    _none_is_sliced,
     _none_is_hidden,
     _torch_sees_all,
-    _kernels_are_there,
     _all_is_well,
 )
 
@@ -240,6 +265,7 @@ def _figures(driver: Driver, seen: list[str]) -> dict[str, Any]:
         "torch_cuda": torch.version.cuda,
         "cudnn": _cudnn(),
         "gpus": driver.gpus,
+        "in_mig_mode": driver.sliced,
         "seen": seen,
     }
 

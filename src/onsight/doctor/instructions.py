@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 
+from onsight.accelerator import has_bf16
 from onsight.doctor.line import Line
+from onsight.words import listed
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CHOOSES = "ATEN_CPU_CAPABILITY"  # can make torch use older instructions than there are
@@ -29,8 +31,13 @@ def check_instructions() -> Line:
     """Which vector and bf16 instructions the processor and the GPU have."""
     used, flags = torch.backends.cpu.get_cpu_capability(), _flags()
     shown = [words for flag, words in _SHOWN.items() if flag in flags]
-    gpu = _bf16_of_gpu()
-    figures = {"torch_uses": used, "instructions": shown, "cpu_bf16": None, "gpu_bf16": gpu}
+    gpus = _bf16_of_gpus()
+    figures = {
+        "torch_uses": used,
+        "instructions": shown,
+        "cpu_bf16": None,
+        "gpu_bf16": gpus and all(gpus.values()),
+    }
     if os.environ.get(_CHOOSES):
         return Line(
             "warning",
@@ -46,13 +53,13 @@ def check_instructions() -> Line:
             figures,
         )
     if not flags:
-        return Line("ok", f"torch uses {used}.{_gpu_words(gpu)}", "", figures)
+        return Line("ok", f"torch uses {used}.{_gpu_words(gpus)}", "", figures)
     native = bool(flags & _BF16)
     how = "runs in hardware" if native else "is emulated, and slower than fp32"
     return Line(
         "ok" if native else "note",
         f"The processor has {', '.join(shown) or 'no vector instructions'}; torch uses {used}; "
-        f"bf16 {how}.{_gpu_words(gpu)}",
+        f"bf16 {how}.{_gpu_words(gpus)}",
         figures=figures | {"cpu_bf16": native},
     )
 
@@ -67,13 +74,20 @@ def _flags() -> set[str]:
     return set(next(listed, "").split())
 
 
-def _bf16_of_gpu() -> bool | None:
+def _bf16_of_gpus() -> dict[str, bool] | None:
+    """Whether each GPU computes bf16 in hardware; None without any."""
     if not torch.cuda.is_available():
         return None
-    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    names = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return {name: has_bf16(torch.device(name)) for name in names}
 
 
-def _gpu_words(native: bool | None) -> str:
-    if native is None:
+def _gpu_words(gpus: dict[str, bool] | None) -> str:
+    """One sentence; it names GPUs if they differ."""
+    if not gpus:
         return ""
-    return f" The GPU computes bf16 {'in hardware' if native else 'by emulation only'}."
+    slow = [name for name, native in gpus.items() if not native]
+    if 0 < len(slow) < len(gpus):
+        return f" bf16 is emulated on {listed(slow)} only."
+    who = "The GPU computes" if len(gpus) == 1 else "The GPUs compute"
+    return f" {who} bf16 {'by emulation only' if slow else 'in hardware'}."

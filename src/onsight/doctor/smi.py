@@ -3,6 +3,7 @@
 import csv
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ _PROC = Path("/proc/driver/nvidia")
 _PCI = Path("/sys/bus/pci/devices")
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # vendor; prefix of the class of display and 3D controllers
 _DEADLINE_SECONDS = 20.0  # without its persistence daemon, the driver loads for every call
+_MIG_MODE = "mig.mode.current"
 _UNKNOWN = "not a valid field"
 _CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)")  # UMD since driver 610
 # The CUDA that a driver of at least this version supports, where nvidia-smi does not say
@@ -37,14 +39,15 @@ class UnknownField(SmiError):
 class Driver:
     """The NVIDIA driver: its version, the newest CUDA it supports, its GPUs.
 
-    capabilities: compute capabilities of the GPUs, where known; answers: whether nvidia-smi
-    works; trouble: its message when it failed.
+    capabilities: compute capabilities of the GPUs, where known; sliced: how many of them are in
+    MIG mode; answers: whether nvidia-smi works; trouble: its message when it failed.
     """
 
     version: str
     cuda: Version | None
     gpus: list[str]
     capabilities: list[Version] = field(default_factory=list)
+    sliced: int = 0
     answers: bool = False
     trouble: str = ""
 
@@ -67,6 +70,7 @@ def find_driver() -> Driver | None:
         cuda=(int(found[1]), int(found[2])) if found else _cuda_of(version),
         gpus=[row["name"] for row in rows],
         capabilities=[one for row in rows if (one := _version(row.get("compute_cap", "")))],
+        sliced=sum(row.get(_MIG_MODE) == "Enabled" for row in rows),
         answers=True,
     )
 
@@ -118,10 +122,10 @@ def _run(*words: str) -> str:
 
 
 def _gpus_of_smi() -> list[dict[str, str]]:
-    try:
-        return ask("gpu", "name", "driver_version", "compute_cap")
-    except UnknownField:  # drivers from before 2021
-        return ask("gpu", "name", "driver_version")
+    for newer in (("compute_cap", _MIG_MODE), ("compute_cap",)):
+        with suppress(UnknownField):
+            return ask("gpu", "name", "driver_version", *newer)
+    return ask("gpu", "name", "driver_version")  # drivers from before 2021
 
 
 def _driver_of_proc(trouble: str) -> Driver | None:

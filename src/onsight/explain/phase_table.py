@@ -42,10 +42,10 @@ def reached(
     """How much of the device's ceilings a step reaches, in one line."""
     flops = flops_a_step / step_seconds
     moved = bytes_a_step / step_seconds
-    most = ceilings.flops_per_second.get(precision) or ceilings.flops_per_second["fp32"]
+    name, most = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
     return (
         f"arithmetic: {flops_words(flops)}, {percent(flops / most)} of the {flops_words(most)} of "
-        f"a large {precision} matrix product here; memory traffic of the operations: "
+        f"a large {name} matrix product here; memory traffic of the operations: "
         f"{rate_words(moved)}, {percent(moved / ceilings.copy_bytes_per_second)} of the "
         f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (over 100% thanks to caches)"
     )

@@ -10,8 +10,14 @@ import torch
 
 from onsight import accelerator
 from onsight.hardware.devices import free_memory_bytes
+from onsight.hardware.memory import free_kept_memory
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 _CPU_SIZES = (256, 512, 1024, 2048)
 _GPU_SIZES = (1024, 2048, 4096, 8192)
@@ -29,7 +35,8 @@ Call = Callable[[], object]
 class Ceilings:
     """The highest speeds that a device reached.
 
-    flops_per_second: of a large matrix product, by precision (fp32, bf16, fp16).
+    flops_per_second: of a large matrix product, by precision (fp32, tf32, bf16, fp16); tf32 is
+    what convolutions in fp32 round to on NVIDIA's GPUs.
     copy_bytes_per_second: within its memory, bytes read plus bytes written. Uploads: from the
     host's memory, pageable or pinned; None without a link. threads: of the CPU.
     """
@@ -45,6 +52,15 @@ class Ceilings:
         fast, plain = (self.flops_per_second.get(name) for name in (precision, "fp32"))
         return fast / plain if fast and plain else None
 
+    def peak(self, precision: str) -> tuple[str, float] | None:
+        """The fastest arithmetic of a step in a precision, with its FLOP/s; None if not measured.
+
+        That of a step in fp32 is TF32 where there is any: convolutions are rounded to it.
+        """
+        name = "tf32" if precision == "fp32" and "tf32" in self.flops_per_second else precision
+        rate = self.flops_per_second.get(name)
+        return (name, rate) if rate else None
+
 
 def measure_ceilings(
     device: torch.device, threads: int | None = None, seconds: float = 0.3
@@ -54,9 +70,8 @@ def measure_ceilings(
     A precision that the device does not support is left out.
     """
     on_host = device.type == "cpu"
-    names = ("fp32", "bf16") if on_host else tuple(DTYPES)
     with _cpu_threads(threads) as used:
-        flops = {name: _flops_if_able(device, DTYPES[name], seconds) for name in names}
+        flops = {name: _flops_if_able(device, name, seconds) for name in _precisions(device)}
         copied = measure_copy(device, seconds)
     has_link = accelerator.has_streams(device)
     found = Ceilings(
@@ -68,8 +83,7 @@ def measure_ceilings(
         ),
         threads=used if on_host else None,
     )
-    if not on_host:
-        torch.accelerator.empty_cache()
+    free_kept_memory(device)
     return found
 
 
@@ -105,11 +119,30 @@ def measure_upload(device: torch.device, pinned: bool, seconds: float = 0.1) -> 
     return source.nbytes / took
 
 
-def _flops_if_able(device: torch.device, dtype: torch.dtype, seconds: float) -> float | None:
+def _precisions(device: torch.device) -> list[str]:
+    """Those to measure, fp32 first."""
+    if device.type == "cpu":
+        return ["fp32", "bf16"]
+    return [name for name in _DTYPES if name != "tf32" or accelerator.has_tf32(device)]
+
+
+def _flops_if_able(device: torch.device, precision: str, seconds: float) -> float | None:
     try:
-        return measure_flops(device, dtype, seconds=seconds)
+        with _rounding("tf32" if precision == "tf32" else "ieee"):
+            return measure_flops(device, _DTYPES[precision], seconds=seconds)
     except (RuntimeError, TypeError):  # not every device supports every dtype
         return None
+
+
+@contextmanager
+def _rounding(precision: str) -> Iterator[None]:
+    """Set how fp32 matrix products round on NVIDIA's GPUs within a block: ieee or tf32."""
+    former = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = former
 
 
 def _matrix_product(device: torch.device, dtype: torch.dtype, size: int) -> Call:

@@ -65,6 +65,31 @@ def choose_devices(asked: str, ranks: int) -> Choice[list[torch.device]]:
     )
 
 
+def choose_rank_device(asked: str, rank: int, ranks: int) -> Choice[torch.device]:
+    """The device of one of the ranks that a launcher started on this machine. Raises DeviceError.
+
+    asked: as for choose_devices. A launcher may show each rank a GPU of its own: cuda:0 for all.
+    """
+    shown = available_devices()[:-1]
+    if ranks > 1 and len(shown) == 1 and accelerator.has_indices(shown[0].partition(":")[0]):
+        only = torch.device(shown[0])
+        if asked in ("auto", "all", only.type, str(only)):
+            return Choice(only, "the only one that this rank is shown")
+    devices = choose_devices(asked, ranks)
+    return Choice(devices.value[rank], devices.reason)
+
+
+def physical_device(device: torch.device) -> str:
+    """What tells a device from all others, also in other processes; empty if torch cannot say."""
+    if not accelerator.has_streams(device):
+        return ""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if device.type == "cuda" and visible.startswith("MIG-"):
+        return visible.partition(",")[0]  # a process computes on one slice; CUDA may name its GPU
+    facts = accelerator.module_of(device).get_device_properties(device)
+    return str(getattr(facts, "uuid", ""))
+
+
 def _repeats(devices: list[torch.device]) -> bool:
     return len(set(devices)) < len(devices)
 

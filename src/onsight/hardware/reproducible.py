@@ -1,31 +1,92 @@
 """Torch settings under which equal inputs give bit-identical results."""
 
 import os
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
 
 _SETTINGS: Any = torch.utils.deterministic  # a module whose attributes are settings
+_UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
 
 @contextmanager
 def reproducible(threads: int) -> Iterator[None]:
     """Set the number of threads and deterministic kernels within a block."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     former_threads = torch.get_num_threads()
-    former_mode = torch.get_deterministic_debug_mode()
-    former_fill = _SETTINGS.fill_uninitialized_memory
-    former_benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    _SETTINGS.fill_uninitialized_memory = False  # costs time, and nothing here needs it
-    torch.backends.cudnn.benchmark = False
+    try:
+        with deterministic():
+            torch.use_deterministic_algorithms(True, warn_only=True)  # tells torch.compile too
+            yield
+    finally:
+        torch.set_num_threads(former_threads)
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Use deterministic kernels within a block; of several threads, the last to leave restores."""
+    _kernels.enter()
     try:
         yield
     finally:
-        torch.set_num_threads(former_threads)
-        torch.set_deterministic_debug_mode(former_mode)
-        _SETTINGS.fill_uninitialized_memory = former_fill
-        torch.backends.cudnn.benchmark = former_benchmark
+        _kernels.leave()
+
+
+@contextmanager
+def naming_unrepeatable(tell: Callable[[str], None]) -> Iterator[list[str]]:
+    """Tell once of each operation in a block that has no deterministic kernel; yields their names.
+
+    Torch has none for some on GPUs, and warns of them in its own words, which are not shown.
+    """
+    found: list[str] = []
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def name(message: Warning | str, *place: Any, **named: Any) -> None:
+            match = re.match(_UNREPEATABLE, str(message))
+            if not match:
+                show(message, *place, **named)
+            elif match[1] not in found:
+                found.append(match[1])
+                tell(f"{match[1]} has no deterministic kernel here: bits may differ next time")
+
+        warnings.filterwarnings("default", _UNREPEATABLE)
+        warnings.showwarning = name
+        yield found
+
+
+class _Kernels:
+    """Torch's choice of kernels, which is one for all threads."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside = Lock(), 0
+        self.former: tuple[int, bool, bool] = (0, False, False)
+
+    def enter(self) -> None:
+        with self.lock:
+            self.inside += 1
+            if self.inside > 1:
+                return
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+            mode, fill = torch.get_deterministic_debug_mode(), _SETTINGS.fill_uninitialized_memory
+            self.former = mode, fill, torch.backends.cudnn.benchmark
+            torch.set_deterministic_debug_mode("warn")
+            _SETTINGS.fill_uninitialized_memory = False  # costs time, and nothing here needs it
+            torch.backends.cudnn.benchmark = False
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside:
+                return
+            mode, fill, torch.backends.cudnn.benchmark = self.former
+            torch.set_deterministic_debug_mode(mode)
+            _SETTINGS.fill_uninitialized_memory = fill
+
+
+_kernels = _Kernels()

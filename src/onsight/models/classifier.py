@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
 from onsight.hardware.memory import free_kept_memory, is_out_of_memory
+from onsight.hardware.reproducible import deterministic
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,7 +58,7 @@ class Classifier:
 
     def _logits(self, images: Tensor) -> Tensor:
         inputs = self.normalization.apply(images.to(self.device))
-        with autocast(self.precision, self.device):
+        with deterministic(), autocast(self.precision, self.device):
             logits: Tensor = self.net(inputs)
         return logits.float() / self.temperature
 

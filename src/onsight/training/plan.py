@@ -1,16 +1,19 @@
 """The plan of a run: each choice with its reason, printed and kept in plan.json."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from onsight.accelerator import has_bf16, has_tf32
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.errors import ConfigError
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
+
+_CUDNN: Any = torch.backends.cudnn  # a module whose attributes are settings
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,23 @@ class ComputePlan:
         return config.model_copy(update=chosen | {"plan": "default"})
 
 
+def with_tf32_named(plan: ComputePlan, device: torch.device) -> ComputePlan:
+    """The plan, whose reason for fp32 says where convolutions are rounded to TF32."""
+    precision = plan.precision
+    rounds = has_tf32(device) and _CUDNN.conv.fp32_precision == "tf32"
+    if precision.value != "fp32" or not rounds:
+        return plan
+    reason = f"{precision.reason}; convolutions round to TF32, torch's default; products do not"
+    return replace(plan, precision=replace(precision, reason=reason))
+
+
 @dataclass(frozen=True)
 class Plan:
     """Every choice of a run. image_size, packed_size: (height, width) in pixels.
 
     pictures: where batches come from; fine_tuning: what else is decided if weights are given, by
-    config field; switches: what changed during training, and when.
+    config field; switches: what changed during training, and when; unrepeatable: operations that
+    gave other bits each time, if any.
     """
 
     device: Choice[torch.device]
@@ -67,6 +81,7 @@ class Plan:
     compute: ComputePlan
     fine_tuning: dict[str, Choice[Any]] = field(default_factory=dict)
     switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
+    unrepeatable: Choice[list[str]] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All choices as plain values, with those of `compute` among the others."""
@@ -75,6 +90,8 @@ class Plan:
         facts["device"]["value"] = str(self.device.value)
         if not self.switches:
             del facts["switches"]
+        if not self.unrepeatable:
+            del facts["unrepeatable"]
         return facts
 
     def save(self, path: Path) -> None:
@@ -98,6 +115,6 @@ def choose_precision(asked: str, device: torch.device) -> Choice[str]:
         raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
     if asked != "auto":
         return Choice(asked, "as asked")
-    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+    if has_bf16(device):
         return Choice("bf16", "this GPU computes it natively")
     return Choice("fp32", f"exact everywhere; bf16 is not always faster on {device.type}")

@@ -42,7 +42,7 @@ from onsight.training.pictures.open_data import OpenedData, find_data, open_data
 from onsight.training.pictures.pace import Pace
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData, data_key, place
-from onsight.training.plan import ComputePlan, Plan
+from onsight.training.plan import ComputePlan, Plan, with_tf32_named
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.step.losses import choose_class_weights
@@ -323,6 +323,7 @@ def _choose_compute(
         compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, reporter, left_seconds, allowed)
+    compute = with_tf32_named(compute, data.device)
     for name, choice in compute.choices().items():
         reporter.choice(name, choice)
     return compute

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from onsight.choice import Choice
@@ -24,8 +25,8 @@ from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
 from onsight.files import refuse_inside_data, user_path
 from onsight.hardware.allocator import keep_freed_memory
-from onsight.hardware.devices import choose_devices
-from onsight.hardware.reproducible import reproducible
+from onsight.hardware.devices import choose_devices, choose_rank_device
+from onsight.hardware.reproducible import naming_unrepeatable, reproducible
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
 from onsight.training.plan import choose_threads
@@ -107,9 +108,9 @@ def train(
     rank_info = rank_from_env()
     path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
-    devices = choose_devices(config.device, _local_ranks(rank_info, config))
+    devices = _devices(rank_info, config)
     _refuse_compiled_ranks(config, rank_info.size if rank_info else len(devices.value))
-    if rank_info is None and len(devices.value) > 1:
+    if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
             raise _not_sent("pictures in memory", "save them as files")
@@ -119,7 +120,7 @@ def train(
     taken = take_data(data)
     folder_name = taken if isinstance(taken, str) else taken.kind
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
-    device = Choice(devices.value[rank_info.local_rank if rank_info else 0], devices.reason)
+    device = Choice(devices.value[0], devices.reason)
     keep_freed_memory()
     with reproducible(threads.value):
         world = join(rank_info, device.value)
@@ -127,15 +128,21 @@ def train(
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
             refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
-            with _claimed(Path(chosen), resume, world) as folder:
-                session = RunSession(folder, reporter, world)
+            with (
+                naming_unrepeatable(reporter.warn) as unrepeatable,
+                _claimed(Path(chosen), resume, world) as folder,
+            ):
+                session = RunSession(folder, reporter, world, unrepeatable)
                 results = session.run(taken, config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
 
-def _local_ranks(rank_info: RankInfo | None, config: Config) -> int:
-    """Ranks on this machine: those that a launcher started, or what the config asks for."""
-    return rank_info.local_size if rank_info else config.ranks
+def _devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.device]]:
+    """The device of this rank, or those of the ranks to launch."""
+    if rank_info is None:
+        return choose_devices(config.device, config.ranks)
+    own = choose_rank_device(config.device, rank_info.local_rank, rank_info.local_size)
+    return Choice([own.value], own.reason)
 
 
 def _refuse_compiled_ranks(config: Config, ranks: int) -> None:

@@ -29,12 +29,18 @@ from onsight.training.train_once import RunContext, train_once
 
 
 class RunSession:
-    """What a run needs from start to finish; `run` does the work."""
+    """What a run needs from start to finish; `run` does the work.
 
-    def __init__(self, folder: RunFolder, reporter: Reporter, world: World) -> None:
+    unrepeatable: names of operations without a deterministic kernel, which grow while it runs.
+    """
+
+    def __init__(
+        self, folder: RunFolder, reporter: Reporter, world: World, unrepeatable: list[str]
+    ) -> None:
         self.folder = folder
         self.reporter = reporter
         self.world = world
+        self.unrepeatable = unrepeatable
         self.phases = {"start": seconds_since_start()}
 
     def run(
@@ -74,13 +80,8 @@ class RunSession:
             "config": prepared.config.model_dump(),
             "versions": package_versions(),
         }
-        context = RunContext(
-            self.folder,
-            self.reporter,
-            self.world,
-            provenance,
-            _SwitchKeeper(prepared, self._save_config, self.folder),
-        )
+        keeper = _PlanKeeper(prepared, self._save_config, self.folder)
+        context = RunContext(self.folder, self.reporter, self.world, provenance, keeper.switch)
         judged, limit = None, budget
         if prepared.dataset.folds.value > 1:
             judged = judge_folds(prepared, context, budget, resume)
@@ -93,6 +94,8 @@ class RunSession:
             begun = time.perf_counter()
             judged = judge(trained.classifier, prepared.dataset, config.tta, self.world)
             self.phases["test"] = time.perf_counter() - begun
+        if self.unrepeatable and self.world.is_main:
+            keeper.keep_unrepeatable(self.unrepeatable)
         results = finish(
             prepared.config,
             prepared.dataset,
@@ -123,7 +126,7 @@ class RunSession:
             write_problems(folder / "problems.csv", prepared.dataset.problems)
 
 
-class _SwitchKeeper:
+class _PlanKeeper:
     """Records in config.toml and plan.json what changes during training."""
 
     def __init__(
@@ -132,9 +135,16 @@ class _SwitchKeeper:
         self.config, self.plan = prepared.config, prepared.plan
         self.save, self.folder = save, folder
 
-    def __call__(self, switch: Switch, reason: str) -> None:
+    def switch(self, switch: Switch, reason: str) -> None:
+        """Keep a change of how steps are computed."""
         self.config = self.config.model_copy(update={"switches": (*self.config.switches, switch)})
         kept = Choice(switch.model_dump(), reason)
         self.plan = replace(self.plan, switches=[*self.plan.switches, kept])
         self.save(self.config)
+        self.plan.save(self.folder.path / "plan.json")
+
+    def keep_unrepeatable(self, operations: list[str]) -> None:
+        """Keep why a repetition may differ in bits."""
+        kept = Choice(operations, "torch has no deterministic kernel for it on this device")
+        self.plan = replace(self.plan, unrepeatable=kept)
         self.plan.save(self.folder.path / "plan.json")

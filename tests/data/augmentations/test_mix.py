@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
+from onsight.data.augmentations import mix as mix_module
 from onsight.data.augmentations.mix import MIX_X, MIX_Y, TRIES, Mix, beta
 from onsight.randomness import uniform
 
@@ -15,6 +17,16 @@ def test_beta_has_the_moments_of_its_law(alpha):
     assert abs(drawn.var() - 1 / (4 * (2 * alpha + 1))) < 0.004
     assert drawn.min() >= 0
     assert drawn.max() <= 1
+
+
+@pytest.mark.parametrize("has_float64", [True, False])
+def test_beta_is_computed_in_float64_on_a_device_that_has_it(monkeypatch, has_float64):
+    numbers = uniform(0, 0, torch.arange(100), range(2 * TRIES))
+    expected, copies, cpu = beta(numbers, 0.3), [], Tensor.cpu
+    monkeypatch.setattr(mix_module, "has_float64", lambda device: has_float64)
+    monkeypatch.setattr(Tensor, "cpu", lambda tensor: copies.append(tensor.dtype) or cpu(tensor))
+    assert torch.equal(beta(numbers, 0.3), expected)
+    assert copies == ([] if has_float64 else [torch.float32])
 
 
 @pytest.mark.parametrize("mix", [Mix(mixup=0.5), Mix(cutmix=1.0), Mix(0.5, 1.0)], ids=repr)

@@ -126,6 +126,16 @@ def test_waiting_for_data_is_the_cause(bars, plant):
     assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for pictures")
 
 
+def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):
+    found = explained(bars, try_changes=False)
+    waits = dict.fromkeys(found.before.phases, 0.0) | {"other": found.before.seconds}
+    busy = {"forward": 0.1, "backward": 0.2, "optimizer": 0.05, "data": 0.05}
+    before = dataclasses.replace(found.before, phases=waits, device_phases=None)
+    assert cause(dataclasses.replace(found, before=before)) == "other"
+    before = dataclasses.replace(before, device_phases=busy)
+    assert cause(dataclasses.replace(found, before=before)) == "compute"
+
+
 def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, hasty, monkeypatch):
     refused = FlagChange({"model": "linear", "precision": "fp16"})
     monkeypatch.setattr(

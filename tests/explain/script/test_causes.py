@@ -107,6 +107,25 @@ def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
     assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
 
 
+HOST_WAITS = {"sync": 0.9, "forward": 0.05, "other": 0.05}  # for an accelerator
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "cause"),
+    [
+        (HOST_WAITS, {"forward": 0.5, "backward": 1.0, "sync": 0.01, "data": 0.1}, "compute"),
+        ({"other": 0.9, "forward": 0.1}, {"forward": 1.0, "backward": 1.4}, "compute"),
+        (HOST_WAITS, {"copy": 2.0, "forward": 0.4}, "pageable-copy"),
+        ({"data": 0.8, "forward": 0.2}, {"data": 0.1, "backward": 2.4}, "compute"),
+        ({"forward": 0.9, "data": 0.1}, {"data": 2.0, "forward": 0.4}, "loader"),
+        ({"other": 0.9, "forward": 0.1}, {}, "other"),  # nothing was marked
+    ],
+)
+def test_an_accelerators_own_phases_say_what_a_waiting_host_waits_for(host, device, cause):
+    seen = trace(item=item(), **host).model_copy(update={"device_phases": device})
+    assert find_cause(seen, [], cores=2).name == cause
+
+
 def test_many_workers_are_not_the_cause_if_fewer_do_not_help():
     found = find_cause(trace(workers=8, item=item(), **WAITS), [tried(3.0, cache="items")], 2)
     assert found.name == "loader"

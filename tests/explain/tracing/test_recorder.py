@@ -222,3 +222,16 @@ def test_everything_is_restored():
     net(torch.ones(4, 3)).sum().backward()
     torch.optim.SGD(net.parameters(), 0.1).step()
     assert (recorder.steps, recorder.images) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "cuda", "xpu", "mps"])
+def test_waiting_for_any_accelerator_is_its_own_phase(monkeypatch, kind):
+    owner, phases = getattr(torch, kind), []
+    made = Recorder(PhaseClock(), Sites(HERE.parent), 1e9, 10**9, 1, lambda recorder: None)
+    monkeypatch.setattr(owner, "synchronize", lambda: phases.append(made.clock.phase))
+    made.install()
+    try:
+        owner.synchronize()
+    finally:
+        made.undo()
+    assert phases == ["sync"]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onsight.accelerator import has_float64
 from onsight.data.augmentations.op import Numbers
 from onsight.data.transforms import box
 
@@ -67,11 +68,13 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
 
     The first of n tries that Jöhnk's rejection (Metrika 8, 1964) accepts.
     """
-    first, second = (numbers.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)
+    exact = numbers if has_float64(numbers.device) else numbers.cpu()
+    first, second = (exact.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)
     total = first + second
     accepted = (total <= 1) & (total > 0)
     chosen = accepted.int().argmax(dim=1, keepdim=True)
-    return (first / total.clamp(min=1e-300)).gather(1, chosen).squeeze(1).float()
+    share = (first / total.clamp(min=1e-300)).gather(1, chosen).squeeze(1).float()
+    return share.to(numbers.device)
 
 
 def _soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.accelerator import has_streams
 from onsight.data.loader import Batch, Loader
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
-from onsight.explain.tracing.devicetime import DeviceTime
+from onsight.explain.tracing.devicetime import DeviceTime, judged_phases
 from onsight.explain.tracing.recorder import Recorder
 from onsight.explain.tracing.sites import Sites
 from onsight.training.autotune.trial import Trial
@@ -46,13 +47,15 @@ class StepRecord:
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
-        """Their share of the time."""
-        return sum(self.phases[name] for name in phases) / self.seconds
+        """Their share of the time; on an accelerator, of its own."""
+        judged = judged_phases(self.phases, self.device_phases)
+        return sum(judged.get(name, 0.0) for name in phases) / self.seconds
 
 
 def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
     """Train a trial for so many seconds, and record where they went."""
-    device_time = DeviceTime() if trial.data.device.type != "cpu" else None
+    device = trial.data.device
+    device_time = DeviceTime(device) if has_streams(device) else None
     clock = PhaseClock(device_time.on_phase if device_time else None)
 
     def after_step(recorder: Recorder) -> None:

@@ -42,8 +42,8 @@ def _cause_words(found: OwnExplanation) -> str:
         )
     if kind == "compute":
         flops = before.flops / before.step_seconds
-        most = found.ceilings.flops_per_second.get(found.config.precision)
-        of = f", at {percent(flops / most)} of its peak for matrices" if most else ""
+        peak = found.ceilings.peak(found.config.precision)
+        of = f", at {percent(flops / peak[1])} of its {peak[0]} peak for matrices" if peak else ""
         return (
             f"Compute bound: {found.device} spends {percent(before.share(*_COMPUTE))} of the time "
             f"on forward, backward and update{of}"

@@ -41,18 +41,17 @@ def _oversubscribed(trace: Trace, cores: int) -> Cause:
 
 def _by_phases(trace: Trace) -> Cause:
     """Where the time goes, if nothing was tried or nothing helped."""
-    share = {name: seconds / trace.seconds for name, seconds in trace.phases.items()}
-    waiting = share["data"]
-    compute = sum(share[name] for name in ("forward", "backward", "optimizer", "evaluation"))
-    if waiting > max(compute, share["other"]):
+    other = trace.share("other")
+    compute = trace.share("forward", "backward", "optimizer", "evaluation")
+    if trace.share("data") > max(compute, other):
         return loading_cause(trace)
-    if trace.pageable_bytes_per_step and share["copy"] > compute:
+    if trace.pageable_bytes_per_step and trace.share("copy") > compute:
         return PinnedMemory(True).cause(trace)
-    if compute >= share["other"]:
+    if compute >= other:
         return Cause("compute", f"{percent(compute)} of the time is the network computing")
     return Cause(
         "other",
-        f"{percent(share['other'])} of the time is Python between torch's calls: metrics, "
+        f"{percent(other)} of the time is Python between torch's calls: metrics, "
         "logging, the loop itself",
     )
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Literal, NoReturn
 
+from torch import nn
+
+from onsight.accelerator import has_streams
 from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
@@ -32,7 +35,7 @@ class ScriptRun:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.device_time = DeviceTime()
+        self.device_time: DeviceTime | None = None
         self.clock = PhaseClock()
         self.recorder = Recorder(
             self.clock,
@@ -75,7 +78,7 @@ class ScriptRun:
             complete(trace, self.recorder, self.request.is_full and ended != "limit")
             trace.flops, trace.bytes = self.counted
             trace.notes += self.hooks.notes
-            if trace.device != "cpu":
+            if self.device_time:
                 trace.device_phases = self.device_time.seconds()
         write_atomically(self.request.out, trace.model_dump_json().encode())
         _leave(0)
@@ -93,9 +96,8 @@ class ScriptRun:
     def _after_step(self, recorder: Recorder) -> None:
         if not self.first_step_seconds:
             self.first_step_seconds = seconds_since_start()
-            if recorder.network is not None and next(recorder.network.parameters()).is_cuda:
-                self.clock.on_phase = self.device_time.on_phase
-        if self.clock.on_phase:
+            self._follow_device(recorder.network)
+        if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
         if not recorder.window.is_over:
             return
@@ -106,6 +108,13 @@ class ScriptRun:
         self.counter, self.evaluated = StepCounter(), recorder.evaluated
         self.attempts += 1
         self.counter.open()
+
+    def _follow_device(self, network: nn.Module | None) -> None:
+        """Mark the phases on the timeline of the network's device, if that is an accelerator."""
+        parameter = next(network.parameters(), None) if network is not None else None
+        if parameter is not None and has_streams(parameter.device):
+            self.device_time = DeviceTime(parameter.device)
+            self.clock.on_phase = self.device_time.on_phase
 
     def _count(self, recorder: Recorder) -> None:
         """Keep the counts, unless an evaluation took place between the two steps."""

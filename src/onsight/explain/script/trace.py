@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from onsight.explain.tracing.devicetime import judged_phases
 from onsight.explain.tracing.sites import Site
 
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
@@ -114,5 +115,6 @@ class Trace(BaseModel):
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:
-        """Their share of the time."""
-        return sum(self.phases.get(one, 0.0) for one in phases) / (self.seconds or 1.0)
+        """Their share of the time; on an accelerator, of its own."""
+        judged = judged_phases(self.phases, self.device_phases)
+        return sum(judged.get(one, 0.0) for one in phases) / (self.seconds or 1.0)

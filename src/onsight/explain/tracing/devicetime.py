@@ -5,17 +5,23 @@ earlier phase started. An event is put into the accelerator's queue at every cha
 between two events it did the work of that phase, or waited for the host.
 """
 
+from typing import Any
+
 import torch
 
+from onsight.accelerator import module_of
+
 _EVERY = 4  # one step in so many is marked, so that marking stays cheap
+_RARE = "evaluation"  # too few lie in a marked step to tell their share
 
 
 class DeviceTime:
-    """Marks every fourth step of an accelerator's training."""
+    """Marks every fourth step of a training on a device, which has streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.is_marking = False
-        self._marks: list[tuple[str, torch.Event]] = []
+        self._device = device
+        self._marks: list[tuple[str, Any]] = []  # any accelerator's events
 
     def step(self, done: int, phase: str) -> None:
         """A step has ended, and the next one begins in this phase."""
@@ -32,7 +38,7 @@ class DeviceTime:
 
     def seconds(self) -> dict[str, float]:
         """Seconds of the marked steps, by phase; waits for the accelerator."""
-        torch.accelerator.synchronize()
+        torch.accelerator.synchronize(self._device)
         found: dict[str, float] = {}
         for (phase, begun), (_, ended) in zip(self._marks, self._marks[1:], strict=False):
             if phase:
@@ -40,6 +46,20 @@ class DeviceTime:
         return found
 
     def _mark(self, phase: str) -> None:
-        event = torch.Event(enable_timing=True)
-        event.record()
+        backend = module_of(self._device)
+        event = backend.Event(enable_timing=True)
+        event.record(backend.current_stream(self._device))  # the device need not be the current one
         self._marks.append((phase, event))
+
+
+def judged_phases(phases: dict[str, float], on_device: dict[str, float] | None) -> dict[str, float]:
+    """Seconds by phase as the accelerator spent them, of the same sum; the host's without one.
+
+    A host that is ahead waits somewhere, in any phase; the accelerator's phases say for what.
+    """
+    marked = {name: seconds for name, seconds in (on_device or {}).items() if name != _RARE}
+    if not sum(marked.values()):
+        return phases
+    rare = phases.get(_RARE, 0.0)
+    scale = (sum(phases.values()) - rare) / sum(marked.values())
+    return {_RARE: rare} | {name: scale * seconds for name, seconds in marked.items()}

@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import DataLoader
 
+from onsight.accelerator import has_streams
 from onsight.explain.tracing.calls import RootCalls, kind_of
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.patches import Patches
@@ -91,7 +92,7 @@ class Recorder:
             self.patches.put(Tensor, name, self._read(getattr(Tensor, name)))
         for name in _COPIES:
             self.patches.put(Tensor, name, self._copy(getattr(Tensor, name)))
-        for owner in (torch.cuda, torch.accelerator):
+        for owner in (torch.accelerator, torch.cuda, torch.xpu, torch.mps):
             self.time(owner, "synchronize", "sync")
         self._hooks = [
             register_optimizer_step_pre_hook(self._step_begins),
@@ -230,7 +231,7 @@ class Recorder:
                 moved = original(tensor, *args, **kwargs)
             finally:
                 self.clock.leave(depth)
-            if moved is not tensor and moved.is_cuda and not tensor.is_cuda:
+            if tensor.device.type == "cpu" and has_streams(moved.device):
                 self.pageable_bytes += 0 if tensor.is_pinned() else tensor.nbytes
             return moved
 

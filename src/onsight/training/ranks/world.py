@@ -10,10 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from onsight.errors import DataError, OnsightError, RankLost
+from onsight.errors import DataError, DeviceError, OnsightError, RankLost
+from onsight.hardware.devices import physical_device
 from onsight.training.ranks.rank_info import RankInfo, slurm_address
 from onsight.training.ranks.signals import StopRequest
 from onsight.training.ranks.watchdog import Watchdog
+from onsight.words import listed
 
 STORE = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher hosts
 
@@ -100,6 +102,7 @@ class Ranks(World):
         self.watchdog = Watchdog(dist.PrefixStore("watchdog", self.store), self.rank, self.size)
         self.store.set(f"here/{self.rank}", "1")
         self._wait_for_all()
+        self._refuse_shared_device(device)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("group", self.store),
@@ -215,6 +218,19 @@ class Ranks(World):
             raise RankLost(f"{who} was lost; the job was ended") from error
         self.watchdog.leave()
         dist.destroy_process_group()
+
+    def _refuse_shared_device(self, device: torch.device) -> None:
+        """Raise DeviceError if two ranks compute on one GPU, where NCCL would fail or hang."""
+        ranks: dict[str, list[str]] = {}
+        for rank, name in enumerate(self.gather("device", physical_device(device))):
+            ranks.setdefault(name, []).append(str(rank))
+        for name, sharing in ranks.items():
+            if name and len(sharing) > 1:
+                raise DeviceError(
+                    f"ranks {listed(sharing)} have the same GPU ({name}), but each needs its own: "
+                    "start as many ranks as there are GPUs, or show each rank one of its own "
+                    "(with srun: --gpus-per-task 1)"
+                )
 
     def _wait_for_all(self) -> None:
         keys = {rank: f"here/{rank}" for rank in range(self.size)}

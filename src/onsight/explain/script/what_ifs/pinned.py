@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from onsight.accelerator import has_streams
 from onsight.explain.script.advice import Edit, Line, loader_edit
 from onsight.explain.script.hooks import Hooks, LoaderArguments
 from onsight.explain.script.trace import Trace
@@ -21,8 +23,8 @@ class PinnedMemory(WhatIf):
 
     @classmethod
     def worth_trying(cls, seen: Seen) -> list[WhatIf]:
-        loader, is_cuda = seen.trace.loader, seen.trace.device.startswith("cuda")
-        return [cls(True)] if loader and is_cuda and not loader.is_pinned else []
+        loader, has_link = seen.trace.loader, has_streams(torch.device(seen.trace.device))
+        return [cls(True)] if loader and has_link and not loader.is_pinned else []
 
     def install(self, hooks: Hooks) -> None:
         def change(loader: object, arguments: LoaderArguments) -> None:
@@ -48,6 +50,9 @@ class PinnedMemory(WhatIf):
 
 def _not_blocking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return original(tensor, *args, **(kwargs | {"non_blocking": True}))
+        # A copy to the CPU would be read before it has ended; a bool is non_blocking by position.
+        if tensor.device.type == "cpu" and not any(isinstance(one, bool) for one in args):
+            kwargs["non_blocking"] = True
+        return original(tensor, *args, **kwargs)
 
     return to
