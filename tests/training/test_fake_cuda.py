@@ -9,12 +9,15 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from onsight import accelerator
 from onsight.config import make_config
+from onsight.data import normalization
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import Normalization
 from onsight.models.classifier import Classifier, autocast
 from onsight.training.build import make_net, make_step
+from onsight.training.ranks.world import World
 
 CUDA, SIDE, COUNT, BATCH = torch.device("cuda:0"), 32, 64, 16
 SENSITIVE = ("cross_entropy", "nll_loss", "_log_softmax", "_softmax")
@@ -43,17 +46,24 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     monkeypatch.setattr(torch.nn.Module, "to", to_fake)
+    caches = accelerator.constant, normalization._rows
+    for cache in caches:
+        cache.cache_clear()
     with FakeTensorMode() as mode:
         yield mode
+    for cache in caches:  # no fake tensor may stay
+        cache.cache_clear()
 
 
-def to_fake(self, *args, **kwargs):
+def to_fake(self, *args, memory_format=None, **kwargs):
     """nn.Module.to, which cannot set a parameter's data to a fake tensor of another device."""
     for module in self.modules():
         for named in (module._parameters, module._buffers):
             for name, one in named.items():
                 if one is not None:
                     moved = one.detach().to(*args, **kwargs)
+                    if memory_format and moved.ndim == 4:
+                        moved = moved.contiguous(memory_format=memory_format)
                     is_parameter = named is module._parameters
                     named[name] = torch.nn.Parameter(moved) if is_parameter else moved
     return self
@@ -69,15 +79,11 @@ def make(precision, model="compact"):
         classes=["a", "b", "c"],
         counts=lambda split: np.array([22, 21, 21]),
     )
-    config = make_config({"model": model, "learning_rate": 0.1, "precision": precision})
+    config = make_config(
+        {"model": model, "learning_rate": 0.1, "precision": precision, "class_weights": "none"}
+    )
     net = make_net(config, dataset, CUDA).train()
-    return net, make_step_of(config, net, dataset), pictures.to(CUDA)
-
-
-def make_step_of(config, net, dataset):
-    from onsight.training.ranks.world import World
-
-    return make_step(config, net, dataset, CUDA, World())
+    return net, make_step(config, net, dataset, CUDA, World()), pictures.to(CUDA)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.half)])
@@ -87,7 +93,7 @@ def test_products_are_in_half_precision_and_the_loss_is_not(fake, precision, dty
     inputs = Normalization((0.5,) * 3, (0.5,) * 3, (SIDE, SIDE)).apply(batch.images)
     assert inputs.dtype is torch.float32
     with Dtypes() as dtypes, autocast(precision, CUDA):
-        loss = step.loss(step.forward(inputs), batch.labels)
+        loss = step.loss(net(inputs), batch.labels)
     assert dtypes.of("convolution", "addmm") == {dtype}
     assert dtypes.of(*SENSITIVE) == {torch.float32}
     assert loss.dtype is torch.float32
