@@ -49,7 +49,7 @@ def test_batches_from_the_memory_map_go_to_the_given_device(dataset, mixes):
     loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN, 1, 2, with_next=mixes)
     batches = [*loader.epoch(0, 0), *loader.in_order()]
     assert len(batches) == 4
-    assert {tensor.device for batch in batches for tensor in batch} == {GIVEN}
+    assert {tensor.device for batch in batches for tensor in batch[:4]} == {GIVEN}
 
 
 def test_evaluation_computes_on_the_given_device(dataset, monkeypatch):
