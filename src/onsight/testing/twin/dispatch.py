@@ -6,12 +6,13 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
 from onsight.testing.twin.machine import NAME, Machine
 from onsight.testing.twin.record import user_line
+from onsight.testing.twin.tensor import TwinTensor
 
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
@@ -38,56 +39,6 @@ _INDEXED = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.defaul
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 _PIN = {_aten._pin_memory.default, _aten.pin_memory.default}
 _PINNED = {_aten.is_pinned.default}
-
-
-class TwinTensor(torch.Tensor):
-    """A tensor on the twin: `held` has its values, which no code of the host can reach."""
-
-    held: Tensor
-
-    @staticmethod
-    def __new__(cls, held: Tensor, device: int, machine: Machine) -> "TwinTensor":
-        """Wrap a tensor of the CPU. Raises torch.OutOfMemoryError."""
-        made: TwinTensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            held.size(),
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            layout=held.layout,
-            device=torch.device(NAME, device),
-        )
-        made.held = held
-        machine.hold(held, device)
-        return made
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"tensor(..., device='{self.device}', shape={tuple(self.shape)})"
-
-    def tolist(self) -> Any:
-        """The values, for which the host waits."""
-        return self.cpu().tolist()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """Only with force, as of any accelerator's tensor. Raises TypeError."""
-        if not force:
-            raise TypeError(
-                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
-                "copy the tensor to host memory first."
-            )
-        return self.detach().cpu().numpy()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made: Tensor = self.detach().clone().requires_grad_(self.requires_grad)
-        if isinstance(self, nn.Parameter):
-            made = nn.Parameter(made, self.requires_grad)
-        return memo.setdefault(id(self), made)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        raise RuntimeError(f"{func} reached the twin outside of its mode, as in another thread")
 
 
 class TwinMode(TorchDispatchMode):
@@ -118,7 +69,7 @@ class TwinMode(TorchDispatchMode):
         target = torch.device(target)
         if target.type != NAME and not twins:
             return self._on_host(func, args, kwargs)
-        if func not in _PIN and _is_composite(func):  # under inference_mode nothing took it apart
+        if _is_composite(func):  # under inference_mode nothing took it apart
             with self:
                 return func.decompose(*args, **kwargs)
         device = self._index(target if target.type == NAME else twins[0].device)
