@@ -36,9 +36,8 @@ class DeferredLosses:
         self.device = device
         self.world = world
         self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
-        self.sums: deque[Callable[[], float]] = (
-            deque()
-        )  # begun over the ranks, before those pending
+        # Sums over the ranks that were begun, of steps before those pending.
+        self.sums: deque[Callable[[], float]] = deque()
         self.is_open = False  # whether a step has pushed its loss but not yet called ready
 
     def push(self, loss: Tensor) -> None:

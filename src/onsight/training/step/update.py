@@ -1,5 +1,7 @@
 """One training update from a batch as loaded; timing and training share it."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from onsight.config import Config
@@ -18,6 +20,15 @@ _TOO_FEW_FOR_BATCH_NORM = (
     "one: raise --batch-size (or leave that size out of --batch-sizes), lower --accumulate, or "
     "raise --image-size"
 )
+
+
+class _Ready(NamedTuple):
+    """The inputs (N, C, H, W) of a chunk in an epoch, before mixing, and its numbers."""
+
+    chunk: Chunk
+    epoch: int
+    inputs: Tensor
+    numbers: Numbers
 
 
 class Update:
@@ -39,8 +50,7 @@ class Update:
         self.classes = classes
         self.average = average
         self.done = 0
-        self.chunk: Chunk | None = None  # whose pictures are ready as inputs
-        self.changed: tuple[Tensor, Numbers] | None = None
+        self.ready: _Ready | None = None
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
         """Update the weights; returns the mean losses known by now, as `Step` does.
@@ -61,13 +71,12 @@ class Update:
             numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
             return self.augmentation.change(batch.images, numbers, self.normalization), numbers
         chunk, start = batch.part
-        if self.chunk is not chunk:
-            self.chunk = self.changed = None  # makes room
+        if self.ready is None or self.ready.chunk is not chunk or self.ready.epoch != epoch:
+            self.ready = None  # makes room
             numbers = self.augmentation.draw(self.seed, epoch, chunk.ids)
             inputs = self.augmentation.change(chunk.images, numbers, self.normalization)
-            self.chunk, self.changed = chunk, (inputs, numbers)
-        assert self.changed
-        inputs, numbers = self.changed
+            self.ready = _Ready(chunk, epoch, inputs, numbers)
+        inputs, numbers = self.ready.inputs, self.ready.numbers
         mine = slice(start, start + len(batch.ids))
         return inputs[mine], {column: drawn[mine] for column, drawn in numbers.items()}
 
