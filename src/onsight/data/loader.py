@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -172,7 +171,7 @@ class Loader:
         begin = first_step if on.type == "cpu" else 0
         global_batches = [self._global_batch(order, step) for step in range(begin, self.steps)]
         batches = self._delivered(self._shared(global_batches, (seed, epoch)))
-        return islice(batches, first_step - begin, None)
+        return _after(first_step - begin, batches)
 
     def in_order(self) -> Iterator[Batch]:
         """Every picture once, in order; with several ranks, each picture on one of them."""
@@ -218,6 +217,13 @@ class Loader:
             for batch in batches:
                 images, labels, ids, whole = (_sent(one, self.device) for one in batch[:4])
                 yield Batch(images, labels, ids, whole)
+
+
+def _after(count: int, batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The batches after the first ones; closing this closes them."""
+    for _ in range(count):
+        next(batches)
+    yield from batches
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
