@@ -173,8 +173,9 @@ def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(m
     assert asked == [GPU]
     for one, other in zip(plain, sent, strict=True):
         assert all(map(torch.equal, one[:4], other[:4]))
-    monkeypatch.setattr(Pictures, "device", GPU)
-    list(Loader(pictures, torch.arange(20), 6, GPU).in_order())
+    monkeypatch.setattr(loader_module, "has_streams", lambda device: True)
+    there = torch.device("meta")  # stands in for a GPU on which the pictures are
+    list(Loader(pictures.to(there), torch.arange(20), 6, there).in_order())
     assert asked == [GPU]
 
 
