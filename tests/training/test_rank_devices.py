@@ -1,5 +1,6 @@
 """Ranks that other launchers started: each finds its GPU, and no two compute on one."""
 
+import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -44,6 +45,7 @@ def test_ranks_on_one_gpu_are_an_error_that_names_them(join_on):
     for error in join_on(["a1", "b2", "c3", "b2"]):
         assert isinstance(error, DeviceError)
         assert "ranks 1 and 3 have the same GPU (b2)" in str(error)
+    assert "watchdog" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize("uuids", [["a1", "b2", "c3"], ["", ""]])

@@ -112,10 +112,14 @@ class Watchdog:
         self.thread = threading.Thread(target=self._keep, name="watchdog", daemon=True)
         self.thread.start()
 
-    def leave(self) -> None:
-        """Stop watching; the others see that this rank left in good order."""
+    def stop(self) -> None:
+        """Send no more heartbeats and watch no more."""
         self.over.set()
         self.thread.join()
+
+    def leave(self) -> None:
+        """Stop; the others see that this rank left in good order."""
+        self.stop()
         with suppress(RuntimeError):  # the process that hosts the store may have left already
             self.store.set(f"beat/{self.rank}", _LEFT)
 

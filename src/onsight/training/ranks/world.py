@@ -100,6 +100,14 @@ class Ranks(World):
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             torch.accelerator.set_device_index(device)
         self.watchdog = Watchdog(dist.PrefixStore("watchdog", self.store), self.rank, self.size)
+        try:
+            self._begin(device, backend)
+        except BaseException:
+            self.watchdog.stop()  # without notice of leaving: the others find this rank gone
+            raise
+
+    def _begin(self, device: torch.device, backend: str) -> None:
+        """Wait for all ranks and form their process group. Raises DeviceError."""
         self.store.set(f"here/{self.rank}", "1")
         self._wait_for_all()
         self._refuse_shared_device(device)
