@@ -24,6 +24,11 @@ def has_streams(device: torch.device) -> bool:
     )
 
 
+def has_graphs(device: torch.device) -> bool:
+    """Whether work can be recorded once and launched at once: NVIDIA's and AMD's GPUs."""
+    return hasattr(getattr(torch, device.type, None), "CUDAGraph") and device.type != "cpu"
+
+
 def has_indices(kind: str) -> bool:
     """Whether there may be several devices of a kind, told apart by a number."""
     return kind not in ("cpu", "mps")

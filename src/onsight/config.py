@@ -373,6 +373,11 @@ class Config(BaseModel):
         "auto",
         description="Use torch.compile. auto: in long runs, if it was measured to pay off.",
     )
+    cuda_graph: Annotated[Literal["auto", "on", "off"], _MACHINE, SHAPES_STEP] = Field(
+        "auto",
+        description="Record whole training steps once as a CUDA graph and replay them, which "
+        "spares the host nearly all of its work. auto: if it was measured to pay off.",
+    )
     threads: Annotated[int, _MACHINE, SHAPES_STEP] = Field(
         0,
         ge=0,

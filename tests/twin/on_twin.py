@@ -28,9 +28,17 @@ def make(model="lenet", count=PICTURES, module=None, device=DEVICE, **settings):
         input_shape=(3, SIDE, SIDE),
         classes=["a", "b", "c"],
         counts=lambda split: np.array([40, 30, 26]),
+        ids=lambda split: numbers,
     )
     config = make_config(
-        {"model": model, "precision": "fp32", "learning_rate": 0.01, "compile": "off", **settings}
+        {
+            "model": model,
+            "precision": "fp32",
+            "learning_rate": 0.01,
+            "batch_size": BATCH,
+            "compile": "off",
+            **settings,
+        }
     )
     normalization = measure(pictures, numbers)
     net = make_net(config, dataset, device, module).train()

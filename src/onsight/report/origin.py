@@ -52,6 +52,8 @@ def _way(way: Row) -> PlanRow:
     """A way to compute a step in words, and its speed or why it was refused."""
     shown = ("precision", "threads", "memory_format")
     words = ", ".join(f"{name.replace('_', ' ')} {way[name]}" for name in shown if name in way)
+    if way.get("cuda_graph") == "on":
+        words += ", as a CUDA graph"
     if way.get("compile") == "on":
         words += ", compiled"
     if "refused" in way:

@@ -1,6 +1,7 @@
 """From words to objects: makes what a config asks for, for the given pictures and device."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
 from onsight.training.step.ema import MovingAverage
+from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
@@ -95,22 +97,30 @@ def make_step(
         config.momentum,
         config.layer_decay or 1.0,
     )
-    return Step(
-        net,
-        loss,
-        optimizer,
-        precision=config.precision,
-        device=device,
-        clip_norm=config.clip_norm,
-        accumulate=config.accumulate,
-        world=world,
-        compiled=_compile(config, net, dataset, device) if config.compile == "on" else None,
-        replica=Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
-    )
+    graphed, compiled = config.cuda_graph == "on", config.compile == "on"
+    parts: dict[str, Any] = {
+        "precision": config.precision,
+        "device": device,
+        "clip_norm": config.clip_norm,
+        "accumulate": config.accumulate,
+        "world": world,
+        "compiled": _compile(config, net, dataset, device) if compiled else None,
+        "replica": Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
+    }
+    if graphed:
+        full = _full_batch(config, dataset)
+        one_by_one = bool(config.ema)
+        return GraphedStep(net, loss, optimizer, pictures=full, one_by_one=one_by_one, **parts)
+    return Step(net, loss, optimizer, **parts)
 
 
 def _compile(config: Config, net: nn.Module, dataset: Dataset, device: torch.device) -> Compiled:
-    return Compiled(net, device, min(config.batch_size, len(dataset.ids(TRAIN))))
+    replays = device.type == "cuda" and config.cuda_graph != "on"
+    return Compiled(net, _full_batch(config, dataset), replays)
+
+
+def _full_batch(config: Config, dataset: Dataset) -> int:
+    return min(config.batch_size, len(dataset.ids(TRAIN)))
 
 
 def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:

@@ -25,6 +25,7 @@ class ComputePlan:
     threads: Choice[int]
     compile: Choice[str]
     accumulate: Choice[int]
+    cuda_graph: Choice[str]
     measured: Choice[list[dict[str, Any]]]
 
     def choices(self) -> dict[str, Choice[Any]]:

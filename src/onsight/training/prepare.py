@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from onsight.accelerator import has_graphs
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
@@ -23,7 +24,7 @@ from onsight.hardware.devices import describe_device
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import lighter_model, settle_model
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
-from onsight.training.autotune.compute_options import default_options
+from onsight.training.autotune.compute_options import default_options, why_not_graphed
 from onsight.training.autotune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
@@ -324,8 +325,12 @@ def _choose_compute(
     else:
         compute = choose_compute(config, data, reporter, left_seconds, allowed)
     compute = with_tf32_named(compute, data.device)
+    why_not = why_not_graphed(config, data.device)
+    if why_not:
+        compute = replace(compute, cuda_graph=replace(compute.cuda_graph, reason=why_not))
     for name, choice in compute.choices().items():
-        reporter.choice(name, choice)
+        if name != "cuda_graph" or has_graphs(data.device):
+            reporter.choice(name, choice)
     return compute
 
 

@@ -29,6 +29,7 @@ from onsight.hardware.devices import choose_devices, choose_rank_device
 from onsight.hardware.reproducible import naming_unrepeatable, reproducible
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
+from onsight.training.autotune.compute_options import why_not_graphed
 from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
@@ -109,7 +110,10 @@ def train(
     path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     devices = _devices(rank_info, config)
-    _refuse_compiled_ranks(config, rank_info.size if rank_info else len(devices.value))
+    ranks = rank_info.size if rank_info else len(devices.value)
+    _refuse_for_ranks(config, ranks)
+    if config.cuda_graph == "on" and (why_not := why_not_graphed(config, devices.value[0])):
+        raise ConfigError(f"--cuda-graph on is not possible here: {why_not}")
     if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
@@ -145,12 +149,13 @@ def _devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.de
     return Choice([own.value], own.reason)
 
 
-def _refuse_compiled_ranks(config: Config, ranks: int) -> None:
-    if config.compile == "on" and ranks > 1:
-        raise ConfigError(
-            f"--compile on cannot be combined with --ranks {ranks}: only the network of a single "
-            "process is compiled; leave out one of them"
-        )
+def _refuse_for_ranks(config: Config, ranks: int) -> None:
+    for field, what in (("compile", "compiled"), ("cuda_graph", "recorded")):
+        if getattr(config, field) == "on" and ranks > 1:
+            raise ConfigError(
+                f"--{field.replace('_', '-')} on cannot be combined with --ranks {ranks}: only the "
+                f"steps of a single process are {what}; leave out one of them"
+            )
 
 
 def _launch_ranks(

@@ -85,6 +85,7 @@ class Trainer:
         self.switches = deque(config.switches)  # those still to come
         self.saved_at = time.monotonic()
         self.step.on_halved = self._on_halved
+        self.step.on_refused = self._on_refused
 
     def resume(self) -> None:
         """Continue from the folder's last checkpoint. Raises DataError if the data changed."""
@@ -255,6 +256,9 @@ class Trainer:
         )
         self.keep_switch(switch, "memory ran out with fewer parts")
 
+    def _on_refused(self, reason: str) -> None:
+        self.reporter.warn(f"steps are not replayed as a CUDA graph: {reason}")
+
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
             self.progress.add_loss(loss, self.pending_images.popleft())
@@ -416,13 +420,14 @@ class Trainer:
         """Describe the failure. newest: the last step that was begun."""
         now = self.progress
         step = newest - error.steps_ago
+        guards = self.step.guards_weights
         if self.step.losses.lag == 0 and not self._has_finite_weights():
             return self._explain_spoiled(step - 1)
         batch = next(self.loader.epoch(self.config.seed, now.epoch, step))
         spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
         return (
             f"{error} at epoch {now.epoch + 1}, step {step + 1} of {self.loader.steps}; "
-            f"{spoiled if self.step.losses.lag else 'the weights were not updated from it'}. "
+            f"{'the weights were not updated from it' if guards else spoiled}. "
             f"Pictures of that step: {self.name_pictures(batch)}. Try a lower --learning-rate"
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
             f"Earlier good weights, if any, are in {self.folder.path / 'checkpoints'}"

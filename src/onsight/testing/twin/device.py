@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from onsight.testing.twin.clocks import Clock
+from onsight.testing.twin.graph import TwinGraph
 from onsight.testing.twin.machine import DEVICES, NAME, Machine
 
 
@@ -72,8 +73,8 @@ class TwinStream:
         self._machine.stream_waits(self.number, self._machine.snapshot(other.number))
 
     def is_capturing(self) -> bool:
-        """Never: it records no graphs."""
-        return False
+        """Whether work is recorded instead of done."""
+        return self._machine.recording is not None
 
     def synchronize(self) -> None:
         """Wait on the host for all work so far."""
@@ -155,6 +156,25 @@ class DeviceModule(types.ModuleType):
         """Wait for a device."""
         index = device_index(self._machine, device)
         self._machine.host_waits_for_device(index, "synchronize")
+
+    def CUDAGraph(self) -> TwinGraph:  # noqa: N802
+        """A graph."""
+        return TwinGraph(self._machine)
+
+    @contextmanager
+    def graph(self, graph: TwinGraph, stream: TwinStream, **options: Any) -> Iterator[None]:
+        """Record the work of a stream."""
+        self.synchronize()
+        with self.stream(stream):
+            graph.capture_begin(**options)
+            try:
+                yield
+            finally:
+                graph.capture_end()
+
+    def set_sync_debug_mode(self, mode: str) -> None:
+        """Warn of waits from now on, or no longer."""
+        self._machine.warns_of_waits = mode == "warn"
 
     def empty_cache(self) -> None:
         """Nothing: there is no cache."""

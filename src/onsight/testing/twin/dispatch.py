@@ -98,17 +98,23 @@ class TwinMode(TorchDispatchMode):
         plain.pop("pin_memory", None)
         written = _written(func, args, kwargs)
         computes = not (func.is_view or func in _NO_KERNEL)
-        if computes:
+        graph = self.machine.recording
+        if computes and not graph:
             self.machine.record.launch(str(func))
             reads = [one.held for one in twins if not any(one is other for other in written)]
             work = self.machine.work(str(func), device, reads, [one.held for one in written])
-        made = func(*tree_map(_held, args), **tree_map(_held, plain))
+        held_args, held_kwargs = tree_map(_held, args), tree_map(_held, plain)
+        if graph:
+            graph.begins(func, held_args, [one.held for one in written])
+        made = func(*held_args, **held_kwargs)
+        if graph:
+            graph.ended(func, held_args, held_kwargs, made, computes)
         if func is _aten._local_scalar_dense.default:
             return made
         is_plain_view = func.is_view and not any(one.is_inference() for one in twins)
         with torch.inference_mode(False) if is_plain_view else nullcontext():
             wrapped = tree_map(lambda one: self._wrap(one, device), made)
-        if computes:
+        if computes and not graph:
             stream = self.machine.current_streams[device]
             for one in tree_leaves(wrapped):
                 if isinstance(one, TwinTensor):
@@ -135,6 +141,7 @@ class TwinMode(TorchDispatchMode):
         if of.type == NAME and to.type == NAME:
             raise RuntimeError("the twin does not copy between its devices")
         how = {name: kwargs[name] for name in kwargs.keys() - {"device", "non_blocking"}}
+        self.machine.refuse_while_recording("a copy between the host and the device")
         value = _held(source)
         if func is _aten._to_copy.default:
             value = _aten._to_copy.default(value, **how)

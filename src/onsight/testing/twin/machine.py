@@ -1,6 +1,7 @@
 """The state of the twin: devices, streams, what the host knows, memory, and what was seen."""
 
 import itertools
+import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
@@ -82,6 +83,8 @@ class Machine:
         self.clocks: dict[int, Clock] = defaultdict(dict)
         self.host: Clock = {}
         self.late_error: RuntimeError | None = None
+        self.recording: Any = None  # the TwinGraph that records what is done
+        self.warns_of_waits = False
         self._uses: weakref.WeakKeyDictionary[Any, Uses] = weakref.WeakKeyDictionary()
         self._host_copies: list[_HostCopy] = []
         self._pinned_reads: list[_PinnedRead] = []
@@ -122,6 +125,9 @@ class Machine:
 
     def host_waits(self, clock: Clock, cause: str) -> None:
         """The host waits until this is done: copies to it have ended."""
+        self.refuse_while_recording(cause)
+        if self.warns_of_waits and cause != "Event.synchronize":  # as torch.cuda does
+            warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
         self.record.wait(cause)
         merge(self.host, clock)
         for copy in [one for one in self._host_copies if knows(self.host, one.stream, one.work)]:
@@ -137,6 +143,11 @@ class Machine:
             if of == device:
                 merge(self.host, self.clocks[stream])
         self.host_waits({}, cause)
+
+    def refuse_while_recording(self, what: str) -> None:
+        """Raise RuntimeError if a graph is being recorded, which has no place for this."""
+        if self.recording:
+            self._fail(RuntimeError(f"operation not permitted when stream is capturing: {what}"))
 
     # work
 
@@ -240,9 +251,13 @@ def _race(name: str, stream: int, other: int, is_write: bool) -> RaceError:
 
 
 def _poison(value: Tensor) -> Tensor:
-    poison = torch.empty_like(value)
-    if value.dtype.is_floating_point or value.dtype.is_complex:
-        return poison.fill_(float("nan"))
-    if value.dtype is torch.bool:
-        return poison.copy_(~value)
-    return poison.fill_(torch.iinfo(value.dtype).max)
+    return poison_(value.clone())
+
+
+def poison_(tensor: Tensor) -> Tensor:
+    """Put values into a tensor that no computation survives unseen."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return tensor.fill_(float("nan"))
+    if tensor.dtype is torch.bool:
+        return tensor.logical_not_()
+    return tensor.fill_(torch.iinfo(tensor.dtype).max)

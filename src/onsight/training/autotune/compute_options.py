@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from onsight.accelerator import has_graphs
 from onsight.config import Config
 from onsight.hardware.cores import usable_cores
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
+from onsight.training.step.optim import FUSED_NAMES
 from onsight.words import plural
 
 _COMPILE_WORTH_SECONDS = 3600  # trying it takes up to a minute and often gains nothing
@@ -26,6 +28,7 @@ class ComputeOptions:
     threads: int
     compile: str
     accumulate: int
+    cuda_graph: str = "off"
 
     def facts(self) -> dict[str, Any]:
         """The fields by name."""
@@ -40,6 +43,7 @@ class ComputeOptions:
         words = [self.precision, plural(self.threads, "thread")]
         words += [self.memory_format] if self.memory_format != "auto" else []
         words += [f"{self.accumulate} parts"] if self.accumulate > 1 else []
+        words += ["as a CUDA graph"] if self.cuda_graph == "on" else []
         return ", ".join([*words, *(["compiled"] if self.compile == "on" else [])])
 
 
@@ -55,6 +59,7 @@ def default_options(config: Config, device: torch.device, threads: int) -> Compu
         threads=threads,
         compile="on" if config.compile == "on" else "off",
         accumulate=config.accumulate,
+        cuda_graph="on" if config.cuda_graph == "on" else "off",
     )
 
 
@@ -63,6 +68,8 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
     stages = precision_and_threads(config, data.device)
     if config.memory_format == "auto" and _convolves(data.new_network(config)):
         stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
+    if may_graph(config, data.device):
+        stages.append(lambda best: [best, replace(best, cuda_graph="on")])
     if may_compile(config, data.device, expected_seconds):
         stages.append(lambda best: [best, replace(best, compile="on")])
     return stages
@@ -78,6 +85,20 @@ def precision_and_threads(
         return []
     grid = [(precision, count) for precision in precisions for count in threads]
     return [lambda best: [replace(best, precision=p, threads=t) for p, t in grid]]
+
+
+def may_graph(config: Config, device: torch.device) -> bool:
+    """Whether to try replaying steps as a graph."""
+    return config.cuda_graph == "auto" and why_not_graphed(config, device) == ""
+
+
+def why_not_graphed(config: Config, device: torch.device) -> str:
+    """Why no step can be replayed as a graph; empty if it may be possible."""
+    if not has_graphs(device):
+        return "only NVIDIA's and AMD's GPUs have CUDA graphs"
+    if config.optimizer not in FUSED_NAMES:
+        return f"only {', '.join(FUSED_NAMES)} can be recorded, not {config.optimizer}"
+    return ""
 
 
 def may_compile(config: Config, device: torch.device, expected_seconds: float) -> bool:

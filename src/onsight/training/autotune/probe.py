@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.errors import NonFiniteLoss
-from onsight.training.autotune.compute_options import ComputeOptions, Stage
+from onsight.training.autotune.compute_options import ComputeOptions, Stage, may_graph
 from onsight.training.autotune.pick_fastest import Candidate, pick_fastest
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
+from onsight.training.step.graphed import MOST_TOGETHER
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
 _REPLAYED_STEPS = 2  # first timed of a compiled way, once the steps before have recorded its graphs
+_GRAPHED_STEPS = 2 * MOST_TOGETHER  # checked besides where steps may be replayed
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
 _FIRST_SHARE = 0.7  # of the time left, for a stage that others follow
 _WINDOW_SECONDS = 0.03  # per visit, but at least one step
@@ -90,11 +92,11 @@ class Probe:
             if options in self.built:
                 return self.built[options]()
             try:
-                timed, seconds = self._build(options)
+                timed, seconds, together = self._build(options)
             except _Refused as error:
                 self.refused[options] = str(error)
                 return float("inf")
-            steps = max(1, round(_WINDOW_SECONDS / seconds))
+            steps = together * max(1, round(_WINDOW_SECONDS / seconds / together))
             self.built[options] = lambda: timed(steps) / steps
             return seconds
 
@@ -104,13 +106,15 @@ class Probe:
         """Free the network of options that lost: the others need its memory."""
         self.built.pop(options, None)
 
-    def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float]:
-        """A timer of steps with these options, and the seconds per step once it is warm."""
+    def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
+        """A timer of steps with these options, the seconds per step, and steps made at once."""
         trial = Trial(options.apply(self.config), self.data)
         try:
             timed = trial.at(self.batch_size)
             self._in_time(timed(1))
             seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
+            if self._is_graphed(options):
+                seconds = timed(_GRAPHED_STEPS) / _GRAPHED_STEPS
             self._check(trial, options)
             if options.compile == "on":  # the 2nd and 3rd step recorded CUDA graphs
                 seconds = timed(_REPLAYED_STEPS) / _REPLAYED_STEPS
@@ -118,7 +122,15 @@ class Probe:
             if not self.reference:
                 raise
             raise _Refused(str(error).splitlines()[0]) from error
-        return timed, seconds
+        if trial.step.refused:
+            raise _Refused(trial.step.refused)
+        return timed, seconds, trial.step.together
+
+    def _is_graphed(self, options: ComputeOptions) -> bool:
+        """Whether steps are replayed, or those of other options whose losses must be the same."""
+        if options.cuda_graph == "on":
+            return True
+        return not self.reference and may_graph(self.config, self.data.device)
 
     def _in_time(self, step_seconds: float) -> None:
         """Refuse options with which even checking their losses would take too long."""
@@ -130,7 +142,7 @@ class Probe:
         trial.flush()
         tolerance = _TOLERANCES[options.precision]
         self.reference = self.reference or list(trial.losses)
-        for mine, theirs in zip(trial.losses, self.reference, strict=True):
+        for mine, theirs in zip(trial.losses, self.reference, strict=False):
             off = abs(mine - theirs) / max(abs(theirs), 0.1)
             if off > tolerance:
                 raise _Refused(f"its loss is {100 * off:.1f}% off, more than {100 * tolerance:g}%")

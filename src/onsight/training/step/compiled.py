@@ -10,15 +10,15 @@ from torch import Tensor, nn
 class Compiled:
     """Compiles for the size of a full batch, or of its largest part; others use the network as is.
 
-    pictures: those of a full batch. On CUDA whole batches are also replayed as graphs, which spares
-    the host most of its work.
+    pictures: those of a full batch; replays: replay the forward and the backward pass of whole
+    batches as CUDA graphs, which spares the host most of its work.
     """
 
-    def __init__(self, net: nn.Module, device: torch.device, pictures: int) -> None:
+    def __init__(self, net: nn.Module, pictures: int, replays: bool) -> None:
         self.net = net
         self.pictures = pictures
         self.whole = torch.compile(
-            net, dynamic=False, mode="reduce-overhead" if device.type == "cuda" else "default"
+            net, dynamic=False, mode="reduce-overhead" if replays else "default"
         )
         # No graphs: a gradient may lie in a graph's own memory, which the next part would overwrite
         # before it is added.

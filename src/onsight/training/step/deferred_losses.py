@@ -40,21 +40,23 @@ class DeferredLosses:
         self.sums: deque[Callable[[], float]] = deque()
         self.is_open = False  # whether a step has pushed its loss but not yet called ready
 
-    def push(self, loss: Tensor) -> None:
-        """Take in a step's loss, or this rank's part of it."""
+    def push(self, losses: Tensor) -> None:
+        """Take in a step's loss, or this rank's part; or those (N,) of steps made at once."""
         self.is_open = True
         if self.lag == 0:
-            self.pending.append((loss, None))
+            self.pending.append((losses, None))
             self._begin()
             return
-        loss = loss.to("cpu", non_blocking=True)  # torch copies into page-locked memory
+        sent = losses.to("cpu", non_blocking=True)  # torch copies into page-locked memory
         copied = module_of(self.device).current_stream(self.device).record_event()
-        self.pending.append((loss, copied))
+        self.pending.extend((one, copied) for one in sent.view(-1).unbind())
 
     def ready(self) -> list[float]:
         """The losses known by now, oldest first. Raises NonFiniteStepError."""
         self.is_open = False
-        known = [self._finish()] if len(self.sums) + len(self.pending) > self.lag else []
+        known = []
+        while len(self.sums) + len(self.pending) > self.lag:
+            known.append(self._finish())
         if self.lag and len(self.pending) == self.lag:  # the next step returns it
             self._begin()
         return known
@@ -81,6 +83,8 @@ class DeferredLosses:
         self.sums.append(self.world.all_reduce_async(float(loss)))
 
     def _finish(self) -> float:
+        if not self.sums:
+            self._begin()
         value = self.sums.popleft()()
         if not math.isfinite(value):
             raise NonFiniteStepError(value, len(self.sums) + len(self.pending))

@@ -12,6 +12,7 @@ from onsight.config import Config
 from onsight.errors import ConfigError, did_you_mean
 
 SGD_NAMES = ("sgd", "nesterov")
+FUSED_NAMES = (*SGD_NAMES, "adam", "adamw")  # torch's own, which update all tensors at once
 
 _START, _PEAK, _END = 0.04, 0.25, 1e-4  # one-cycle: first factor, position of the peak, last factor
 
@@ -30,7 +31,7 @@ def make_optimizer(
     layer_decay: the learning rate of each layer over that of the next; below 1, layers near the
     input learn more slowly (Clark et al., arXiv:2003.10555). Raises ConfigError.
     """
-    if name not in (*SGD_NAMES, "adam", "adamw"):
+    if name not in FUSED_NAMES:
         return _timm_optimizer(model, name, learning_rate, weight_decay, momentum, layer_decay)
     if layer_decay < 1:
         from timm.optim import param_groups_layer_decay  # slow: imports torchvision

@@ -25,6 +25,9 @@ class Step:
     runs out, which it may refuse by raising.
     """
 
+    together = 1  # steps that are made at once
+    refused = ""  # why steps are not replayed as a graph, if they were meant to be
+
     def __init__(
         self,
         model: nn.Module,
@@ -52,6 +55,7 @@ class Step:
         self.compiled = compiled
         self.losses = DeferredLosses(device, self.world)
         self.on_halved = on_halved
+        self.on_refused: Callable[[str], object] = lambda reason: None
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
 
@@ -72,9 +76,19 @@ class Step:
         self._update()
         return known
 
+    def expect(self, pictures: int) -> None:
+        """Take so many pictures for a full batch from now on."""
+        if self.compiled:
+            self.compiled.pictures = pictures
+
     def flush(self) -> list[float]:
         """The losses of all batches not yet returned. Raises NonFiniteStepError."""
         return self.losses.flush()
+
+    @property
+    def guards_weights(self) -> bool:
+        """Whether a loss that is not finite changes no weights."""
+        return self.losses.lag == 0
 
     def _make_gradients(
         self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None
@@ -101,8 +115,11 @@ class Step:
                 self._backward(loss, share)
         loss, share = self._forward(*last, weight)
         value = _weighed(loss.detach(), share)
-        self.losses.push(value if earlier is None else earlier + value)
+        self._take_loss(value if earlier is None else earlier + value)
         self._backward(loss, share)
+
+    def _take_loss(self, loss: Tensor) -> None:
+        self.losses.push(loss)
 
     def _may_halve(self, images: int) -> bool:
         # One of several ranks cannot do so alone: all must have the same number of parts.

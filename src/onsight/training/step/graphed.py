@@ -1,0 +1,196 @@
+"""Training steps recorded once as a CUDA graph and replayed: one launch instead of dozens.
+
+Source: Nguyen et al., "Accelerating PyTorch with CUDA Graphs" (2021), pytorch.org/blog.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onsight.hardware.memory import free_kept_memory
+from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.training.step.recording import Recording, StepBatch
+from onsight.training.step.seen_in_step import random_numbers, waits
+from onsight.training.step.step import Step
+
+_WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
+MOST_TOGETHER = 8
+_MOST_WAITING_BYTES = 64 << 20  # of the inputs of steps that are replayed together
+
+
+class GraphedStep(Step):
+    """A step for full batches of one shape, several of them replayed at once.
+
+    The first steps and those of other shapes are made one by one; so are all if the network cannot
+    be recorded, of which on_refused is told the reason. Once a loss is not finite, no step
+    changes the weights, except in fp16, where the gradients' scale decides on each step alone.
+
+    pictures: those of a full batch; one_by_one: replay each step by itself, because something is
+    done after each.
+    """
+
+    def __init__(self, *args: Any, pictures: int, one_by_one: bool, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.pictures = pictures
+        self.together = 1 if one_by_one else MOST_TOGETHER
+        self.warm_up_left = _WARM_UP_STEPS
+        self.waiting: list[StepBatch] = []
+        self.recording: Recording | None = None
+        self.place_of_loss: Tensor | None = None  # of the step that is being recorded
+        # 1 once a loss was not finite: the optimizer then changes nothing.
+        self.spoiled = None if self.scaler.is_enabled() else torch.zeros((), device=self.device)
+        self._limit(0)
+
+    def __call__(
+        self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
+    ) -> list[float]:
+        """As of `Step`; the update may be made later, together with those of the next steps."""
+        rates = [float(np.float32(group["lr"])) for group in self.optimizer.param_groups]
+        batch = StepBatch(inputs, targets, global_labels, rates)
+        fits = len(inputs) == self.pictures and not self.refused
+        if fits and self.warm_up_left:
+            return self._warm_up(batch)
+        self.waiting.append(batch)
+        if not fits:
+            return self._catch_up()
+        return self._replay() if len(self.waiting) == self.together else self.losses.ready()
+
+    @property
+    def guards_weights(self) -> bool:
+        """As of `Step`."""
+        return self.spoiled is not None
+
+    def expect(self, pictures: int) -> None:
+        """As of `Step`."""
+        super().expect(pictures)
+        self.pictures = pictures
+
+    def flush(self) -> list[float]:
+        """As of `Step`, after the updates that are still to be made."""
+        return [*self._catch_up(), *super().flush()]
+
+    # one by one
+
+    def _make(self, batch: StepBatch) -> list[float]:
+        self._set_rates(batch.rates)
+        return super().__call__(batch.inputs, batch.targets, batch.global_labels)
+
+    def _catch_up(self) -> list[float]:
+        """Make the steps that wait for others, which will not come."""
+        known = []
+        while self.waiting:
+            batch = self.waiting.pop(0)
+            try:
+                known += self._make(batch)
+            except NonFiniteStepError as error:
+                error.steps_ago += len(self.waiting)  # they were begun, too
+                raise
+        return known
+
+    def _warm_up(self, batch: StepBatch) -> list[float]:
+        """Make a step, and find out whether such steps can be recorded."""
+        self.warm_up_left -= 1
+        is_first = self.warm_up_left == _WARM_UP_STEPS - 1
+        with random_numbers(self.device) as drawn, waits(self.device) as lines:
+            losses = self._make(batch)
+        if drawn["host"]:
+            self._refuse("the network draws random numbers on the host")
+        if drawn["device"]:
+            self.together = 1  # its generator is seeded before each step
+        elif is_first:
+            self._limit(batch.inputs.nbytes)
+        if lines and not self.warm_up_left:
+            self._refuse(f"a step makes the host wait for the device ({lines[0]})")
+        return losses
+
+    def _limit(self, input_bytes: int) -> None:
+        """Let no more steps wait than there is room for, and losses be read after two replays."""
+        fit = _MOST_WAITING_BYTES // max(1, input_bytes)
+        self.together = max(1, min(self.together, fit))
+        self.losses.lag = max(self.losses.lag, 2 * self.together)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused, self.recording = reason, None
+        self.on_refused(reason)
+
+    def _halve(self) -> None:
+        super()._halve()
+        self._refuse("memory ran out")
+
+    def _take_loss(self, loss: Tensor) -> None:
+        if self.spoiled is not None:
+            torch.maximum(self.spoiled, 1 - loss.isfinite().float(), out=self.spoiled)
+        if self.place_of_loss is None:
+            super()._take_loss(loss)
+        else:
+            self.place_of_loss.copy_(loss)
+
+    def _update(self) -> None:
+        optimizer: Any = self.optimizer
+        if self.spoiled is not None:
+            optimizer.found_inf = self.spoiled
+        try:
+            super()._update()
+        finally:
+            if self.spoiled is not None:
+                del optimizer.found_inf
+
+    def _set_rates(self, rates: list[Any]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    # together
+
+    @property
+    def _way(self) -> tuple[str, int]:
+        return self.precision, self.accumulate
+
+    def _replay(self) -> list[float]:
+        if self.recording is None or self.recording.way != self._way:
+            self.recording = None  # makes room
+            self._record()
+        if self.recording is None:
+            return self._catch_up()
+        waiting, self.waiting = self.waiting, []
+        self.losses.push(self.recording.replay(waiting))
+        return self.losses.ready()
+
+    def _record(self) -> None:
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        try:
+            self.recording = Recording(
+                self.waiting, groups, self.device, self._record_one, self._way
+            )
+        except RuntimeError as error:  # of torch, which has many ways to say that it cannot
+            self._refuse(_first_cause(error))
+        finally:
+            self.place_of_loss = None
+            self._set_rates(rates)
+        if self.refused:
+            self.optimizer.zero_grad(set_to_none=True)
+            self._renew_scaler()
+            free_kept_memory(self.device)
+
+    def _record_one(
+        self, inputs: Tensor, targets: Tensor, rates: list[Tensor], loss: Tensor
+    ) -> None:
+        """Do the work of one step, while it is recorded. loss: where the step's loss goes."""
+        self.place_of_loss = loss
+        self._set_rates(rates)
+        self._try(inputs, targets, None)
+        self._update()
+
+    def _renew_scaler(self) -> None:
+        """Free the scaler from what a step that broke off has left in it."""
+        state = self.scaler.state_dict()
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
+        self.scaler.load_state_dict(state)
+
+
+def _first_cause(error: BaseException) -> str:
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).splitlines()[0]
