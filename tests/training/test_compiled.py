@@ -34,21 +34,21 @@ def compiled(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("device", "mode"), [("cpu", "default"), ("cuda:0", "reduce-overhead")])
+@pytest.mark.parametrize(("replays", "mode"), [(False, "default"), (True, "reduce-overhead")])
 def test_full_batches_use_the_compiled_network_and_a_smaller_one_does_not_even_if_it_is_the_first(
-    compiled, device, mode
+    compiled, replays, mode
 ):
     net = torch.nn.Linear(3, 2)
-    forward = Compiled(net, torch.device(device), pictures=8)
+    forward = Compiled(net, 8, replays)
     for size in (5, 8, 8, 9, 5, 8):
         inputs = torch.randn(size, 3)
         assert torch.equal(forward(inputs, 1), net(inputs))
     assert compiled == [(8, False, mode)] * 3
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_the_parts_of_a_full_batch_are_compiled_without_graphs(compiled, device):
-    forward = Compiled(torch.nn.Linear(3, 2), torch.device(device), pictures=8)
+@pytest.mark.parametrize("replays", [False, True])
+def test_the_parts_of_a_full_batch_are_compiled_without_graphs(compiled, replays):
+    forward = Compiled(torch.nn.Linear(3, 2), 8, replays)
     for part in torch.randn(8, 3).tensor_split(3):
         forward(part, 3)
     assert compiled == [(3, False, "default")] * 2
@@ -64,7 +64,7 @@ def test_a_step_in_parts_trains_as_the_network_itself_and_goes_on_compiled_when_
         loss = make_loss("cross-entropy", 0.0, None)
         return Step(net, loss, optimizer, precision="fp32", device=CPU, **options)
 
-    fast, slow = make(net, compiled=Compiled(net, CPU, 8)), make(plain)
+    fast, slow = make(net, compiled=Compiled(net, 8, False)), make(plain)
     for parts in (1, 2):
         fast.accumulate = parts
         fast(inputs, labels)

@@ -233,6 +233,8 @@ def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
         (["--device", "cpu,cpu"], "each named once"),
         (["--ranks", "-1"], "--ranks -1"),
         (["--ranks", "2", "--compile", "on"], "--compile on cannot be combined with --ranks 2"),
+        (["--ranks", "2", "--cuda-graph", "on"], "--cuda-graph on cannot be combined with --ranks"),
+        (["--cuda-graph", "on"], "only NVIDIA's and AMD's GPUs have CUDA graphs"),
     ],
 )
 def test_impossible_ranks_are_refused_before_any_starts(bars, capsys, words, message):

@@ -88,6 +88,7 @@ def test_the_fastest_options_are_chosen_with_their_figures(bars, tmp_path, timed
         "memory_format": "auto",
         "compile": "off",
         "accumulate": 1,
+        "cuda_graph": "off",
     }
     assert plan.threads.reason == (
         "2.00 times as fast: 3,200 against 1,600 images/s with bf16, 2 threads"
@@ -97,6 +98,20 @@ def test_the_fastest_options_are_chosen_with_their_figures(bars, tmp_path, timed
     settled = plan.apply(config)
     assert (settled.precision, settled.threads, settled.plan) == ("bf16", 1, "default")
     assert [row["images_per_second"] for row in plan.measured.value][:1] == [800.0]
+
+
+def test_steps_as_a_graph_are_tried_where_there_are_graphs_and_taken_if_faster(
+    bars, tmp_path, timed, monkeypatch
+):
+    cores(monkeypatch, 1)
+    timed(lambda options: 0.01 if options.cuda_graph == "on" else 0.05)
+    assert choose(bars, tmp_path)[1].cuda_graph.value == "off"
+    monkeypatch.setattr("onsight.training.autotune.compute_options.has_graphs", lambda device: True)
+    plan = choose(bars, tmp_path, plan="fresh")[1]
+    assert plan.cuda_graph.value == "on"
+    assert plan.cuda_graph.reason.startswith("5.00 times as fast")
+    for fields in ({"cuda_graph": "off"}, {"optimizer": "lamb"}):
+        assert choose(bars, tmp_path, plan="fresh", **fields)[1].cuda_graph.value == "off"
 
 
 def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(

@@ -12,8 +12,11 @@ from safetensors.torch import load_file
 import onsight
 from onsight.cli import main
 from onsight.errors import Interrupted
+from onsight.hardware import ceilings
+from onsight.training.autotune import planning
 
-SETTINGS = {"model": "lenet", "batch_size": 16, "plan": "default", "folds": "1"}
+SETTINGS = {"model": "lenet", "plan": "default", "folds": "1"}
+FEW = SETTINGS | {"batch_size": 16}
 
 
 def write(folder, images, labels):
@@ -34,7 +37,7 @@ def files(tmp_path_factory, pictures):
 def run_folder(tmp_path_factory, pictures):
     data = write(tmp_path_factory.mktemp("pictures"), *pictures)
     folder = tmp_path_factory.mktemp("runs") / "run"
-    onsight.train(str(data), out=str(folder), device="cpu", epochs=2, **SETTINGS)
+    onsight.train(str(data), out=str(folder), device="cpu", epochs=2, **FEW)
     return folder
 
 
@@ -82,14 +85,33 @@ def test_everything_is_where_it_should_be(machine_off, tmp_path, pictures):
     assert {row["device"] for row in placement} == {"twin:1"}
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(machine_off, tmp_path, pictures, monkeypatch):
+def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkeypatch):
+    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    settings = {**SETTINGS, "plan": "fresh", "precision": "fp32", "batch_size": 8}
+    with machine_off() as machine:
+        onsight.train(pictures, out=str(tmp_path / "run"), device="twin:1", epochs=6, **settings)
+        machine.check()
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    timed = {row["cuda_graph"]: row.get("images_per_second") for row in plan["measured"]["value"]}
+    assert timed["off"] > 0
+    assert timed["on"] > 0
+    assert plan["cuda_graph"]["value"] in ("on", "off")
+
+
+@pytest.mark.parametrize("cuda_graph", ["off", "on"])
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    machine_off, tmp_path, pictures, monkeypatch, cuda_graph
+):
     from onsight.training.trainer import Trainer
 
     def train(folder, **settings):
         onsight.train(
             pictures,
             out=str(folder),
-            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 3, "ema": 0.9},
+            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 3},
+            ema=0.9 if cuda_graph == "off" else 0.0,
+            cuda_graph=cuda_graph,
+            batch_size=4,
             **settings,
         )
 
@@ -99,7 +121,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(machine_off, tmp_path, pictures,
     def stop_in_the_middle(self, batch):
         plain_step(self, batch)
         done.append(batch)
-        if len(done) == 4:
+        if len(done) == 14:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with machine_off() as machine:
@@ -117,8 +139,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(machine_off, tmp_path, pictures,
         assert tensor.equal(stopped[name]), name
 
 
-def test_explain_names_phases(machine_off, run_folder, files, capsys):
+def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatch):
+    monkeypatch.setattr(ceilings, "_GPU_SIZES", (64,))  # others take the CPU half a minute
     with machine_off() as machine:
-        found = said(capsys, "explain", run_folder, "--device", "twin:1")
+        found = said(capsys, "explain", run_folder, "--device", "twin:1", "--no-what-ifs")
         machine.check()
     assert "twin:1" in found

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from onsight.report import html
 from onsight.testing.twin.install import twin
 
 
@@ -25,6 +26,12 @@ def planted_pictures(count=60, side=12, classes=3):
     for image, number in zip(images, numbers, strict=True):
         image[:, :, number] //= 3
     return images, [f"class {number}" for number in numbers]
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch):
+    """No report.html: drawing it, which no device changes, takes half of a small run's time."""
+    monkeypatch.setattr(html, "write_report", lambda folder: folder / "report.html")
 
 
 @pytest.fixture(scope="session")

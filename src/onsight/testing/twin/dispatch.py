@@ -3,14 +3,15 @@
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 from onsight.testing.twin.machine import NAME, Machine
+from onsight.testing.twin.nested import changed, leaves
 from onsight.testing.twin.record import user_line
 from onsight.testing.twin.tensor import TwinTensor
 
@@ -58,7 +59,7 @@ class TwinMode(TorchDispatchMode):
     ) -> Any:
         """Run one operation."""
         kwargs = dict(kwargs or {})
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        tensors = [one for one in leaves((args, kwargs)) if isinstance(one, Tensor)]
         twins = [one for one in tensors if isinstance(one, TwinTensor)]
         if func in _PIN or func in _PINNED:
             return self._pin(func, args[0])
@@ -103,7 +104,7 @@ class TwinMode(TorchDispatchMode):
             self.machine.record.launch(str(func))
             reads = [one.held for one in twins if not any(one is other for other in written)]
             work = self.machine.work(str(func), device, reads, [one.held for one in written])
-        held_args, held_kwargs = tree_map(_held, args), tree_map(_held, plain)
+        held_args, held_kwargs = changed(_held, args), changed(_held, plain)
         if graph:
             graph.begins(func, held_args, [one.held for one in written])
         made = func(*held_args, **held_kwargs)
@@ -113,10 +114,10 @@ class TwinMode(TorchDispatchMode):
             return made
         is_plain_view = func.is_view and not any(one.is_inference() for one in twins)
         with torch.inference_mode(False) if is_plain_view else nullcontext():
-            wrapped = tree_map(lambda one: self._wrap(one, device), made)
+            wrapped = changed(lambda one: self._wrap(one, device), made)
         if computes and not graph:
             stream = self.machine.current_streams[device]
-            for one in tree_leaves(wrapped):
+            for one in leaves(wrapped):
                 if isinstance(one, TwinTensor):
                     self.machine.wrote(one.held, stream, work)
         if not twins:
@@ -235,6 +236,7 @@ class TwinMode(TorchDispatchMode):
             self._wait_for_stream(device, f"{func} by a mask")
 
 
+@cache
 def _is_composite(func: Any) -> bool:
     return bool(
         torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
@@ -250,11 +252,19 @@ def _is_host(tensor: Tensor) -> bool:
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TwinTensor]:
-    """The tensors that an operation changes in place, by its schema."""
-    found: list[TwinTensor] = []
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        given = args[place] if place < len(args) else kwargs.get(argument.name)
-        found += [one for one in tree_leaves(given) if isinstance(one, TwinTensor)]
-    return found
+    """The tensors that an operation changes in place."""
+    given = (
+        args[place] if place < len(args) else kwargs.get(name) for place, name in _changes(func)
+    )
+    return [one for tree in given for one in leaves(tree) if isinstance(one, TwinTensor)]
+
+
+@cache
+def _changes(func: Any) -> list[tuple[int, str]]:
+    """The arguments, by place and name, that an operation changes, by its schema."""
+    arguments = enumerate(func._schema.arguments)
+    return [
+        (place, one.name)
+        for place, one in arguments
+        if one.alias_info is not None and one.alias_info.is_write
+    ]

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from onsight.testing.twin.machine import Machine, poison_
+from onsight.testing.twin.nested import leaves
 
 _aten = torch.ops.aten
 _WRITES_UNSAID = {_aten.native_batch_norm.default: (3, 4)}  # arguments; its schema has no mark
@@ -69,9 +69,9 @@ class TwinGraph:
 
     def ended(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any, runs: bool) -> None:
         """Take note of an operation. runs: whether it computes, rather than names memory."""
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        given = [one for one in leaves((args, kwargs)) if isinstance(one, Tensor)]
         there = {one.untyped_storage() for one in given}
-        fresh = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
+        fresh = [one for one in leaves(made) if isinstance(one, Tensor)]
         for one in fresh:
             if one.untyped_storage() not in there:
                 self._own.setdefault(one.untyped_storage(), one)
@@ -95,7 +95,7 @@ class TwinGraph:
 def _do(work: _Work) -> None:
     """Compute an operation again, its results where they were."""
     made = work.func(*work.args, **work.kwargs)
-    again = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
+    again = [one for one in leaves(made) if isinstance(one, Tensor)]
     for now, then in zip(again, work.made, strict=True):
         if now.untyped_storage() is not then.untyped_storage():
             then.copy_(now)
