@@ -478,6 +478,16 @@ def explain(
             help="Longest time for one run of SCRIPT.py, in seconds, including its start.",
         ),
     ] = 120.0,
+    twin: Annotated[
+        bool,
+        Parameter(
+            group=_RUN,
+            negative="",
+            help="Run SCRIPT.py on a GPU simulated on the CPU: which line fails on a GPU, and "
+            "which ones make Python wait for it in every step. Needs no GPU; its speed means "
+            "nothing. Exit code 1 if it fails.",
+        ),
+    ] = False,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=_RUN)] = False,
@@ -509,6 +519,7 @@ def explain(
         what_ifs=what_ifs,
         seconds=seconds,
         limit_seconds=limit,
+        on_twin=twin,
         as_json=json_,
     )
 

@@ -22,12 +22,13 @@ def explain_any(
     what_ifs: bool,
     seconds: float,
     limit_seconds: float,
+    on_twin: bool,
     as_json: bool,
 ) -> None:
     """Explain and print.
 
-    given: fields named on the command line; layers: recipe and config file. Raises UserError for
-    what the user can fix.
+    given: fields named on the command line; layers: recipe and config file; on_twin: run a script
+    on a simulated GPU. Raises UserError for what the user can fix.
     """
     if subject.endswith(".py"):
         if given or compared or any(layers):
@@ -35,8 +36,13 @@ def explain_any(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {subject} -- --batch-size 32`"
             )
-        _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
+        if on_twin:
+            _explain_on_twin(Path(subject), script_args, limit_seconds, as_json)
+        else:
+            _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
         return
+    if on_twin:
+        raise ConfigError(f"--twin runs a training script, and {subject} is not a Python file")
     if script_args:
         raise ConfigError(
             f"arguments after -- are for a script, and {subject} is not a Python file"
@@ -59,6 +65,19 @@ def _explain_script(
         print(json.dumps(facts(found)))
     else:
         print_explanation(found, _console())
+
+
+def _explain_on_twin(script: Path, args: list[str], limit: float, as_json: bool) -> None:
+    from onsight.explain.on_twin.explain import explain_on_twin
+    from onsight.explain.on_twin.show import facts, print_on_twin
+
+    found = explain_on_twin(script, args, limit)
+    if as_json:
+        print(json.dumps(facts(found)))
+    else:
+        print_on_twin(found, _console())
+    if not found.is_sound:
+        raise SystemExit(1)
 
 
 def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool, as_json: bool) -> None:

@@ -4,14 +4,14 @@ import ast
 import os
 import sys
 import threading
-import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Literal, NoReturn
 
 from torch import nn
 
 from onsight.accelerator import has_streams
+from onsight.explain.script.failure import FAILED, tell_failure
 from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
@@ -25,7 +25,6 @@ from onsight.explain.tracing.sites import Sites
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
 
-FAILED = 3  # the exit code if the script itself fails
 _WARM_UP_STEPS = 3
 _COUNTS = 3  # attempts to count a step without an evaluation in it
 
@@ -66,7 +65,7 @@ class ScriptRun:
         except SystemExit:
             pass
         except BaseException as error:
-            _tell_failure(error, self.request.script)
+            tell_failure(error, self.request.script)
             _leave(FAILED)
         self.finish("script")
 
@@ -134,14 +133,6 @@ def main() -> NoReturn:
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
     ScriptRun(request).run()
-
-
-def _tell_failure(error: BaseException, script: Path) -> None:
-    """Print the traceback from the script's own first line on."""
-    where: TracebackType | None = error.__traceback__
-    while where and where.tb_frame.f_code.co_filename != str(script):
-        where = where.tb_next
-    traceback.print_exception(type(error), error, where or error.__traceback__)
 
 
 def _leave(code: int) -> NoReturn:

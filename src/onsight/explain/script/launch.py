@@ -15,6 +15,7 @@ from onsight.explain.script.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 _GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
+_CHILD = "onsight.explain.script.child"
 _SHOWN = 4000  # last characters of a failed script's output
 
 
@@ -45,30 +46,35 @@ class Launcher:
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            code = self._wait(asked, said, _environment(what_ifs))
+            code = run_child(_CHILD, asked, said, self.limit_seconds, _environment(what_ifs))
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
             words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
-        raise ScriptFailed(words or f"the script's process ended with {_ending(code)}")
+        raise ScriptFailed(words or f"the script's process ended with {ending(code)}")
 
-    def _wait(self, asked: Path, said: Path, environment: dict[str, str]) -> int | None:
-        """Its exit code, or None if it had to be killed."""
-        command = [sys.executable, "-m", "onsight.explain.script.child", str(asked)]
-        with said.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all its children can be killed with it
-            )
-            try:
-                return process.wait(self.limit_seconds + _GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                _end_all(process)
+
+def run_child(
+    module: str, asked: Path, said: Path, limit_seconds: float, environment: dict[str, str]
+) -> int | None:
+    """Run a module that reads its request from a file; its exit code, or None if it was killed.
+
+    said: where its output goes; limit_seconds: at which it should end by itself.
+    """
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(asked)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that all its children can be killed with it
+        )
+        try:
+            return process.wait(limit_seconds + _GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end_all(process)
 
 
 def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
@@ -88,7 +94,8 @@ def _end_all(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
+    """How a child process ended, in words."""
     if code is None:
         return "no answer in time"
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -197,10 +197,15 @@ class Machine:
         self._pinned_reads.append(_PinnedRead(source, source.clone(), stream, work, user_line()))
 
     def check(self) -> None:
-        """Look at all that has not ended. Raises AssertionError if there were faults."""
+        """Raise AssertionError if there were faults."""
+        faults = self.faults()
+        assert not faults, "; ".join(faults)
+
+    def faults(self) -> list[str]:
+        """Look at all that has not ended; returns every fault so far."""
         for read in self._pinned_reads:
             self._check_pinned(read)
-        assert not self.record.faults, "; ".join(self.record.faults)
+        return self.record.faults
 
     def _check_pinned(self, read: _PinnedRead) -> None:
         if not torch.equal(read.source, read.value):

@@ -1,0 +1,130 @@
+"""`onsight explain SCRIPT.py --twin` on scripts with planted faults, which it has to name."""
+
+import json
+
+import pytest
+
+from onsight.cli import main
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+data = TensorDataset(torch.randn(256, 4), torch.randint(0, 2, (256,)))
+loader = DataLoader(data, 16, shuffle=True, num_workers=2, pin_memory=True)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+total = torch.zeros((), device=device)
+for inputs, labels in loader:
+    inputs = inputs.to(device, non_blocking=True)
+    labels = labels.to(device, non_blocking=True)
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total += loss.detach()
+open("model.txt", "w").write("the script went on")
+"""
+
+
+@pytest.fixture
+def explained(tmp_path, capsys, monkeypatch):
+    """Explains the script with some text replaced: (exit code, facts)."""
+    monkeypatch.chdir(tmp_path)
+
+    def explain(*replacements):
+        text = SCRIPT
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        with pytest.raises(SystemExit) as ended:
+            main(["explain", str(script), "--twin", "--json"])
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    return explain
+
+
+def line_of(text):
+    return next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
+
+
+def test_a_sound_script_has_no_waits(explained):
+    code, facts = explained()
+    assert code == 0
+    assert facts["is_sound"]
+    assert facts["steps"] == 10
+    assert facts["waits"] == []
+    assert 15 < facts["launches_per_step"] < 30
+    assert "never makes it wait" in facts["verdict"]
+
+
+def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
+    code, facts = explained(
+        ("total += loss.detach()", "total += loss.item()"),
+        ("labels.to(device, non_blocking=True)", "labels.cuda()"),
+        (", pin_memory=True", ""),
+    )
+    assert code == 0
+    found = {(one["line"], one["per_step"]): one["instead"] for one in facts["remedies"]}
+    assert set(found) == {
+        (line_of("inputs = inputs.to"), 1.0),
+        (line_of("labels = labels.to"), 1.0),
+        (line_of("total += loss"), 1.0),
+    }
+    assert "every 100 steps" in found[line_of("total += loss"), 1.0]
+    assert "pin_memory=True" in found[line_of("labels = labels.to"), 1.0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "message"),
+    [
+        ("labels = labels.to", "labels_ = labels.to", "loss = nn", "same device"),
+        ("total += loss.detach()", "total += loss.detach().numpy()", "total +=", "numpy"),
+    ],
+    ids=["a tensor left behind", "numpy of a tensor on the GPU"],
+)
+def test_what_fails_on_a_gpu_is_an_error_at_its_line(explained, old, new, at, message):
+    code, facts = explained((old, new))
+    assert code == 1
+    assert facts["failure"]["site"]["line"] == line_of(at)
+    assert message in facts["failure"]["message"]
+    assert facts["verdict"] == "train.py fails on a GPU"
+
+
+def test_a_script_that_stays_on_the_cpu_never_uses_the_gpu(explained):
+    code, facts = explained(('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'))
+    assert code == 1
+    assert "never uses the GPU" in facts["verdict"]
+
+
+def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
+    code, facts = explained(
+        ("for inputs, labels in loader:", "for batch, labels in loader:\n    inputs = batch"),
+        ("    optimizer.step()", "    optimizer.step(); batch.zero_()"),
+    )
+    assert code == 1
+    assert "page-locked memory was changed" in facts["faults"][0]
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [("[][0]", "IndexError"), ("raise SystemExit('no DATA')", "no DATA")],
+)
+def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, new, message):
+    (tmp_path / "train.py").write_text(f"print('began')\n{new}\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(tmp_path / "train.py"), "--twin"])
+    assert ended.value.code == 1
+    assert message in capsys.readouterr().err
+
+
+def test_only_scripts_run_on_the_twin(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(tmp_path), "--twin"])
+    assert ended.value.code == 2
+    assert "not a Python file" in capsys.readouterr().err
