@@ -96,6 +96,7 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several 
 	$(BENCH)/imbalance.py $(SETS) --data $(FASHION)
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
+	$(BENCH)/card.py
 	$(BENCH)/gpu.py
 	$(BENCH)/explain_planted.py --only pageable_copies
 

@@ -205,6 +205,7 @@ def lenet_onsight(options: argparse.Namespace, batch_size: int) -> float:
         optimizer="sgd",
         learning_rate=RATE,
         precision="fp32",
+        cuda_graph="on" if options.device == "cuda" else "off",
         flip=False,
         translate=0,
         cache_folder=options.cache,

@@ -369,6 +369,12 @@ class Config(BaseModel):
         "training step for a few seconds, once per machine and network; fresh: by timing it "
         "again; default: without timing.",
     )
+    kernels: Annotated[Literal["repeatable", "fastest"], _MACHINE, SHAPES_STEP] = Field(
+        "repeatable",
+        description="repeatable: the same run gives the same bits again. fastest: on NVIDIA's "
+        "and AMD's GPUs, let cuDNN time its kernels for each shape and take the fastest, whose "
+        "last bits differ from run to run.",
+    )
     compile: Annotated[Literal["auto", "on", "off"], _MACHINE, SHAPES_STEP] = Field(
         "auto",
         description="Use torch.compile. auto: in long runs, if it was measured to pay off.",

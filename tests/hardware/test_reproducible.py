@@ -4,6 +4,7 @@ import json
 import warnings
 from threading import Event, Thread
 
+import pytest
 import torch
 from torch import nn
 
@@ -86,6 +87,18 @@ def test_each_operation_is_told_once_in_every_run_and_other_warnings_are_shown()
         assert found == ["put_"]
         assert told == ["put_ has no deterministic kernel here: bits may differ next time"]
         assert [str(one.message) for one in shown] == ["something else"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"), [("repeatable", (1, False)), ("fastest", (0, True))]
+)
+def test_training_computes_with_the_kernels_that_were_asked_for(bars, tmp_path, kernels, expected):
+    before, net = settings(), Net()
+    fields = {"epochs": 1, "image_size": "16", "folds": 1, "threads": 1, "plan": "default"}
+    seen = net.seen
+    train(bars, out=tmp_path / "run", model=net, kernels=kernels, **fields)
+    assert expected in {(mode, benchmark) for mode, _, benchmark in seen}
+    assert settings() == before
 
 
 def test_a_run_names_the_operation_that_gives_other_bits(bars, tmp_path, capsys):

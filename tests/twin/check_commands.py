@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -145,3 +148,25 @@ def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatc
         found = said(capsys, "explain", run_folder, "--device", "twin:1", "--no-what-ifs")
         machine.check()
     assert "twin:1" in found
+
+
+def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
+    """Its claims hold here, and it is known to run before a card is lent."""
+    path = Path(__file__).parents[2] / "benchmarks"
+    sys.path.insert(0, str(path))
+    try:
+        import card
+    finally:
+        sys.path.remove(str(path))
+    device = torch.device("twin:1")
+    for name, value in {"PICTURES": 2048, "WARM_UP_STEPS": 12, "STEPS": 16}.items():
+        monkeypatch.setattr(card, name, value)
+    with machine_off() as machine:
+        torch.twin.set_device(device)
+        assert card.waits_a_step("lenet", device) == "0 waits a step"
+        assert card.as_a_graph("lenet", device) == "the same bits"
+        assert card.again("lenet", device) == "the same bits"
+        assert card.beside_the_cpu("lenet", device).endswith("within 0.0e+00")
+        rows = card.steps(device, [4], 0.01)
+        machine.check()
+    assert len(rows) == 4

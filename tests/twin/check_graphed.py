@@ -245,3 +245,17 @@ def test_memory_that_runs_out_while_recording_leaves_eager_steps(machine, float3
         assert_same(expected, train(update, loader, 1))
         failed += "out of memory" in update.step.refused
     assert failed > 5
+
+
+def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rates):
+    def in_turn(**settings):
+        update, loader = make("lenet", COUNT, **settings)
+        found = [train(update, loader, 1)]
+        update.step.accumulate = 2
+        return [*found, train(update, loader, 1)], update
+
+    eager, _ = in_turn()
+    replayed, update = in_turn(cuda_graph="on")
+    assert update.step.recording.way == ("fp32", 2)
+    for one, other in zip(eager, replayed, strict=True):
+        assert_same(one, other)

@@ -1,11 +1,17 @@
 """A training step on the twin: no wait of the host, and no more launches than the table allows."""
 
 import pytest
-from on_twin import BATCH, DEVICE, PICTURES, make, steady
+import torch
+from on_twin import BATCH, DEVICE, PICTURES, config_and_pictures, make, steady
 
+from onsight.data.normalization import measure
 from onsight.evaluation.per_image import evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
+from onsight.training.autotune import room as room_module
+from onsight.training.autotune.room import move_if_room
+from onsight.training.pictures.residency import choose_residency
+from onsight.training.pictures.training_data import TrainingData
 
 STEPS = 50
 
@@ -80,3 +86,22 @@ def test_the_same_batch_in_another_epoch_has_other_numbers(machine):
     first, again, other = (update.augmented(batch, epoch, 0)[0].cpu() for epoch in (0, 0, 1))
     assert first.equal(again)
     assert not first.equal(other)
+
+
+@pytest.mark.parametrize(("room", "place"), [(2.2, "device"), (1.01, "memory")])
+def test_many_pictures_go_to_the_device_if_a_measured_step_leaves_the_room(
+    machine, monkeypatch, room, place
+):
+    monkeypatch.setattr(room_module, "_CHUNK_BYTES", 0)
+    config, dataset = config_and_pictures("lenet", 20_000)
+    size = dataset.pictures.nbytes
+    monkeypatch.setattr(machine.memories[1], "limit_bytes", machine.memories[1].used_bytes)
+    machine.memories[1].limit_bytes += int(room * size)
+    kept = choose_residency(dataset.pictures, DEVICE)
+    assert kept.value == "memory"
+    normalization = measure(dataset.pictures, torch.arange(100))
+    data = TrainingData(dataset, dataset.pictures.copied(), normalization, DEVICE)
+    chosen, data = move_if_room(config, data, kept, 1)
+    assert chosen.value == place
+    assert data.pictures.device == (DEVICE if place == "device" else torch.device("cpu"))
+    assert "a step" in chosen.reason

@@ -1,4 +1,4 @@
-"""Torch settings under which equal inputs give bit-identical results."""
+"""Torch settings under which equal inputs give bit-identical results, or speed counts more."""
 
 import os
 import re
@@ -17,14 +17,34 @@ _UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 @contextmanager
 def reproducible(threads: int) -> Iterator[None]:
     """Set the number of threads and deterministic kernels within a block."""
-    former_threads = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with deterministic():
-            torch.use_deterministic_algorithms(True, warn_only=True)  # tells torch.compile too
+    with _threads(threads), deterministic():
+        torch.use_deterministic_algorithms(True, warn_only=True)  # tells torch.compile too
+        yield
+
+
+@contextmanager
+def autotuned(threads: int) -> Iterator[None]:
+    """Set the number of threads, and let cuDNN time its kernels and take the fastest."""
+    former = torch.backends.cudnn.benchmark
+    with _threads(threads):
+        torch.backends.cudnn.benchmark = True
+        try:
             yield
+        finally:
+            torch.backends.cudnn.benchmark = former
+
+
+KERNELS = {"repeatable": reproducible, "fastest": autotuned}
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    former = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
     finally:
-        torch.set_num_threads(former_threads)
+        torch.set_num_threads(former)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from onsight.training.autotune.compute_options import default_options, why_not_g
 from onsight.training.autotune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
+from onsight.training.autotune.room import move_if_room
 from onsight.training.budget import Budget
 from onsight.training.fine_tuning import (
     choose_average,
@@ -145,6 +146,13 @@ def prepare(
         reporter.choice("freeze", freezing)
         config = config.model_copy(update={"freeze": freezing.value})
         tuning["freeze"] = freezing
+    if world.size == 1:
+        former = pictures
+        usual = usual_batch(config, len(dataset.ids(TRAIN))).value
+        sized = config.model_copy(update={"batch_size": usual})
+        pictures, placed = move_if_room(sized, placed, pictures, threads.value)
+        if pictures != former:
+            reporter.choice("pictures", pictures)
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         if budget:
             batch_size, compute, settled = _fit_training(

@@ -26,7 +26,7 @@ from onsight.evaluation.results import Results
 from onsight.files import refuse_inside_data, user_path
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices, choose_rank_device
-from onsight.hardware.reproducible import naming_unrepeatable, reproducible
+from onsight.hardware.reproducible import KERNELS, naming_unrepeatable
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
 from onsight.training.autotune.compute_options import why_not_graphed
@@ -126,7 +126,7 @@ def train(
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[0], devices.reason)
     keep_freed_memory()
-    with reproducible(threads.value):
+    with KERNELS[config.kernels](threads.value):
         world = join(rank_info, device.value)
         with world.joined():
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))

@@ -18,6 +18,7 @@ from onsight.explain.own.explain import FlagTried, explain_data
 from onsight.explain.own.record import record_step
 from onsight.explain.own.show import facts, print_explained_run
 from onsight.explain.own.words import cause, verdict
+from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
@@ -85,7 +86,7 @@ def test_recording_does_not_change_the_training(bars):
     del found
     losses = []
     for watched in (True, False):
-        with explaining.reproducible(1):
+        with reproducible(1):
             ready = prepared(bars, config.model_copy(update={"learning_rate": 0.01}))
             trial = Trial(ready.config, ready.data)
             if watched:
@@ -157,7 +158,7 @@ def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, has
 
 
 def test_which_flags_are_worth_trying(bars):
-    with explaining.reproducible(1):
+    with reproducible(1):
         ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
         config, data = ready.config, ready.data
         flags = {one.flags for one in flag_changes(config, data, data.new_network(config))}

@@ -18,7 +18,7 @@ from onsight.explain.compare.sizes import choose_batch_sizes, second_size
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import is_out_of_memory
-from onsight.hardware.reproducible import reproducible
+from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
 from onsight.training.autotune.trial import Trial
@@ -84,7 +84,7 @@ def compare(
     warn_if_busy(reporter)
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
-    with reproducible(threads.value):
+    with KERNELS[config.kernels](threads.value):
         source = find_data(data, config, reporter)
         opened = open_data(source, config, candidates[0].device, threads.value, reporter)
         config, dataset = opened.config, opened.dataset

@@ -20,7 +20,7 @@ from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.devices import choose_device
 from onsight.hardware.memory import is_out_of_memory
-from onsight.hardware.reproducible import reproducible
+from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
@@ -75,7 +75,7 @@ def explain_data(
     threads = choose_threads(config.threads)
     warn_if_busy(reporter)
     keep_freed_memory()  # as a run does
-    with reproducible(threads.value):
+    with KERNELS[config.kernels](threads.value):
         prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
         size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
         config = prepared.config.model_copy(update={"batch_size": size})

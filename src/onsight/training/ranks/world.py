@@ -12,6 +12,7 @@ from torch import Tensor
 
 from onsight.errors import DataError, DeviceError, OnsightError, RankLost
 from onsight.hardware.devices import physical_device
+from onsight.training.ranks.interface import interface_towards
 from onsight.training.ranks.rank_info import RankInfo, slurm_address
 from onsight.training.ranks.signals import StopRequest
 from onsight.training.ranks.watchdog import Watchdog
@@ -95,6 +96,8 @@ class Ranks(World):
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
         self.store = _meet(rank_info)
+        if self.size > rank_info.local_size:
+            _reach_other_machines()
         backend = "gloo"
         if device.type != "cpu":
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
@@ -271,6 +274,13 @@ def _meet(rank_info: RankInfo) -> dist.Store:
         raise OnsightError(f"the ranks cannot connect: {error}") from error
     met: dist.Store = store
     return met
+
+
+def _reach_other_machines() -> None:
+    """Let gloo listen where the other machines can reach it."""
+    towards = interface_towards(os.environ.get("MASTER_ADDR", ""))
+    if towards:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", towards)
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:

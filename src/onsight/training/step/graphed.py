@@ -49,6 +49,8 @@ class GraphedStep(Step):
         """As of `Step`; the update may be made later, together with those of the next steps."""
         rates = [float(np.float32(group["lr"])) for group in self.optimizer.param_groups]
         batch = StepBatch(inputs, targets, global_labels, rates)
+        if self.recording is not None and self.recording.way != self._way:
+            self.recording, self.warm_up_left = None, _WARM_UP_STEPS
         fits = len(inputs) == self.pictures and not self.refused
         if fits and self.warm_up_left:
             return self._warm_up(batch)
@@ -148,8 +150,7 @@ class GraphedStep(Step):
         return self.precision, self.accumulate
 
     def _replay(self) -> list[float]:
-        if self.recording is None or self.recording.way != self._way:
-            self.recording = None  # makes room
+        if self.recording is None:
             self._record()
         if self.recording is None:
             return self._catch_up()

@@ -1,0 +1,219 @@
+"""Does what holds on the twin hold on this GPU, and how near is a step to a bare graph replay?
+
+    python benchmarks/card.py [--device cuda] [--seconds 1] [--batch-sizes 4 16 64 256 1024]
+
+claims: on pictures of noise, each statement that the tests make on the simulated GPU, checked once
+more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
+those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
+training step, batches and augmentation included, made one by one and replayed, beside a replay of
+the bare forward, loss, backward and update on one batch. Writes both into RESULTS.md.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from harness import circumstances, table, write_section
+
+from onsight.accelerator import has_graphs, module_of
+from onsight.config import make_config
+from onsight.data.loader import Batch, Loader, Pictures
+from onsight.data.normalization import measure
+from onsight.hardware.reproducible import reproducible
+from onsight.training.build import make_net, make_update
+from onsight.training.step.graphed import GraphedStep
+from onsight.training.step.seen_in_step import waits
+from onsight.training.step.update import Update
+
+SIDE, CLASSES, PICTURES = 32, 10, 16_384
+MODELS = ("lenet", "compact", "sprint")
+STEPS = 40
+WARM_UP_STEPS = 24
+CPU = torch.device("cpu")
+
+Batches = Iterator[tuple[int, int, Batch]]
+
+
+def make(model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields):
+    """An update, and its batches with their epochs and steps, of pictures of noise."""
+    pictures = pictures or PICTURES
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (pictures, SIDE * SIDE * 3), generator=generator).byte()
+    ids = torch.arange(pictures)
+    resident = Pictures(pixels, ids, ids % CLASSES, (SIDE, SIDE, 3))
+    dataset = SimpleNamespace(
+        pictures=resident,
+        input_shape=(3, SIDE, SIDE),
+        classes=[str(number) for number in range(CLASSES)],
+        counts=lambda split: np.full(CLASSES, pictures // CLASSES),
+        ids=lambda split: ids,
+    )
+    settings = {"model": model, "precision": "fp32", "learning_rate": 2**-10, **fields}
+    config = make_config({"compile": "off", "cuda_graph": "off", **settings})
+    config = config.model_copy(update={"batch_size": batch_size})
+    net = make_net(config, dataset, device).train()
+    update = make_update(config, net, dataset, measure(resident, ids[:1000]), device)
+    loader = Loader(resident.to(device), ids, batch_size, device)
+    return update, full_batches(loader)
+
+
+def full_batches(loader: Loader) -> Batches:
+    for epoch in count():
+        for step, batch in enumerate(loader.epoch(0, epoch)):
+            if len(batch.ids) == loader.batch_size:
+                yield epoch, step, batch
+
+
+def train(update: Update, batches: Batches, steps: int) -> list[float]:
+    losses = []
+    for epoch, step, batch in islice(batches, steps):
+        losses += update(batch, epoch, step)
+    return losses
+
+
+def trained(model: str, device: torch.device, **fields) -> tuple[list[float], list, Update]:
+    """Losses and weights after some steps of 64 pictures."""
+    update, batches = make(model, device, 64, 2048, **fields)
+    losses = train(update, batches, STEPS) + update.step.flush()
+    return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
+
+
+def apart(one: list, other: list) -> str:
+    """How far two lists of weights are apart, at most."""
+    furthest = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
+    return "the same bits" if furthest == 0 else f"at most {furthest:.1e} apart"
+
+
+def waits_a_step(model: str, device: torch.device) -> str:
+    update, batches = make(model, device, 64)
+    train(update, batches, WARM_UP_STEPS)
+    with waits(device) as lines:
+        train(update, batches, STEPS)
+    return f"{len(lines) / STEPS:g} waits a step" + (f" ({lines[0]})" if lines else "")
+
+
+def as_a_graph(model: str, device: torch.device) -> str:
+    _, plain, _ = trained(model, device)
+    _, replayed, update = trained(model, device, cuda_graph="on")
+    assert isinstance(update.step, GraphedStep)
+    return update.step.refused or apart(plain, replayed)
+
+
+def again(model: str, device: torch.device) -> str:
+    return apart(*(trained(model, device)[1] for _ in range(2)))
+
+
+def beside_the_cpu(model: str, device: torch.device) -> str:
+    ours, theirs = (trained(model, one)[0] for one in (device, CPU))
+    off = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+    return f"losses of {STEPS} steps within {off:.1e}"
+
+
+def launches(model: str, device: torch.device, cuda_graph: str) -> str:
+    if device.type != "cuda":
+        return "by torch.profiler on CUDA only"
+    update, batches = make(model, device, 64, cuda_graph=cuda_graph)
+    train(update, batches, WARM_UP_STEPS)
+    with torch.profiler.profile() as profile:
+        train(update, batches, STEPS)
+        torch.cuda.synchronize()
+    names = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaGraphLaunch")
+    found = sum(row.count for row in profile.key_averages() if row.key.startswith(names))
+    return f"{found / STEPS:.1f} launches a step"
+
+
+CLAIMS: dict[str, Callable[[str, torch.device], str]] = {
+    "a step makes the host wait (0 on the twin, but for a loss of steps ago)": waits_a_step,
+    "steps as a graph against one by one": as_a_graph,
+    "a second run": again,
+    "against the CPU": beside_the_cpu,
+    "launches, one by one (41, 91 and 52 on the twin)": lambda m, d: launches(m, d, "off"),
+    "launches, as a graph (about 1)": lambda m, d: launches(m, d, "on"),
+}
+
+
+def claims(device: torch.device) -> list[str]:
+    """A row for each claim, its findings by model."""
+    wanted = {
+        name: check for name, check in CLAIMS.items() if has_graphs(device) or "graph" not in name
+    }
+    rows = [[name, *(check(model, device) for model in MODELS)] for name, check in wanted.items()]
+    return table(["claim", *MODELS], rows)
+
+
+def rate(update: Update, batches: Batches, batch_size: int, seconds: float) -> float:
+    """Pictures per second of the update, for about so many seconds."""
+    train(update, batches, WARM_UP_STEPS)
+    synchronize(update.step.device)
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        train(update, batches, WARM_UP_STEPS)
+        steps += WARM_UP_STEPS
+        synchronize(update.step.device)
+    return steps * batch_size / (time.perf_counter() - begun)
+
+
+def bare_rate(model: str, device: torch.device, batch_size: int, seconds: float) -> float:
+    """The limit: forward, loss, backward and update of one batch, as a graph."""
+    update, batches = make(model, device, batch_size, cuda_graph="on", flip=False, translate=0.0)
+    train(update, batches, WARM_UP_STEPS)
+    step = update.step
+    if not isinstance(step, GraphedStep) or step.recording is None:
+        return 0.0
+    replay, together = step.recording.graph.replay, step.together
+    synchronize(device)
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for _ in range(WARM_UP_STEPS):
+            replay()
+        steps += WARM_UP_STEPS * together
+        synchronize(device)
+    return steps * batch_size / (time.perf_counter() - begun)
+
+
+def steps(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
+    """A row for each model and batch size."""
+    rows = []
+    for model in ("lenet", "compact"):
+        for size in sizes:
+            one, replayed = (
+                rate(*make(model, device, size, cuda_graph=graph), size, seconds)
+                for graph in ("off", "on")
+            )
+            limit = bare_rate(model, device, size, seconds)
+            ratios = [f"{replayed / one:.2f}", f"{replayed / limit:.2f}" if limit else ""]
+            rows.append([model, f"{size:,}", *(f"{x:,.0f}" for x in (one, replayed, limit))])
+            rows[-1] += ratios
+    header = ["model", "batch", "one by one", "as a graph", "bare replay"]
+    return table([*header, "graph / one by one", "graph / bare"], rows)
+
+
+def synchronize(device: torch.device) -> None:
+    module_of(device).synchronize(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 16, 64, 256, 1024])
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/card.py needs a GPU, and torch sees none here")
+    device = torch.device(options.device, 0)
+    torch.cuda.set_device(device)
+    with reproducible(2):
+        lines = ["## On a card: what holds on the twin", "", circumstances(), "", *claims(device)]
+        lines += ["", "Images/s of training steps, batches included:", ""]
+        lines += steps(device, options.batch_sizes, options.seconds)
+    write_section("card", lines)
+
+
+if __name__ == "__main__":
+    main()
