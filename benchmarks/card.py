@@ -6,7 +6,8 @@ claims: on pictures of noise, each statement that the tests make on the simulate
 more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
 those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
 training step, batches and augmentation included, made one by one and replayed, beside a replay of
-the bare forward, loss, backward and update on one batch. Writes both into RESULTS.md.
+the bare forward, loss, backward and update on one batch; and LeNet beside the CPU. Writes all into
+RESULTS.md.
 """
 
 import argparse
@@ -192,8 +193,23 @@ def steps(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
     return table([*header, "graph / one by one", "graph / bare"], rows)
 
 
+def beside_the_cores(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
+    """Why is my GPU slower than my CPU? A row for each batch size of LeNet."""
+    rows = []
+    for size in sizes:
+        on_cpu, one, replayed = (
+            rate(*make("lenet", where, size, cuda_graph=graph), size, seconds)
+            for where, graph in ((CPU, "off"), (device, "off"), (device, "on"))
+        )
+        figures = [f"{found:,.0f}" for found in (on_cpu, one, replayed)]
+        rows.append([f"{size:,}", *figures, f"{one / on_cpu:.1f}", f"{replayed / on_cpu:.1f}"])
+    header = ["batch", "CPU", "card, one by one", "card, as a graph", "one by one / CPU"]
+    return table([*header, "graph / CPU"], rows)
+
+
 def synchronize(device: torch.device) -> None:
-    module_of(device).synchronize(device)
+    if device.type != "cpu":
+        module_of(device).synchronize(device)
 
 
 def main() -> None:
@@ -212,6 +228,8 @@ def main() -> None:
         lines = ["## On a card: what holds on the twin", "", circumstances(), "", *claims(device)]
         lines += ["", "Images/s of training steps, batches included:", ""]
         lines += steps(device, options.batch_sizes, options.seconds)
+        lines += ["", "LeNet on the card and on the cores, images/s:", ""]
+        lines += beside_the_cores(device, options.batch_sizes, options.seconds)
     write_section("card", lines)
 
 

@@ -18,7 +18,8 @@ def test_on_the_twin(name):
             *("-o", "python_files=check_*.py", str(FOLDER / name)),
         ],
         cwd=FOLDER.parents[1],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        # One thread: its tensors are small, and another such process runs beside it.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

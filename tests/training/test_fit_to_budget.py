@@ -7,12 +7,14 @@ from slow import Clock
 
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.sources.find import find_source
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
 from onsight.training.budget import Budget
 from onsight.training.pictures.fit_batch import fit_batch
 from onsight.training.pictures.fit_size import fit_image_size
+from onsight.training.pictures.fit_to_budget import Undecoded
 from onsight.training.pictures.least_budget import (
     Workload,
     evaluated_pictures,
@@ -68,6 +70,15 @@ def test_every_view_and_a_recalibration_count_as_evaluated():
     assert evaluated_pictures(make_config(fields), 900, 50, 100) == 1000
     assert evaluated_pictures(make_config(fields), 10_000, 50, 100) == 4196
     assert evaluated_pictures(make_config(fields | {"freeze": True}), 900, 50, 100) == 100
+
+
+def test_a_frozen_run_has_to_compute_features_of_four_pictures_a_class_besides(bars):
+    source = find_source(str(bars))
+    workloads = [
+        Undecoded(source, make_config({"freeze": freeze}), CPU, 1).workload()
+        for freeze in (False, True)
+    ]
+    assert workloads[1].evaluated - workloads[0].evaluated == 4 * len(source.index.classes)
 
 
 @pytest.mark.parametrize(

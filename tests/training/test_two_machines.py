@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -35,6 +36,7 @@ def machines():
     with ExitStack() as undo:
         first, second = ADDRESSES
         for name in ADDRESSES:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)  # of a killed test
             try:
                 ip("netns", "add", name)
             except subprocess.CalledProcessError as error:
@@ -57,13 +59,23 @@ def torchrun(machine, node, data, out):
         *("-m", "onsight", "train", str(data), "--out", str(out), "--device", "cpu"),
         *(word for pair in SETTINGS.items() for word in pair),
     ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, start_new_session=True, **pipes)
+
+
+def said_by(rank):
+    """What a machine's processes printed; they are ended if they do not end by themselves."""
+    try:
+        return rank.communicate(timeout=180)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(rank.pid, signal.SIGKILL)
+        raise
 
 
 def test_two_machines_train_as_one_process_does(machines, bars, tmp_path):
     out = tmp_path / "run"
     ranks = [torchrun(name, node, bars, out) for node, name in enumerate(machines)]
-    said = [rank.communicate(timeout=180)[0] for rank in ranks]
+    said = [said_by(rank) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
     results = json.loads((out / "results.json").read_text())
     assert results["ranks"] == 2

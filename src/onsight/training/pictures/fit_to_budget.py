@@ -10,7 +10,12 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import choose_packed_size, least_decoded, make_format
+from onsight.data.dataset import (
+    LEAST_PER_CLASS,
+    choose_packed_size,
+    least_decoded,
+    make_format,
+)
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
@@ -64,6 +69,8 @@ class Undecoded:
         validation = count[VALIDATION] or round(config.validation_fraction * free)
         asked = config.batch_size if "batch_size" in config.model_fields_set else SMALLEST
         evaluated = evaluated_pictures(config, free, validation, test)
+        if config.freeze:  # with the features of fewer pictures, a refusal says more than a head
+            evaluated += min(free, LEAST_PER_CLASS * len(self.source.index.classes))
         decoded = least_decoded(self.source) if self.is_limited else len(splits)
         return Workload(decoded, evaluated, min(asked, free))
 
