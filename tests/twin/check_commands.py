@@ -142,10 +142,22 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         assert tensor.equal(stopped[name]), name
 
 
+def test_a_budget_is_kept_with_steps_as_a_graph(machine_off, tmp_path, pictures):
+    fields = {"model": "lenet", "cuda_graph": "on", "folds": "1", "plan": "default"}
+    with machine_off() as machine:
+        run = onsight.train(
+            pictures, out=str(tmp_path / "run"), device="twin:1", budget="8s", **fields
+        )
+        machine.check()
+    assert run.results["epochs"] > 1
+    assert "not replayed" not in (tmp_path / "run" / "plan.json").read_text()
+
+
 def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatch):
     monkeypatch.setattr(ceilings, "_GPU_SIZES", (64,))  # others take the CPU half a minute
     with machine_off() as machine:
-        found = said(capsys, "explain", run_folder, "--device", "twin:1", "--no-what-ifs")
+        words = ("--device", "twin:1", "--no-what-ifs", "--cuda-graph", "on", "--seconds", 1)
+        found = said(capsys, "explain", run_folder, *words)
         machine.check()
     assert "twin:1" in found
 

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import time
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from onsight.cli import main
 from onsight.config import make_config
+from onsight.data.augment import Augmentation
 from onsight.errors import OutputError
 from onsight.explain.compare import rounds
 from onsight.explain.own import explain as explaining
@@ -22,6 +24,7 @@ from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
+from onsight.training.step.ema import MovingAverage
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 
@@ -71,6 +74,24 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
     rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
     assert before.flops == 4 * (2 * first + 3 * rest)
     assert found.after is None
+
+
+@pytest.mark.parametrize(
+    ("planted", "phase"),
+    [("draw", "augment"), ("change", "augment"), ("mixed", "augment"), (None, "optimizer")],
+)
+def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
+    owner, name = (Augmentation, planted) if planted else (MovingAverage, "update")
+    original, naps = getattr(owner, name), []
+
+    def slow(*args, **kwargs):
+        naps.append(time.sleep(0.02))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, slow)
+    before = explained(bars, try_changes=False, ema=0.9).before
+    assert before.phases[phase] >= 0.02 * before.steps
+    assert max(before.phases, key=before.phases.get) == phase
 
 
 def prepared(data, config):

@@ -1,7 +1,6 @@
 """The process that runs a user's script on the twin, whose files stay unchanged."""
 
 import ast
-import os
 import sys
 import threading
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any, Literal, NoReturn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onsight.explain.on_twin.trace import Failure, Request, TwinTrace, Waits
-from onsight.explain.script.failure import FAILED, tell_failure
+from onsight.explain.script.ending import FAILED, leave, tell_failure
 from onsight.explain.script.seeding import seed_everything
 from onsight.explain.tracing.sites import Site
 from onsight.files import write_atomically
@@ -43,11 +42,11 @@ class TwinRun:
             if ended.code:  # as of wrong arguments
                 if isinstance(ended.code, str):
                     print(ended.code, file=sys.stderr)
-                _leave(FAILED)
+                leave(FAILED)
         except BaseException as error:
             if not _is_of_devices(error):
                 tell_failure(error, self.request.script)
-                _leave(FAILED)
+                leave(FAILED)
             self.finish("error", self._failure(error))
         self.finish("script")
 
@@ -67,7 +66,7 @@ class TwinRun:
             trace.launches_before += record.launches.total()
         trace.faults = sorted(set(self.machine.faults()))
         write_atomically(self.request.out, trace.model_dump_json().encode())
-        _leave(0)
+        leave(0)
 
     def _execute(self) -> None:
         script = self.request.script
@@ -124,12 +123,6 @@ def main() -> NoReturn:
 def _is_of_devices(error: BaseException) -> bool:
     """Whether an error would not have happened on the CPU, by its words."""
     return any(word in str(error) for word in ("device", NAME, "out of memory"))
-
-
-def _leave(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,8 @@ def explain_data(
     threads = choose_threads(config.threads)
     warn_if_busy(reporter)
     keep_freed_memory()  # as a run does
+    # What is replayed as a graph has no phases to be seen.
+    config = config.model_copy(update={"cuda_graph": "off"})
     with KERNELS[config.kernels](threads.value):
         prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
         size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))

@@ -96,7 +96,8 @@ def _watch_own_parts(recorder: Recorder, trial: Trial) -> None:
     kind = type(trial.update.augmentation)
     for owner, name, phase in (
         (kind, "draw", "augment"),
-        (kind, "apply", "augment"),
+        (kind, "change", "augment"),
+        (kind, "mixed", "augment"),
         (MovingAverage, "update", "optimizer"),
     ):
         recorder.time(owner, name, phase)

@@ -1,7 +1,6 @@
 """The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
 
 import ast
-import os
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal, NoReturn
 from torch import nn
 
 from onsight.accelerator import has_streams
-from onsight.explain.script.failure import FAILED, tell_failure
+from onsight.explain.script.ending import FAILED, leave, tell_failure
 from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
@@ -66,7 +65,7 @@ class ScriptRun:
             pass
         except BaseException as error:
             tell_failure(error, self.request.script)
-            _leave(FAILED)
+            leave(FAILED)
         self.finish("script")
 
     def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
@@ -80,7 +79,7 @@ class ScriptRun:
             if self.device_time:
                 trace.device_phases = self.device_time.seconds()
         write_atomically(self.request.out, trace.model_dump_json().encode())
-        _leave(0)
+        leave(0)
 
     def _execute(self) -> None:
         script = self.request.script
@@ -133,12 +132,6 @@ def main() -> NoReturn:
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
     ScriptRun(request).run()
-
-
-def _leave(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

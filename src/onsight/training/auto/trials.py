@@ -97,7 +97,7 @@ def _train_for(seconds: float, config: Config, sample: Sample, device: torch.dev
     net = make_net(config, dataset, device)
     scaling = make_normalization(config, dataset.pictures, dataset)
     few = min(_BATCH, config.batch_size)
-    plain = {"precision": "fp32", "compile": "off", "batch_size": few}
+    plain = {"precision": "fp32", "compile": "off", "cuda_graph": "off", "batch_size": few}
     config = config.model_copy(update=plain)
     update = make_update(config, net, dataset, scaling, device)
     loader = Loader(

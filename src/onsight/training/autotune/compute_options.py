@@ -63,6 +63,12 @@ def default_options(config: Config, device: torch.device, threads: int) -> Compu
     )
 
 
+def eager_options(config: Config, device: torch.device, threads: int) -> ComputeOptions:
+    """The same with each step made by itself, from the first one on, as if it were the run's."""
+    plain = default_options(config, device, threads)
+    return replace(plain, compile="off", cuda_graph="off")
+
+
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
     """What the config leaves open on this device, if anything; the default comes first."""
     stages = precision_and_threads(config, data.device)

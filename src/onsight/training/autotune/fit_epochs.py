@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 
@@ -17,7 +17,7 @@ from onsight.data.loader import Loader
 from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.models.classifier import Classifier
 from onsight.report.console import Reporter
-from onsight.training.autotune.compute_options import default_options
+from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
 from onsight.training.pictures.least_budget import evaluated_pictures
@@ -50,8 +50,8 @@ def time_run(
     decoding, where evaluation may have been less disturbed.
     """
     begun = time.perf_counter()
-    plain = default_options(config, data.device, torch.get_num_threads())
-    trial = Trial(replace(plain, compile="off").apply(config), data)
+    plain = eager_options(config, data.device, torch.get_num_threads())
+    trial = Trial(plain.apply(config), data)
     built = time.perf_counter() - begun
     most = _TIMING_SHARE * budget.trial_seconds
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)

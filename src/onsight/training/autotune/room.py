@@ -10,7 +10,7 @@ from onsight.data.loader import Pictures
 from onsight.hardware.devices import free_memory_bytes
 from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.hardware.usage import forget_peak_device_memory, peak_device_memory_bytes
-from onsight.training.autotune.compute_options import default_options
+from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
 from onsight.words import data_size
@@ -32,7 +32,7 @@ def move_if_room(
     if not fits or config.freeze or not has_streams(data.device):
         return kept, data
     assert isinstance(pictures, Pictures)  # which alone are ever in memory
-    peak = _peak_of_a_step(default_options(config, data.device, threads).apply(config), data)
+    peak = _peak_of_a_step(eager_options(config, data.device, threads).apply(config), data)
     facts = f"they take {data_size(pictures.nbytes)} of the {data_size(free)} free"
     if peak is None or pictures.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
         took = "more than there is" if peak is None else data_size(int(peak))
