@@ -1,6 +1,6 @@
 """Does what holds on the twin hold on this GPU, and how near is a step to a bare graph replay?
 
-    python benchmarks/card.py [--device cuda] [--seconds 1] [--batch-sizes 4 16 64 256 1024]
+    python benchmarks/card.py [--seconds 1] [--batch-sizes 4 16 64 256 1024]
 
 claims: on pictures of noise, each statement that the tests make on the simulated GPU, checked once
 more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
@@ -216,13 +216,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 16, 64, 256, 1024])
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/card.py needs a GPU, and torch sees none here")
-    device = torch.device(options.device, 0)
+    device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     with reproducible(2):
         lines = ["## On a card: what holds on the twin", "", circumstances(), "", *claims(device)]

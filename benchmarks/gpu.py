@@ -4,8 +4,9 @@
                              [--only lenet photos accuracy] [--rounds 3] [--full]
 
 lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation,
-compared with a hand-written loop over pictures on the GPU, and with the limit: a CUDA graph of the
-whole step, replayed on one batch. photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
+with steps as a CUDA graph, compared with a hand-written loop over pictures on the GPU, and with the
+limit: a CUDA graph of the whole step, replayed on one batch.
+photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
 bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
 that was fastest here, and with the same step on one random batch. accuracy: seconds from process
 start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared

@@ -60,7 +60,7 @@ def test_a_sound_script_has_no_waits(explained):
     assert facts["steps"] == 10
     assert facts["waits"] == []
     assert 15 < facts["launches_per_step"] < 30
-    assert "never makes it wait" in facts["verdict"]
+    assert "never waits" in facts["verdict"]
 
 
 def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
@@ -121,6 +121,41 @@ def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, n
         main(["explain", str(tmp_path / "train.py"), "--twin"])
     assert ended.value.code == 1
     assert message in capsys.readouterr().err
+
+
+def test_memory_is_that_of_a_large_gpu(explained):
+    code, facts = explained(
+        ("loss.backward()", "loss.backward(); torch.empty(1 << 29, device='cuda')")
+    )
+    assert (code, facts["failure"]) == (0, None)
+
+
+def test_a_second_optimizer_updates_within_the_same_step(explained):
+    code, facts = explained(
+        ("total = torch", "other = torch.optim.SGD(net.parameters(), 0.1)\ntotal = torch"),
+        ("    optimizer.step()", "    optimizer.step(); other.step(); labels.sum().item()"),
+    )
+    assert code == 0
+    assert [one["per_step"] for one in facts["remedies"]] == [1.0]
+
+
+def test_too_few_steps_prove_nothing(explained):
+    code, facts = explained(
+        ("randn(256, 4)", "randn(16, 4)"),
+        ("2, (256,)", "2, (16,)"),
+        ('open("model.txt", "w").write("the script went on")', "print('the script went on')"),
+    )
+    assert code == 1
+    assert "too few steps" in facts["verdict"]
+
+
+def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("raise OSError(28, 'No space left on device')\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(script), "--twin"])
+    assert ended.value.code == 1
+    assert "No space left" in capsys.readouterr().err
 
 
 def test_only_scripts_run_on_the_twin(capsys, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn
 
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onsight.explain.on_twin.trace import Failure, Request, TwinTrace, Waits
@@ -29,6 +30,7 @@ class TwinRun:
         self.request, self.machine = request, machine
         self.steps = -_WARM_UP_STEPS
         self.launches_before = 0
+        self.optimizer: Optimizer | None = None
 
     def run(self) -> NoReturn:
         """Run the script until enough steps were seen or it ends."""
@@ -77,7 +79,10 @@ class TwinRun:
         tree = ast.parse(script.read_bytes(), str(script))
         exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
 
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self.optimizer = self.optimizer or optimizer
+        if optimizer is not self.optimizer:  # a second optimizer updates within the same step
+            return
         self.steps += 1
         if self.steps == 0:
             self.launches_before = self.machine.record.launches.total()
@@ -99,7 +104,8 @@ class TwinRun:
         return Site(file=file, line=int(line)) if self._owns(file) else None
 
     def _owns(self, file: str) -> bool:
-        return Path(file).is_relative_to(self.request.script.parent)
+        is_near = Path(file).is_relative_to(self.request.script.parent)
+        return is_near and "site-packages" not in file
 
     def _failure(self, error: BaseException) -> Failure:
         site, frame = None, error.__traceback__
@@ -121,8 +127,9 @@ def main() -> NoReturn:
 
 
 def _is_of_devices(error: BaseException) -> bool:
-    """Whether an error would not have happened on the CPU, by its words."""
-    return any(word in str(error) for word in ("device", NAME, "out of memory"))
+    """Whether an error would not have happened on the CPU: one of torch's, by its words."""
+    is_torchs = isinstance(error, (RuntimeError, TypeError))  # a full disk is a "device", too
+    return is_torchs and any(word in str(error) for word in ("device", NAME))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +61,9 @@ class OnTwin:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the script used the GPU, and nothing would go wrong there."""
+        """Whether steps were seen to use the GPU, and nothing to go wrong there."""
         trace = self.trace
-        return not (trace.failure or trace.faults) and trace.launches_before > 0
+        return not (trace.failure or trace.faults) and min(trace.launches_before, trace.steps) > 0
 
 
 def explain_on_twin(
@@ -93,8 +93,9 @@ def explain_on_twin(
 
 def _remedies(waits: list[Waits]) -> list[Remedy]:
     """One for each line and kind of wait, the most frequent first."""
-    per_step: Counter[tuple[Site | None, str, str]] = Counter()
+    per_step: defaultdict[tuple[Site | None, str, str], float] = defaultdict(float)
     for one in waits:
         what, instead = next(words for part, *words in _REMEDIES if part in one.cause)
-        per_step[one.site, what, instead] += one.per_step  # type: ignore[assignment]
-    return [Remedy(*key, count) for key, count in per_step.most_common()]
+        per_step[one.site, what, instead] += one.per_step
+    found = [Remedy(*key, count) for key, count in per_step.items()]
+    return sorted(found, key=lambda one: -one.per_step)

@@ -60,14 +60,14 @@ def _verdict(found: OnTwin) -> str:
     if trace.failure:
         return f"{name} fails on a GPU"
     if trace.faults:
-        return f"{name} gives wrong results on a GPU, now and then"
+        return f"{name} may give wrong results on a GPU"
     if not trace.launches_before:
         return f"{name} never uses the GPU: nothing was sent to cuda"
     if not trace.steps:
-        return f"{name} runs on a GPU, but no steps were seen: {_SAID_OF_ENDING[trace.ended]}"
+        return f"{name} uses the GPU, but too few steps were seen: {_SAID_OF_ENDING[trace.ended]}"
     if trace.waits:
         return f"{name} runs on a GPU; in each step, Python waits for it"
-    return f"{name} runs on a GPU and never makes it wait for Python"
+    return f"{name} runs on a GPU, and Python never waits for it in a step"
 
 
 def _print_remedy(one: Remedy, console: Console) -> None:

@@ -17,6 +17,7 @@ from onsight.testing.twin.machine import NAME, Machine
 from onsight.testing.twin.nested import changed
 
 _DEVICE_OF, _IS_CUDA = (vars(torch._C.TensorBase)[name].__get__ for name in ("device", "is_cuda"))
+_MEMORY_BYTES = 80 << 30  # as of a large GPU; what is not used is not taken from the host
 _LIKE_THE_TWINS = (
     *("current_device", "set_device", "device", "stream", "current_stream", "synchronize"),
     *("empty_cache", "mem_get_info", "memory_allocated", "max_memory_allocated"),
@@ -47,7 +48,9 @@ def twin_as_cuda() -> Iterator[Machine]:
     """Within the block there is one CUDA device, which is the twin; it changes torch for good."""
     with twin() as machine:
         module: Any = getattr(torch, NAME)
-        _replace(module, machine)
+        _replace(module)
+        for memory in machine.memories:  # what does not fit says nothing of a GPU
+            memory.limit_bytes = _MEMORY_BYTES
         with AsCuda():
             yield machine
 
@@ -68,10 +71,10 @@ def _to_twin(
     tensor: Tensor, device: Any = None, non_blocking: bool = False, **options: Any
 ) -> Tensor:
     index = device if isinstance(device, int) else torch.device(device or "cuda").index
-    return tensor.to(torch.device(NAME, index or 0), non_blocking=non_blocking)
+    return tensor.to(torch.device(NAME, index or 0), non_blocking=non_blocking, **options)
 
 
-def _replace(module: DeviceModule, machine: Machine) -> None:
+def _replace(module: DeviceModule) -> None:
     """Make torch.cuda answer as the twin does."""
     cuda: Any = torch.cuda
     for name in _LIKE_THE_TWINS:

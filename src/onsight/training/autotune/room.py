@@ -35,7 +35,7 @@ def move_if_room(
     peak = _peak_of_a_step(eager_options(config, data.device, threads).apply(config), data)
     facts = f"they take {data_size(pictures.nbytes)} of the {data_size(free)} free"
     if peak is None or pictures.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
-        took = "more than there is" if peak is None else data_size(int(peak))
+        took = "more than there is" if peak is None else data_size(peak)
         return replace(kept, reason=f"{facts}, and a step {took}"), data
     reason = f"{facts}, and a step, measured, {data_size(peak)}"
     moved = replace(data, pictures=pictures.to(data.device))

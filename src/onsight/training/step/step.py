@@ -23,6 +23,8 @@ class Step:
     replica: this rank's copy of the model when several ranks share each batch; compiled: the
     model's faster forward pass, if any; on_halved: called with the new number of parts when memory
     runs out, which it may refuse by raising.
+
+    on_refused, which may be set, is told why steps cannot be replayed as a graph.
     """
 
     together = 1  # steps that are made at once
