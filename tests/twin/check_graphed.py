@@ -17,7 +17,7 @@ from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import set_learning_rate
 
 WARM_UP, TOGETHER = 3, 4  # steps; fewer than in use, for the tests to be quick
-COUNT = BATCH * (WARM_UP + 2 * TOGETHER + 3) + 5  # two replays, some left, and a short batch
+COUNT = BATCH * 4 * TOGETHER + 5  # three replays after the warm-up, one left, and a short batch
 
 # Launches to augment a chunk of some 8,000 pictures; and for a replay: itself, and the copies of
 # inputs, targets and learning rates to where it reads them and of the losses to the host.
@@ -229,7 +229,7 @@ def copied(state):
 
 
 def test_memory_that_runs_out_while_recording_leaves_eager_steps(machine, float32_rates):
-    count = BATCH * (WARM_UP + TOGETHER)
+    count = BATCH * 2 * TOGETHER
     expected = train(*make("lenet", count), 1)
     failed = 0
     for number in range(5, 250, 31):
@@ -259,3 +259,12 @@ def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rate
     assert update.step.recording.way == ("fp32", 2)
     for one, other in zip(eager, replayed, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_epochs_of_few_steps_are_replayed_too(machine, float32_rates, steps):
+    eager = train(*make("lenet", BATCH * steps), 6)
+    update, loader = make("lenet", BATCH * steps, cuda_graph="on")
+    machine.record.clear()
+    assert_same(eager, train(update, loader, 6))
+    assert machine.record.launches["replay of a graph"] >= 6 - WARM_UP

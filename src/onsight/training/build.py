@@ -22,7 +22,7 @@ from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled
 from onsight.training.step.ema import MovingAverage
-from onsight.training.step.graphed import GraphedStep
+from onsight.training.step.graphed import GraphedStep, choose_together
 from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
@@ -109,8 +109,8 @@ def make_step(
     }
     if graphed:
         full = _full_batch(config, dataset)
-        one_by_one = bool(config.ema)
-        return GraphedStep(net, loss, optimizer, pictures=full, one_by_one=one_by_one, **parts)
+        together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
+        return GraphedStep(net, loss, optimizer, pictures=full, together=together, **parts)
     return Step(net, loss, optimizer, **parts)
 
 

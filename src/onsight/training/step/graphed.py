@@ -17,6 +17,7 @@ from onsight.training.step.step import Step
 
 _WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
 MOST_TOGETHER = 8
+_OF_A_REPLAY, _OF_A_STEP = 5, 50  # launches, about: what a replay and a step by itself cost
 _MOST_WAITING_BYTES = 64 << 20  # of the inputs of steps that are replayed together
 
 
@@ -27,14 +28,14 @@ class GraphedStep(Step):
     be recorded, of which on_refused is told the reason. Once a loss is not finite, no step
     changes the weights, except in fp16, where the gradients' scale decides on each step alone.
 
-    pictures: those of a full batch; one_by_one: replay each step by itself, because something is
-    done after each.
+    pictures: those of a full batch; together: steps to replay at once, as `choose_together` says,
+    or 1 if something is done after each.
     """
 
-    def __init__(self, *args: Any, pictures: int, one_by_one: bool, **named: Any) -> None:
+    def __init__(self, *args: Any, pictures: int, together: int, **named: Any) -> None:
         super().__init__(*args, **named)
         self.pictures = pictures
-        self.together = 1 if one_by_one else MOST_TOGETHER
+        self.together = together
         self.warm_up_left = _WARM_UP_STEPS
         self.waiting: list[StepBatch] = []
         self.recording: Recording | None = None
@@ -189,6 +190,18 @@ class GraphedStep(Step):
         state = self.scaler.state_dict()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         self.scaler.load_state_dict(state)
+
+
+def choose_together(steps: int) -> int:
+    """How many of an epoch's full batches to replay at once, for the fewest launches.
+
+    Those left at its end are made one by one. steps: full batches of an epoch.
+    """
+
+    def launches(together: int) -> int:
+        return _OF_A_REPLAY * (steps // together) + _OF_A_STEP * (steps % together)
+
+    return min(range(1, MOST_TOGETHER + 1), key=launches)
 
 
 def _first_cause(error: BaseException) -> str:
