@@ -43,8 +43,9 @@ app = App(
     help_format="plaintext",
 )
 for _place, (_name, _help) in enumerate(_COMMANDS.items()):
+    _function = _FUNCTIONS.get(_name, _name)
     app.command(
-        f"onsight.commands:{_FUNCTIONS.get(_name, _name)}", name=_name, help=_help, sort_key=_place
+        f"onsight.commands.{_function}:{_function}", name=_name, help=_help, sort_key=_place
     )
 
 
