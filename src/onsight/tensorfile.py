@@ -4,7 +4,6 @@ The file's metadata contains the SHA-256 of the whole file, computed with the di
 characters zeroed. safetensors checks the structure; the digest covers every bit.
 """
 
-import hashlib
 import json
 import mmap
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from onsight.checksum import BLANK, digest_around
 from onsight.errors import OnsightError
 from onsight.files import write_atomically
 from onsight.limits import TENSOR_HEADER_BYTES
-
-_BLANK = "0" * 64
 
 
 class DamagedFile(OnsightError):
@@ -28,12 +26,12 @@ class DamagedFile(OnsightError):
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and JSON facts atomically. Raises DiskError."""
-    metadata = {"facts": json.dumps(facts), "sha256": _BLANK}
+    metadata = {"facts": json.dumps(facts), "sha256": BLANK}
     # safetensors refuses tensors that share memory, as tied weights do: each is copied.
     own = {name: one.detach().to("cpu", copy=True).contiguous() for name, one in tensors.items()}
     data = bytearray(save(own, metadata=metadata))
-    place = _digest_place(data, _BLANK)
-    data[place : place + 64] = hashlib.sha256(data).hexdigest().encode()
+    place = _digest_place(data, BLANK)
+    data[place : place + len(BLANK)] = digest_around(data, place).encode()
     write_atomically(path, data)
 
 
@@ -57,10 +55,8 @@ def _checked_facts(path: Path) -> dict[str, Any]:
         digest = metadata["sha256"]
         place = _digest_place(data, digest)
         with memoryview(data) as view:
-            found = hashlib.sha256(view[:place])
-            found.update(_BLANK.encode())
-            found.update(view[place + 64 :])
-        if found.hexdigest() != digest:
+            found = digest_around(view, place)
+        if found != digest:
             raise ValueError("its checksum does not match")
         facts: dict[str, Any] = json.loads(metadata["facts"])
         return facts

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from onsight.errors import OutputError
 from onsight.files import write_atomically
@@ -16,6 +15,9 @@ from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
 from onsight.report.tables import csv_text
 from onsight.words import fixed_percent
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _HEADER = ("path", "predicted", "probability", "problem")
 
@@ -27,7 +29,7 @@ def list_predictions(
     csv: str | None = None,
     grid: Path | None = None,
     device: str = "auto",
-    module: str | nn.Module | None = None,
+    module: "str | nn.Module | None" = None,
     as_json: bool = False,
 ) -> None:
     """Predict and print a row for every input in order, or write the rows to a CSV file.

@@ -175,11 +175,15 @@ class Predictor:
 def load(
     model: str | Path, *, device: str = "auto", module: "nn.Module | str | None" = None
 ) -> Predictor:
-    """Load a run folder or model file for prediction.
+    """Load a run folder, a model file or an exported .onnx file for prediction.
 
     module: the network, or package.module:callable that makes it, for a model of your own: a
-    model file never names code to run. Raises ModelError, DeviceError.
+    model file never names code to run. Raises ConfigError, ModelError, DeviceError.
     """
+    if Path(model).suffix.lower() == ".onnx":
+        from onsight.inference.onnx_runner import load_onnx
+
+        return Predictor(load_onnx(Path(model), device))
     from onsight.inference.torch_runner import load_runner
 
     return Predictor(load_runner(model, device, module))

@@ -3,14 +3,17 @@
 B pictures, C channels, D features, H height, K classes, W width.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.fit import PictureFormat
 from onsight.data.pillow_pixels import Pixels
+from onsight.evaluation.results import Results
+from onsight.report.console import headline
+from onsight.words import listed
 
 
 class Outputs(NamedTuple):
@@ -41,3 +44,22 @@ class Runner(Protocol):
     def run(self, pictures: Pixels, features: bool = False) -> Outputs:
         """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
         ...
+
+
+def runner_facts(
+    model: str,
+    device: object,
+    size: PictureFormat,
+    classes: Sequence[str],
+    results: Mapping[str, Any],
+) -> dict[str, object]:
+    """The network, its device and input, the classes, and how good it is."""
+    colour = "grey" if size.channels == 1 else "colour"
+    facts = {
+        "model": model,
+        "device": device,
+        "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
+        "classes": listed(classes),
+    }
+    known = "images" in results
+    return facts | ({"result": headline(cast(Results, results))} if known else {})

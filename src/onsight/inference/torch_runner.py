@@ -2,23 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.evaluation.per_image import evaluation_batch
-from onsight.evaluation.results import Results
 from onsight.features.feature_pass import with_features
 from onsight.hardware.devices import choose_device
-from onsight.inference.runner import Outputs
+from onsight.inference.runner import Outputs, runner_facts
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.memory_format import set_memory_format
 from onsight.models.user import make_user_model
-from onsight.report.console import headline
-from onsight.words import listed
 
 
 class TorchRunner:
@@ -38,15 +34,9 @@ class TorchRunner:
     @property
     def facts(self) -> Mapping[str, object]:
         """The network, its device and input, the classes, and how good it is."""
-        size, results = self.format, cast(Results, self.file.results)
-        colour = "grey" if size.channels == 1 else "colour"
-        facts = {
-            "model": self.file.model,
-            "device": self.classifier.device,
-            "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
-            "classes": listed(self.classes),
-        }
-        return facts | ({"result": headline(results)} if "images" in results else {})
+        return runner_facts(
+            self.file.model, self.classifier.device, self.format, self.classes, self.file.results
+        )
 
     def run(self, pictures: Pixels, features: bool = False) -> Outputs:
         """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""

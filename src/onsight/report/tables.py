@@ -4,14 +4,17 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import Problem
-from onsight.data.pack import Pack
-from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically
+
+if TYPE_CHECKING:  # both load torch, which predicting from an exported file does without
+    from onsight.data.pack import Pack
+    from onsight.evaluation.per_image import PerImageResults
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -38,8 +41,8 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
 
 def write_predictions(
     path: Path,
-    per_image: PerImageResults,
-    pack: Pack,
+    per_image: "PerImageResults",
+    pack: "Pack",
     folds: NDArray[np.int8] | None = None,
 ) -> None:
     """Write every evaluated picture: path, label, predicted class, its probability, digest.

@@ -1,0 +1,24 @@
+"""What an exported file says about itself, in the manner of the model file."""
+
+from typing import Any
+
+from onsight.inference.onnx_runner import FORMAT, VERSION
+from onsight.models.file import ModelFile
+
+_PER_PICTURE_OR_PAIR = {"calibration", "calibration_before", "confusion", "notes"}
+_ORIGIN = ("data", "found", "data_key", "versions")
+
+
+def facts_of(file: ModelFile) -> dict[str, Any]:
+    """The model's name, classes, preprocessing, temperature, results and origin as JSON values."""
+    kept = {name: value for name, value in file.results.items() if name not in _PER_PICTURE_OR_PAIR}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": file.model,
+        "classes": list(file.classes),
+        "picture": file.preprocessing.facts(),
+        "temperature": file.temperature,
+        "results": kept,
+        "provenance": {name: file.provenance[name] for name in _ORIGIN if name in file.provenance},
+    }

@@ -1,0 +1,43 @@
+"""The classifier as an ONNX file, which `inference/onnx_runner` and other runtimes run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from onsight.checksum import BLANK, digest_around
+from onsight.export.whole import exporting
+from onsight.files import write_atomically
+from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT
+
+
+def write_onnx(program: ExportedProgram, facts: dict[str, Any], path: Path) -> None:
+    """Write the graph with its facts. Raises ModelError if ONNX lacks an operator; DiskError."""
+    with exporting("ONNX"):
+        exported = torch.onnx.export(
+            program, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+        )
+    assert exported is not None
+    proto = exported.model_proto
+    _forget_origin(proto.graph)
+    seal_onnx(proto, facts, path)
+
+
+def seal_onnx(proto: Any, facts: dict[str, Any], path: Path) -> None:
+    """Write an onnx.ModelProto with facts and a checksum of all its bytes. Raises DiskError."""
+    del proto.metadata_props[:]
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = METADATA_KEY, json.dumps({**facts, "sha256": BLANK})
+    data = bytearray(proto.SerializeToString())
+    place = data.rindex(f'"sha256": "{BLANK}"'.encode()) + len('"sha256": "')
+    data[place : place + len(BLANK)] = digest_around(data, place).encode()
+    write_atomically(path, data)
+
+
+def _forget_origin(graph: Any) -> None:
+    """Drop the exporter's notes on every part: stack traces with this machine's paths."""
+    parts = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
+    for one in (one for part in parts for one in part):
+        del one.metadata_props[:]

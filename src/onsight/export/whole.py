@@ -1,0 +1,107 @@
+"""The whole classifier as one graph: pictures as bytes in, probabilities out.
+
+B pictures, C channels, H height, K classes, W width.
+"""
+
+import io
+import logging
+import os
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+import onsight
+from onsight.errors import ModelError
+from onsight.models.preprocessing import Preprocessing
+from onsight.words import shortened
+
+_EXAMPLES = 2  # pictures: torch.export takes a batch of 1 for a constant
+_MOST = 200  # characters of an exporter's reason
+_OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
+
+
+class WholeClassifier(nn.Module):
+    """Maps pictures uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
+
+    The operations are those of Normalization and Classifier, in fp32.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, net: nn.Module, prepared: Preprocessing, temperature: float) -> None:
+        super().__init__()
+        self.net = net
+        self.size = prepared.format.shown
+        self.temperature = temperature
+        self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """The probabilities (B, K) of pictures (B, H, W, C)."""
+        planes = pictures.permute(0, 3, 1, 2).float()
+        if planes.shape[2:] != self.size:
+            planes = F.interpolate(
+                planes, self.size, mode="bilinear", antialias=True, align_corners=False
+            )
+        logits: Tensor = self.net((planes / 255 - self.mean) / self.std)
+        return (logits.float() / self.temperature).softmax(dim=1)
+
+
+def as_program(
+    net: nn.Module, prepared: Preprocessing, temperature: float, batch: int | None = None
+) -> ExportedProgram:
+    """The graph of the whole classifier, for any number of pictures or for one `batch` size.
+
+    Raises ModelError for a network whose graph cannot be taken.
+    """
+    whole = WholeClassifier(net, prepared, temperature).eval().requires_grad_(False)
+    size = prepared.format
+    pictures = torch.zeros(batch or _EXAMPLES, size.height, size.width, size.channels).byte()
+    shapes = None if batch else {"pictures": {0: Dim("batch")}}
+    with exporting("torch.export"):
+        return torch.export.export(whole, (pictures,), dynamic_shapes=shapes)
+
+
+@contextmanager
+def exporting(tool: str) -> Iterator[None]:
+    """Turn whatever an exporter raises into one ModelError; what it says beside that is dropped."""
+    disabled, nowhere = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        raise ModelError(_explained(tool, error)) from error
+    finally:
+        logging.disable(disabled)
+
+
+def _explained(tool: str, error: BaseException) -> str:
+    """Which operator, or which line of the network, cannot be exported, and why."""
+    place = _place(error)
+    while error.__cause__ is not None:  # the first error of the chain has the reason
+        error = error.__cause__
+        place = _place(error) or place
+    operator = _OPERATOR.search(str(error))
+    part = f"the operator {operator[1]}" if operator else place or "how it treats its input"
+    reason = shortened(str(error), _MOST)
+    return f"{tool} cannot take this network, because of {part}: {type(error).__name__}: {reason}"
+
+
+def _place(error: BaseException) -> str | None:
+    """The innermost line of the network's own code on the way to an error."""
+    ours = tuple(f"{one.__path__[0]}{os.sep}" for one in (torch, onsight))
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if os.path.isabs(frame.filename) and not frame.filename.startswith(ours):
+            return f"line {frame.lineno} of {frame.filename} ({frame.line})"
+    return None

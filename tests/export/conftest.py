@@ -1,0 +1,18 @@
+"""The run of the bars as an ONNX file, which several tests share."""
+
+import pytest
+
+from onsight.export.facts import facts_of
+from onsight.export.to_onnx import write_onnx
+from onsight.export.whole import as_program
+from onsight.models.file import build_model, load_model_file
+
+
+@pytest.fixture(scope="session")
+def onnx_file(trained, tmp_path_factory):
+    """model.onnx of the trained run; nobody changes it."""
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    file = load_model_file(trained.path)
+    program = as_program(build_model(file), file.preprocessing, file.temperature)
+    write_onnx(program, facts_of(file), path)
+    return path

@@ -1,0 +1,125 @@
+"""Oracle: what torch computes from the same pictures."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.errors import ModelError
+from onsight.export.to_onnx import write_onnx
+from onsight.export.whole import as_program
+from onsight.inference.onnx_runner import load_onnx
+from onsight.models.classifier import Classifier
+from onsight.models.preprocessing import Preprocessing
+
+ODD = Path(__file__).parents[1] / "data" / "odd_pictures.py"
+PREPARED = Preprocessing(
+    height=16,
+    width=12,
+    channels=3,
+    fit="stretch",
+    background=(0, 0, 0),
+    pixel_limit=10_000,
+    input_size=(10, 8),
+    mean=(0.4, 0.5, 0.6),
+    std=(0.2, 0.3, 0.4),
+    precision="fp32",
+)
+
+
+class Little(nn.Module):
+    """A convolution and a linear layer; `forward` is what tests change."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.linear(self.conv(x).relu().amax((2, 3))) * 20
+
+
+def test_every_bar_has_the_same_probabilities(trained, shared_bars, onnx_file):
+    pictures = sorted(shared_bars.rglob("*.png"))
+    by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
+    assert np.allclose(
+        exported.predict_proba(pictures), by_torch.predict_proba(pictures), atol=1e-5
+    )
+    assert exported.predict(pictures) == by_torch.predict(pictures)
+    assert exported.classes == by_torch.classes
+    assert repr(exported) == repr(by_torch).replace("device cpu", "device cpu, by onnxruntime")
+
+
+def test_odd_pictures_have_the_same_label_within_a_ten_thousandth(trained, onnx_file):
+    pictures = [odd.data for odd in runpy.run_path(str(ODD))["odd_pictures"]()]
+    by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
+    expected, found = by_torch.predict_proba(pictures), exported.predict_proba(pictures)
+    assert len(found) == len(pictures) >= 45
+    assert np.abs(found - expected).max() <= 1e-4
+    assert (found.argmax(1) == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize("pictures", [1, 3])
+def test_resize_normalization_and_temperature_are_inside(tmp_path, pictures):
+    torch.manual_seed(0)
+    net = Little().eval()
+    facts = {
+        "format": "onsight-onnx",
+        "version": 1,
+        "model": "little",
+        "classes": list("abcde"),
+        "picture": PREPARED.facts(),
+        "temperature": 2.5,
+        "results": {},
+    }
+    write_onnx(as_program(net, PREPARED, 2.5), facts, tmp_path / "little.onnx")
+    images = torch.randint(0, 256, (pictures, 16, 12, 3), dtype=torch.uint8)
+    classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 2.5)
+    expected = classifier(images).softmax(1).numpy()
+    found = load_onnx(tmp_path / "little.onnx").run(images.numpy()).probabilities
+    assert np.abs(found - expected).max() <= 1e-5
+    assert expected.max() < 0.99  # so that a missing temperature would show
+
+
+def test_the_file_is_sound_onnx_and_says_nothing_of_this_machine(onnx_file):
+    model = onnx.load(onnx_file)
+    onnx.checker.check_model(model, full_check=True)
+    assert [entry.key for entry in model.metadata_props] == ["onsight"]
+    assert str(Path(onsight.__file__).parent).encode() not in onnx_file.read_bytes()
+
+
+def eigenvalues(self, x):
+    return self.linear(torch.linalg.eigvals(x[:, 0, :4, :4]).real)
+
+
+def by_content(self, x):
+    return self.linear(x[:, 0, 0, :4]) if x.sum() > 0 else x
+
+
+def two_at_a_time(self, x):
+    return self.linear(x.reshape(2, -1)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (eigenvalues, "ONNX cannot take this network, because of the operator aten.linalg_eig"),
+        (by_content, "if x.sum() > 0"),
+        (two_at_a_time, "specialized it to be a constant"),
+    ],
+)
+def test_a_network_that_cannot_be_exported_is_one_message(
+    monkeypatch, capfd, tmp_path, forward, said
+):
+    monkeypatch.setattr(Little, "forward", forward)
+    with pytest.raises(ModelError) as refused:
+        write_onnx(as_program(Little().eval(), PREPARED, 1.0), {}, tmp_path / "bad.onnx")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
