@@ -23,6 +23,8 @@ _COMMANDS = {
     "bad files.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
     "predict": "Predict the class of pictures.",
+    "export": "Export a model for other runtimes, and prove on held-out pictures that it says the "
+    "same.",
     "embed": "Write the features of pictures to a file, for other programs.",
     "similar": "Find the pictures that look most like others.",
     "models": "List models with their cost, and say whose weights are here without a network.",

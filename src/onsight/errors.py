@@ -2,6 +2,7 @@
 
 OnsightError                exit 1  the run failed
 ├── DiskError               exit 1  no space left, or the disk cannot be written to
+├── NotProven               exit 1  an exported model does not do what the model does
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
 ├── ScriptFailed            exit 1  the user's script failed while it was being explained
@@ -32,6 +33,10 @@ class OnsightError(Exception):
 
 class DiskError(OnsightError):
     """A file could not be written; the message names the path and the space needed."""
+
+
+class NotProven(OnsightError):
+    """An exported model does not do what the model does; nothing was written."""
 
 
 class NonFiniteLoss(OnsightError):

@@ -8,9 +8,10 @@ import torch
 from torch.export import ExportedProgram
 
 from onsight.checksum import BLANK, digest_around
+from onsight.export.format import Classify, Format
 from onsight.export.whole import exporting
 from onsight.files import write_atomically
-from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT
+from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT, load_onnx
 
 
 def write_onnx(program: ExportedProgram, facts: dict[str, Any], path: Path) -> None:
@@ -41,3 +42,13 @@ def _forget_origin(graph: Any) -> None:
     parts = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
     for one in (one for part in parts for one in part):
         del one.metadata_props[:]
+
+
+def _run_onnx(path: Path) -> Classify:
+    runner = load_onnx(path)
+    return lambda pictures: runner.run(pictures).probabilities
+
+
+FORMAT = Format(
+    ".onnx", ("onnx", "onnxscript", "onnxruntime"), "'onsight[export]'", write_onnx, _run_onnx
+)

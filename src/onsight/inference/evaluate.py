@@ -1,32 +1,22 @@
 """Evaluating a model file on DATA, leaving out every picture that it was trained on."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.index import Index, Problem
 from onsight.data.loader import Loader, Pictures
-from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job
 from onsight.data.sources.find import find_source, name_data, take_data
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.reading import Reading
-from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.evaluation.results import Results
 from onsight.files import check_writable
-from onsight.hardware.cores import usable_cores
-from onsight.inference.predictor import Predictor, load
-from onsight.models.file import picture_keys
+from onsight.inference.held_out import open_held_out
+from onsight.inference.predictor import load
 from onsight.models.tta import TtaForward
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
@@ -64,15 +54,8 @@ def evaluate(
     reporter.say(f"data: {source.found}")
     for note in source.notes:
         reporter.warn(note)
-    with reporter.bar("decode", len(source.index)) as bar:
-        job = Job(source, predictor.format, threads=usable_cores(), progress=bar.advance)
-        pack = open_pack(job, kept)
-    pack, strangers = _with_classes_of(predictor, pack)
-    seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
-    known = pack.index.labels >= 0
-    given = assign(pack.digests, pack.index.splits, 0.0, 0.0)
-    copies = leaks(pack.digests, given)  # as in training: only one of two identical pictures
-    ids = torch.from_numpy(np.flatnonzero(known & ~seen & ~copies))
+    held_out = open_held_out(predictor, source, kept, reporter)
+    pack, ids = held_out.pack, held_out.ids
     if len(ids) == 0:
         raise DataError(
             f"every picture of {name_data(taken)} was used to train this model, so none can be "
@@ -95,35 +78,8 @@ def evaluate(
         "device": str(predictor.classifier.device),
         "seconds": seconds,
         "images_per_second": len(per_image) / seconds,
-        "seen": int(((seen | copies) & known).sum()),
+        "seen": held_out.left_out,
         "used": len(per_image),
-        "problems": len(source.problems) + len(pack.problems) + len(strangers),
-        "problem_rows": [*source.problems, *pack.problems, *strangers],
+        "problems": len(held_out.problems),
+        "problem_rows": held_out.problems,
     }
-
-
-def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
-    """The pack with the model's class numbers; classes it does not know get -1 and a problem."""
-    index = pack.index
-    numbers = _class_numbers(index.classes, predictor.classes)
-    labels = numbers[index.labels]
-    problems = [
-        Problem(
-            index.locators[int(row)],
-            "evaluate",
-            f"its class '{index.classes[index.labels[row]]}' is not one of the model's",
-        )
-        for row in np.flatnonzero(labels < 0)
-    ]
-    if len(problems) == len(labels):
-        raise DataError(
-            f"none of the classes ({', '.join(index.classes[:8])}) is one of the model's "
-            f"({', '.join(predictor.classes[:8])})"
-        )
-    mapped = Index(index.locators, labels, index.splits, predictor.classes)
-    return replace(pack, index=mapped), problems
-
-
-def _class_numbers(names: Sequence[str], known: Sequence[str]) -> NDArray[np.int32]:
-    numbers = {name: number for number, name in enumerate(known)}
-    return np.array([numbers.get(name, -1) for name in names], np.int32)

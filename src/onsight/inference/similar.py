@@ -4,7 +4,7 @@ H height, W width, C channels, D features, n pictures to search.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Loader, Pictures
-from onsight.data.pack import Pack, is_packed, open_pack
-from onsight.data.packing import Job, digest_of, prepare_picture
+from onsight.data.pack import Pack
+from onsight.data.packing import digest_of, prepare_picture
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import find_source
 from onsight.data.sources.folder import read_unlabelled
@@ -30,7 +30,7 @@ from onsight.features.feature_pass import (
     features_key,
 )
 from onsight.features.neighbours import nearest
-from onsight.hardware.cores import usable_cores
+from onsight.inference.held_out import open_model_pack, training_source
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.models.file import picture_keys
 from onsight.models.head import required_head
@@ -115,7 +115,7 @@ def open_search_set(
     else:
         source = _source(among, data_format, kept)
     reporter.say(f"data: {source.found}")
-    pack = _open_pack(source, predictor, kept, reporter)
+    pack = open_model_pack(source, predictor, kept, reporter)
     for problem in [*source.problems, *pack.problems][:3]:
         reporter.warn(f"not searched: {problem.path}: {problem.reason}")
     taken = np.arange(len(pack))
@@ -133,12 +133,8 @@ def open_search_set(
 
 def _training_source(predictor: Predictor, kept: Path | None) -> Source:
     """DATA of the run that made the model. Raises DataError."""
-    provenance = predictor.file.provenance
-    data, config = provenance.get("data"), provenance.get("config", {})
     try:
-        if data is None:
-            raise DataError("the model file does not say what it was trained with")
-        return find_source(data, Reading.of(config), kept)
+        return training_source(predictor, kept)
     except DataError as error:
         raise DataError(
             f"the pictures that the model was trained with cannot be searched: {error}\n"
@@ -156,18 +152,6 @@ def _source(among: str, data_format: str, kept: Path | None) -> Source:
         if data_format != "auto" or not Path(among).is_dir():
             raise
         return read_unlabelled(Path(among))
-
-
-def _open_pack(source: Source, predictor: Predictor, kept: Path | None, reporter: Reporter) -> Pack:
-    """The decoded pictures, in the pack of the model's own run if that is still in the cache."""
-    job = Job(source, predictor.format, threads=usable_cores())
-    trained = replace(job, target=replace(job.target, channels=0))
-    if is_packed(trained, kept):
-        pack = open_pack(trained, kept)
-        if pack.format == predictor.format:
-            return pack
-    with reporter.bar("decode", len(source.index)) as bar:
-        return open_pack(replace(job, progress=bar.advance), kept)
 
 
 def _features(

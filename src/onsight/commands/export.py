@@ -1,0 +1,89 @@
+"""The command `onsight export`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from onsight.commands.options import CacheFolder, DataFormat, Json, Module
+
+
+def export(
+    model: Path,
+    /,
+    *,
+    to: Annotated[
+        str,
+        Parameter(
+            help="onnx: any machine, by onnxruntime; onsight predict takes it too. torch-export: "
+            "torch without your code. openvino: Intel's processors. executorch: phones."
+        ),
+    ] = "onnx",
+    out: Annotated[
+        Path | None,
+        Parameter(help="The file to write. Default: RUN/export/model.onnx, int8.onnx, ..."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        Parameter(
+            help="Labelled pictures for the proof, in any form that `onsight train` takes; those "
+            "that trained the model are left out. Default: those that the run held out."
+        ),
+    ] = None,
+    int8: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Compute in whole numbers of 8 bits: smaller, often faster, a little less "
+            "accurate. Only for onnx.",
+        ),
+    ] = False,
+    max_loss: Annotated[
+        float,
+        Parameter(
+            help="Points of accuracy that int8 may cost, at the upper end of the 95% interval."
+        ),
+    ] = 1.0,
+    module: Module = None,
+    data_format: DataFormat = "auto",
+    cache_folder: CacheFolder = "",
+    json_: Json = False,
+) -> None:
+    """Export a model for other runtimes, and prove on held-out pictures that it says the same.
+
+    The file takes pictures as bytes, uint8 (B, H, W, C) in the size that the model was trained
+    on, and gives probabilities: resizing, normalization and temperature are inside. It is written
+    only if its probabilities are within 0.001 of torch's on every held-out picture; agreement,
+    accuracy, speed and sizes are printed and kept beside it as NAME.proof.json.
+
+    Parameters
+    ----------
+    model
+        A run folder or a model file.
+    """
+    from onsight.hardware.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
+    import json
+
+    from onsight.export.export import export as export_model
+    from onsight.export.show import lines
+    from onsight.report.console import Reporter
+
+    exported = export_model(
+        model,
+        to=to,
+        out=out,
+        on=on,
+        int8=int8,
+        max_loss=max_loss,
+        module=module,
+        data_format=data_format,
+        cache_folder=cache_folder,
+        reporter=Reporter(),
+    )
+    if json_:
+        print(json.dumps({**exported.facts, "out": str(exported.path)}))
+        return
+    for line in lines(exported):
+        print(line)

@@ -1,0 +1,81 @@
+"""Whether an exported file says what the model says: all held-out pictures go through both."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onsight.data.loader import Batch
+from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.export.format import Classify
+from onsight.export.speed import Speed
+
+LARGEST_DIFFERENCE = 1e-3
+"""Of a probability, in fp32: labels can then differ only where two classes are within twice that.
+
+Two correct runtimes add up in different orders and are about 1e-6 apart; a wrong resize, channel
+order or mean is off by far more.
+"""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The model in torch, in fp32, beside the exported file, on n held-out pictures.
+
+    agree: pictures with the same label; largest_difference: of any probability; right: pictures
+    that both, only torch, only the file, and neither classified right.
+    """
+
+    images: int
+    agree: int
+    largest_difference: float
+    right: PairedCounts
+    speeds: tuple[Speed, ...] = ()
+
+    @property
+    def loss(self) -> tuple[float, float, float]:
+        """The accuracy lost by the export, and the ends of its paired 95% interval."""
+        return (self.right.difference, *difference_interval(self.right))
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values for a file."""
+        counts = self.right
+        loss, low, high = self.loss
+        return {
+            "images": self.images,
+            "agree": self.agree,
+            "largest_difference": self.largest_difference,
+            "accuracy": (counts.both_right + counts.only_second) / counts.n,
+            "accuracy_in_torch": (counts.both_right + counts.only_first) / counts.n,
+            "accuracy_lost": loss,
+            "accuracy_lost_low": low,
+            "accuracy_lost_high": high,
+            "right": counts._asdict(),
+            "speeds": [speed._asdict() for speed in self.speeds],
+        }
+
+
+def compare(
+    in_torch: Classify,
+    exported: Classify,
+    batches: Iterable[Batch],
+    progress: Callable[[int], None],
+) -> Proof:
+    """Classify every picture in both ways; there must be at least one."""
+    first, second, differences, rights = [], [], [0.0], []
+    for batch in batches:
+        pictures, labels = batch.images.numpy(), batch.labels.numpy()
+        one, other = in_torch(pictures), exported(pictures)
+        differences.append(float(np.abs(one - other).max()))
+        first.append(one.argmax(1))
+        second.append(other.argmax(1))
+        rights.append((first[-1] == labels, second[-1] == labels))
+        progress(len(labels))
+    labelled = [np.concatenate(column) for column in zip(*rights, strict=True)]
+    return Proof(
+        images=len(labelled[0]),
+        agree=int((np.concatenate(first) == np.concatenate(second)).sum()),
+        largest_difference=float(np.max(differences)),  # NaN if there is one
+        right=PairedCounts.of(labelled[0], labelled[1]),
+    )

@@ -1,0 +1,37 @@
+"""The classifier as torch's own exported program, a .pt2 file that needs none of our code.
+
+Weights and graph in it are plain bytes and JSON, but the example input is a pickle, and
+torch.export.load may unpickle: such a file must be trusted like a program.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from onsight.data.pillow_pixels import Pixels
+from onsight.export.format import Classify, Format
+from onsight.export.whole import exporting
+
+_FACTS = "onsight.json"
+
+
+def write_torch_export(program: ExportedProgram, facts: dict[str, Any], path: Path) -> None:
+    """Write the graph with its facts. Raises ModelError."""
+    with exporting("torch.export.save"):
+        torch.export.save(program, path, extra_files={_FACTS: json.dumps(facts)})
+
+
+def _run_torch_export(path: Path) -> Classify:
+    forward = torch.export.load(path).module()
+
+    @torch.inference_mode()
+    def classify(pictures: Pixels) -> Any:
+        return forward(torch.from_numpy(pictures)).numpy()
+
+    return classify
+
+
+FORMAT = Format(".pt2", (), "torch", write_torch_export, _run_torch_export)
