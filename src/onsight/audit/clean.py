@@ -7,7 +7,7 @@ import numpy as np
 from onsight.audit.audit import Audit
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
 from onsight.errors import OutputError
-from onsight.report.tables import write_csv
+from onsight.report.csv_table import write_csv
 from onsight.words import listed
 
 

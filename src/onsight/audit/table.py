@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onsight.audit.finding import Finding, Place
 from onsight.errors import DataError
-from onsight.report.tables import write_csv
+from onsight.report.csv_table import write_csv
 
 _COLUMNS = tuple(Finding("", "", "", (Place(""),), 0.0).facts())
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from onsight.errors import ConfigError, DataError, OutputError
 from onsight.files import check_writable, write_atomically
-from onsight.inference.paths import input_paths
+from onsight.inference.inputs.files import input_paths
 from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
 from onsight.words import plural

@@ -4,7 +4,7 @@ import math
 import os
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onsight.data.decode import decode
@@ -35,9 +35,15 @@ def check_grid_place(path: Path) -> None:
     check_writable(path)
 
 
-def save_grid(path: Path, predictions: Sequence[Prediction], predictor: Predictor) -> int:
+def save_grid(
+    path: Path,
+    predictions: Sequence[Prediction],
+    predictor: Predictor,
+    read: Callable[[str], bytes] = read_regular_file,
+) -> int:
     """Draw the first 64 predictions in order, and return how many that were.
 
+    read: gives the bytes of a picture by its path in the prediction, or raises PictureError.
     If the parent folder is named like one of the classes, it is taken as the true class. An input
     that cannot be used is an empty tile with the reason. Raises DiskError.
     """
@@ -48,19 +54,23 @@ def save_grid(path: Path, predictions: Sequence[Prediction], predictor: Predicto
     for place, prediction in enumerate(shown):
         row, column = divmod(place, columns)
         corner = _GAP + column * _CELL_WIDTH, _GAP + row * _CELL_HEIGHT
-        _draw_tile(canvas, corner, prediction, predictor)
+        _draw_tile(canvas, corner, prediction, predictor, read)
     write_atomically(path, canvas.as_png())
     return len(shown)
 
 
 def _draw_tile(
-    canvas: Canvas, corner: tuple[int, int], prediction: Prediction, predictor: Predictor
+    canvas: Canvas,
+    corner: tuple[int, int],
+    prediction: Prediction,
+    predictor: Predictor,
+    read: Callable[[str], bytes],
 ) -> None:
     x, y = corner
     actual = _actual(prediction.path, predictor.classes)
     wrong = None not in (actual, prediction.predicted) and actual != prediction.predicted
     canvas.square(x, y, _SIDE, facecolor=_PAPER, linewidth=0)
-    pixels = _thumbnail(prediction, predictor.format)
+    pixels = _thumbnail(prediction, predictor.format, read)
     if pixels is None:
         canvas.write(x + 10, y + 10, _reason(prediction))
     else:
@@ -78,12 +88,14 @@ def _actual(path: str, classes: Sequence[str]) -> str | None:
     return name if name in classes else None
 
 
-def _thumbnail(prediction: Prediction, target: PictureFormat) -> Pixels | None:
+def _thumbnail(
+    prediction: Prediction, target: PictureFormat, read: Callable[[str], bytes]
+) -> Pixels | None:
     """The stored picture as (H, W, 3) that fits a tile."""
     if prediction.problem is not None:
         return None
     try:
-        data = read_regular_file(prediction.path)
+        data = read(prediction.path)
         pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
     except PictureError:
         return None
@@ -100,9 +112,10 @@ def _reason(prediction: Prediction) -> Words:
 def _caption(prediction: Prediction, actual: str | None, wrong: bool) -> list[Words]:
     """The lines below a picture."""
     name = Words(shortened(os.path.basename(prediction.path), _NAME), _QUIET, 7)
-    if prediction.predicted is None:
+    if prediction.problem is not None:
         return [Words("no prediction", _INK, 8.5, "bold"), name]
-    said = f"{shortened(prediction.predicted, _LABEL)} {percent(prediction.probability)}"
+    label = prediction.predicted or "unsure"
+    said = f"{shortened(label, _LABEL)} {percent(prediction.probability)}"
     lines = [Words(said, _INK, 8.5, "bold")]
     if actual is not None:
         sign, colour, weight = ("✗", _WRONG, "bold") if wrong else ("✓", _RIGHT, "normal")

@@ -7,9 +7,9 @@ from pathlib import Path
 from torch import nn
 
 from onsight.errors import ConfigError, DataError
-from onsight.inference.listing import print_paths
-from onsight.inference.paths import input_paths
+from onsight.inference.inputs.files import input_paths
 from onsight.inference.predictor import Prediction, load
+from onsight.inference.rows.sink import write_to_stdout
 from onsight.inference.similar import Neighbour, SearchSet, open_search_set
 from onsight.report.console import Reporter
 from onsight.words import plural
@@ -53,12 +53,17 @@ def list_similar(
     found = _search(queries, searched, top)
     reporter.say(f"{plural(len(searched.ids), 'picture')} searched: {searched.name}")
     if as_json:
-        print_paths(json.dumps({"images": len(searched.ids), "similar": _rows(found)}))
+        _print(json.dumps({"images": len(searched.ids), "similar": _rows(found)}))
     else:
-        print_paths("\n".join(_lines(found)))
+        _print("\n".join(_lines(found)))
     if grid:
         shown = save_similar_grid(grid, found, predictor.format)
         reporter.say(f"{grid} shows the first {shown:,} of {len(found):,} inputs")
+
+
+def _print(text: str) -> None:
+    """Print with the original bytes of paths that are not UTF-8."""
+    write_to_stdout((text + "\n").encode("utf-8", "surrogateescape"))
 
 
 def _refuse_unusable(queries: Sequence[Prediction]) -> None:

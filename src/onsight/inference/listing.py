@@ -1,106 +1,171 @@
-"""Predictions as lines for people, or as CSV or JSON for programs."""
+"""Predictions for any number of pictures, as rows for people or programs, as they are computed."""
 
-import json
 import os
-import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onsight.errors import OutputError
-from onsight.files import write_atomically
-from onsight.inference.paths import input_paths
-from onsight.inference.predictor import Prediction, load
+from onsight.errors import DataError, DiskError, OutputError
+from onsight.inference.inputs.files import no_files
+from onsight.inference.inputs.input import Input
+from onsight.inference.inputs.open_inputs import open_inputs
+from onsight.inference.job import describe_job
+from onsight.inference.predictor import Prediction, Predictor, load
+from onsight.inference.rows.columns import Columns
+from onsight.inference.rows.counts import Counts
+from onsight.inference.rows.open_sinks import Begun, begin
+from onsight.inference.rows.partial_file import partial_path
+from onsight.inference.rows.wanted import Wanted
 from onsight.report.console import Reporter
-from onsight.report.tables import csv_text
-from onsight.words import fixed_percent
+from onsight.words import duration, plural
 
 if TYPE_CHECKING:
     from torch import nn
 
-_HEADER = ("path", "predicted", "probability", "problem")
+_SHOWN = 64  # inputs, in a grid
 
 
 def list_predictions(
     model: Path,
     paths: Sequence[str],
+    wanted: Wanted,
     *,
-    csv: str | None = None,
-    grid: Path | None = None,
     device: str = "auto",
     module: "str | nn.Module | None" = None,
-    as_json: bool = False,
 ) -> None:
-    """Predict and print a row for every input in order, or write the rows to a CSV file.
+    """Predict every input in order and write its row, wherever it is wanted.
 
-    grid: a PNG file to draw the first pictures into. Raises UserError, DiskError.
+    No list of inputs or rows is kept, however many there are. Raises DataError if no input can be
+    used; UserError, DiskError.
     """
     reporter = Reporter()
-    if grid:
-        from onsight.inference.grid import check_grid_place, save_grid  # loads matplotlib
-
-        check_grid_place(grid)
-    inputs = input_paths(paths)
-    for target in (grid, Path(csv) if csv else None):
-        if target:
-            _refuse_inputs(target, inputs)
+    wanted.check()
+    inputs = _without_outputs(_not_empty(open_inputs(paths)), wanted)
     predictor = load(model, device=device, module=module)
-    predictions = []
-    with reporter.bar("predict", len(inputs)) as bar:
-        for prediction in predictor.predictions(inputs):
-            predictions.append(replace(prediction, probabilities=None))  # of all, much memory
-            bar.advance(1)
-    refused = sum(prediction.problem is not None for prediction in predictions)
-    if csv and csv != "-":
-        write_atomically(Path(csv), _as_csv(predictions).encode("utf-8", "surrogateescape"))
-    elif csv == "-":
-        print_paths(_as_csv(predictions), end="")
-    elif not as_json:
-        for line in _lines(predictions):
-            print_paths(line)
-    reporter.say(f"{len(predictions) - refused:,} predicted, {refused:,} could not be used")
-    if grid:
-        shown = save_grid(grid, predictions, predictor)
-        reporter.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
-    if as_json:
-        print_paths(_as_json(predictions, refused))
-
-
-def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
-    width = max((len(p.predicted or "-") for p in predictions), default=1)
-    for p in predictions:
-        note = f"  ({p.problem})" if p.problem else ""
-        yield f"{p.predicted or '-':<{width}}  {fixed_percent(p.probability):>7}  {p.path}{note}"
-
-
-def _as_csv(predictions: Sequence[Prediction]) -> str:
-    rows = (
-        (
-            p.path,
-            p.predicted or "",
-            "" if p.probability is None else f"{p.probability:.6f}",
-            p.problem or "",
+    columns = Columns(predictor.classes, wanted.top, wanted.min_confidence is not None)
+    job = describe_job(model, predictor.runner)
+    with _telling_of_resume(wanted, reporter), ExitStack() as until_closed:
+        begun = begin(wanted, columns, job, inputs, until_closed)
+        if begun is None:
+            reporter.say("the file is complete")
+            return
+        shown = _predict_all(predictor, begun, wanted, reporter)
+        for sink in begun.sinks:
+            sink.finish(begun.counts)
+    if wanted.grid:
+        _draw(wanted.grid, shown, predictor, begun.counts, reporter)
+    if not begun.counts.used:
+        raise DataError(
+            f"none of the {plural(begun.counts.images, 'input')} can be used: "
+            f"{begun.counts.first_problem}"
         )
-        for p in predictions
-    )
-    return csv_text(_HEADER, rows)
 
 
-def _refuse_inputs(target: Path, inputs: Sequence[str]) -> None:
-    """Raise OutputError for a file to write that is one of the pictures."""
-    if target.exists() and any(os.path.exists(one) and target.samefile(one) for one in inputs):
-        raise OutputError(f"{target} is one of the pictures: choose another name")
+@contextmanager
+def _telling_of_resume(wanted: Wanted, reporter: Reporter) -> Iterator[None]:
+    """Say what is left of an interrupted run."""
+    try:
+        yield
+    except (KeyboardInterrupt, DiskError):
+        for path in map(partial_path, wanted.text_files.values()):
+            if path.exists():
+                reporter.say(
+                    f"{path} keeps the rows so far; with --resume, the same command goes on"
+                )
+        raise
 
 
-def _as_json(predictions: Sequence[Prediction], refused: int) -> str:
-    rows = [{name: getattr(p, name) for name in _HEADER} for p in predictions]
-    counts = {"images": len(rows), "used": len(rows) - refused, "problems": refused}
-    return json.dumps({**counts, "predictions": rows})
+def _predict_all(
+    predictor: Predictor, begun: Begun, wanted: Wanted, reporter: Reporter
+) -> list[tuple[Prediction, Input]]:
+    """Write the rows of all inputs; returns the first ones for a grid."""
+    counts, known = begun.counts, begun.counts.images
+    shown: list[Prediction] = []
+    inputs: list[Input] = []
+    started = time.monotonic()
+    with reporter.bar("predict", None) as bar:
+        for batch in predictor.batches(_remembering(begun.inputs, inputs)):
+            rows = [_withheld(one, wanted.min_confidence) for one in batch]
+            for sink in begun.sinks:
+                sink.write(rows)
+            counts.add(rows)
+            bar.advance(len(rows))
+            if len(shown) < _SHOWN:
+                shown += [replace(one, probabilities=None) for one in rows[: _SHOWN - len(shown)]]
+    reporter.say(_summary(counts, known, time.monotonic() - started))
+    return list(zip(shown, inputs, strict=True))
 
 
-def print_paths(text: str, end: str = "\n") -> None:
-    """Print with the original bytes of paths that are not UTF-8."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write((text + end).encode("utf-8", "surrogateescape"))
-    sys.stdout.buffer.flush()
+def _withheld(one: Prediction, least: float | None) -> Prediction:
+    """A prediction without its class if its probability is too low."""
+    if least is None or one.probability is None or one.probability >= least:
+        return one
+    return replace(one, predicted=None)
+
+
+def _summary(counts: Counts, known: int, seconds: float) -> str:
+    parts = [f"{counts.used - counts.unsure:,} predicted"]
+    parts += [f"{counts.unsure:,} unsure"] if counts.unsure else []
+    parts.append(f"{counts.problems:,} could not be used")
+    new = counts.images - known
+    there = f"{known:,} were there already; " if known else ""
+    rate = f"{new / seconds:,.0f} images/s"
+    return f"{', '.join(parts)}; {there}{new:,} in {duration(seconds)}, {rate}"
+
+
+def _draw(
+    path: Path,
+    shown: Sequence[tuple[Prediction, Input]],
+    predictor: Predictor,
+    counts: Counts,
+    reporter: Reporter,
+) -> None:
+    from onsight.inference.grid import save_grid  # loads matplotlib
+
+    readers = {one.name: one.read for _, one in shown}
+    save_grid(path, [one for one, _ in shown], predictor, lambda name: readers[name]())
+    reporter.say(f"{path} shows the first {len(shown):,} of {plural(counts.images, 'input')}")
+
+
+def _not_empty(inputs: Iterator[Input]) -> Iterator[Input]:
+    """The same inputs, the first of which is there. Raises DataError if there is none."""
+    first = next(inputs, None)
+    if first is None:
+        raise no_files()
+    return chain([first], inputs)
+
+
+def _remembering(inputs: Iterator[Input], first: list[Input]) -> Iterator[Input]:
+    """The same inputs; the first ones are also put into a list."""
+    for one in inputs:
+        if len(first) < _SHOWN:
+            first.append(one)
+        yield one
+
+
+def _without_outputs(inputs: Iterator[Input], wanted: Wanted) -> Iterator[Input]:
+    """The inputs but for files that are being written.
+
+    Raises OutputError for a file to write that is one of the pictures.
+    """
+    targets = [path for path in wanted.files if path.exists()]
+    facts = [(path, path.stat()) for path in targets]
+    partial = {str(partial_path(path).absolute()) for path in wanted.text_files.values()}
+    for one in inputs:
+        if one.file and os.path.abspath(one.name).removesuffix(".json") in partial:
+            continue
+        for path, known in facts:
+            if one.file and _is_same(one.name, known):
+                raise OutputError(f"{path} is one of the pictures: choose another name")
+        yield one
+
+
+def _is_same(path: str, known: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), known)
+    except OSError:
+        return False

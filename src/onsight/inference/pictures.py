@@ -16,11 +16,12 @@ from onsight.data.pillow_pixels import Pixels, decode_image
 from onsight.data.pixels import WANTED, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import PictureError
+from onsight.inference.inputs.input import Input
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Picture = Union[str, Path, bytes, Image.Image, NDArray[Any], "Tensor"]
+Picture = Union[str, Path, bytes, Image.Image, NDArray[Any], "Tensor", Input]
 
 _LOADING = Lock()  # two entries may be the same image, which Pillow loads in place
 
@@ -31,7 +32,7 @@ def is_one(pictures: Picture | Iterable[Picture]) -> bool:
         return pictures.ndim < 4
     if isinstance(pictures, np.ndarray):
         return pictures.ndim < 4 and pictures.dtype.kind not in "OUS"  # those are paths in an array
-    return isinstance(pictures, (str, bytes)) or not isinstance(pictures, Iterable)
+    return isinstance(pictures, (str, bytes, Input)) or not isinstance(pictures, Iterable)
 
 
 def several(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
@@ -41,13 +42,17 @@ def several(pictures: Picture | Iterable[Picture]) -> Iterable[Picture]:
 
 def name_of(picture: Picture) -> str:
     """The path of a picture, or where else it is."""
+    if isinstance(picture, Input):
+        return picture.name
     return os.fspath(picture) if isinstance(picture, (str, Path)) else "(in memory)"
 
 
 def read_picture(picture: Picture, target: PictureFormat) -> Pixels:
     """The pixels that the model takes: uint8 (H, W, C). Raises PictureError."""
     content: object = picture
-    if isinstance(picture, (str, Path)):
+    if isinstance(picture, Input):
+        content = picture.read()
+    elif isinstance(picture, (str, Path)):
         content = read_regular_file(os.fspath(picture))
     elif isinstance(picture, Image.Image):
         with _LOADING:

@@ -1,18 +1,18 @@
 """A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ModelError, PictureError
-from onsight.hardware.cores import usable_cores
+from onsight.inference.decode_ahead import Prepared, prepared_batches
 from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
 from onsight.inference.runner import Runner
 from onsight.report.notebook import facts_table
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from onsight.models.classifier import Classifier
     from onsight.models.file import ModelFile
 
-Item = TypeVar("Item")
-
 
 @dataclass(frozen=True)
 class Prediction:
     """What the model predicts for one input, or why it cannot.
 
+    predicted: also None if it was withheld, because its probability is lower than was asked for;
     probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used;
     features: float32 (D,), what the network's last layer was given, if they were asked for.
     """
@@ -41,6 +40,11 @@ class Prediction:
     problem: str | None
     probabilities: NDArray[np.float32] | None
     features: NDArray[np.float32] | None = None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the class was withheld."""
+        return self.predicted is None and self.problem is None
 
 
 class Predictor:
@@ -116,11 +120,19 @@ class Predictor:
 
         features: give those too. Raises ModelError if the network has none.
         """
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
-            for batch in _batches(several(pictures), self.runner.at_once):
-                yield from self._predict_batch(
-                    batch, list(pool.map(self._prepare, batch)), features
-                )
+        for batch in self.batches(pictures, features):
+            yield from batch
+
+    def batches(
+        self, pictures: Picture | Iterable[Picture], features: bool = False
+    ) -> Iterator[list[Prediction]]:
+        """The same in lists, one for each batch that the model takes at once.
+
+        The pictures of the next batch are decoded while one is computed, and no more are kept.
+        """
+        read = partial(read_picture, target=self.format)
+        for batch in prepared_batches(several(pictures), read, self.runner.at_once):
+            yield list(self._predict_batch(batch, features))
 
     def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
         """A column of predictions. Raises PictureError for a picture that cannot be used."""
@@ -131,26 +143,24 @@ class Predictor:
             rows.append(getattr(prediction, name))
         return rows
 
-    def _prepare(self, picture: Picture) -> Pixels | PictureError:
-        try:
-            return read_picture(picture, self.format)
-        except PictureError as error:
-            return error
-
-    def _predict_batch(
-        self, batch: Sequence[Picture], prepared: Sequence[Pixels | PictureError], features: bool
-    ) -> Iterator[Prediction]:
-        usable = [pixels for pixels in prepared if not isinstance(pixels, PictureError)]
-        columns = self.runner.run(np.stack(usable), features) if usable else ()
-        rows = zip(*(column for column in columns if column is not None), strict=True)
-        for picture, pixels in zip(batch, prepared, strict=True):
-            if isinstance(pixels, PictureError):
-                yield Prediction(name_of(picture), None, None, str(pixels), None)
+    def _predict_batch(self, batch: Sequence[Prepared], features: bool) -> Iterator[Prediction]:
+        usable = [one.pixels for one in batch if one.pixels is not None]
+        outcomes = self._outcomes(np.stack(usable), features) if usable else iter(())
+        for one in batch:
+            name = name_of(one.picture)
+            if one.problem is not None:
+                yield Prediction(name, None, None, one.problem, None)
                 continue
-            row, *found = next(rows)
-            winner = int(row.argmax())
-            probability = float(row[winner])
-            yield Prediction(name_of(picture), self.classes[winner], probability, None, row, *found)
+            winner, probability, row, feature = next(outcomes)
+            yield Prediction(name, self.classes[winner], probability, None, row, feature)
+
+    def _outcomes(self, pictures: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
+        """(class number, its probability, probabilities, features) of each picture of a batch."""
+        found = self.runner.run(pictures, features)
+        winners = found.probabilities.argmax(axis=1)
+        best = found.probabilities[np.arange(len(winners)), winners]
+        given = repeat(None) if found.features is None else found.features
+        return zip(winners.tolist(), best.tolist(), found.probabilities, given, strict=False)
 
     def _embed_nothing(self) -> NDArray[np.float32]:
         """The features (0, D) of no pictures."""
@@ -187,9 +197,3 @@ def load(
     from onsight.inference.torch_runner import load_runner
 
     return Predictor(load_runner(model, device, module))
-
-
-def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

@@ -33,10 +33,10 @@ _PAIRS_SHOWN = 5
 
 
 class Bar:
-    """Counts pictures, or another unit, towards a total; cheap enough to call every step."""
+    """Counts pictures, or another unit, towards a total if any; cheap enough to call every step."""
 
     def __init__(
-        self, console: Console, title: str, total: int, live: Progress | None, unit: str
+        self, console: Console, title: str, total: int | None, live: Progress | None, unit: str
     ) -> None:
         self.console = console
         self.title = title
@@ -60,10 +60,10 @@ class Bar:
         if self.live:
             self.live.update(self.task, completed=self.done, note=note)
         else:
-            left = (self.total - self.done) / rate
-            self.console.print(
-                f"{self.title}: {self.done:,}/{self.total:,}, {note}, {left:,.0f} s left"
-            )
+            of, left = "", ""
+            if self.total is not None:
+                of, left = f"/{self.total:,}", f", {(self.total - self.done) / rate:,.0f} s left"
+            self.console.print(f"{self.title}: {self.done:,}{of}, {note}{left}")
 
 
 class Reporter:
@@ -88,8 +88,11 @@ class Reporter:
         self.say(f"{name.replace('_', ' ')}: {value} ({choice.reason})")
 
     @contextmanager
-    def bar(self, title: str, total: int, unit: str = "images") -> Iterator[Bar]:
-        """A progress bar, which on a terminal updates in place and disappears when it is done."""
+    def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
+        """A progress bar, which on a terminal updates in place and disappears when it is done.
+
+        total: None if nobody knows.
+        """
         if not self.console.is_terminal:
             yield Bar(self.console, title, total, None, unit)
             return

@@ -1,37 +1,15 @@
 """The CSV files of a run: problems and predictions."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import Problem
-from onsight.files import write_atomically
-
-if TYPE_CHECKING:  # both load torch, which predicting from an exported file does without
-    from onsight.data.pack import Pack
-    from onsight.evaluation.per_image import PerImageResults
-
-
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as CSV, a line each row."""
-    text = io.StringIO()
-    plain = csv.writer(text, lineterminator="\n")
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    for row in (header, *rows):
-        # Before Python 3.13, a carriage return alone is not quoted, and divides the row.
-        has_return = any("\r" in cell for cell in row if isinstance(cell, str))
-        (quoted if has_return else plain).writerow(row)
-    return text.getvalue()
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table atomically; paths that are not UTF-8 keep their bytes."""
-    write_atomically(path, csv_text(header, rows).encode("utf-8", "surrogateescape"))
+from onsight.data.pack import Pack
+from onsight.evaluation.per_image import PerImageResults
+from onsight.report.csv_table import write_csv
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
@@ -41,8 +19,8 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
 
 def write_predictions(
     path: Path,
-    per_image: "PerImageResults",
-    pack: "Pack",
+    per_image: PerImageResults,
+    pack: Pack,
     folds: NDArray[np.int8] | None = None,
 ) -> None:
     """Write every evaluated picture: path, label, predicted class, its probability, digest.

@@ -45,7 +45,7 @@ class FoldReporter(Reporter):
         self.reporter.warn(f"{self.name}: {text}")
 
     @contextmanager
-    def bar(self, title: str, total: int, unit: str = "images") -> Iterator[Bar]:
+    def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
         """A progress bar."""
         with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
             yield bar

@@ -75,6 +75,17 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     )
 
 
+def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members, Reader]:
+    """The members of a zip or a tar, and what reads one by its number among the usable ones.
+
+    cache_folder: as for `read_archive`. Raises DataError, DiskError.
+    """
+    with ExitStack() as cleanup:
+        _, file, members, read_member = _open(path, cache_folder, cleanup)
+        cleanup.pop_all()
+    return members, _RowReader(file, read_member, range(len(members.paths)))
+
+
 class _RowReader:
     """Reads row i; the archive's file is closed once the reader is garbage."""
 

@@ -64,6 +64,24 @@ def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]
         return columns.named(header), _entries(manifest, rows, columns, len(header))
 
 
+def read_paths(manifest: Path) -> Iterator[str]:
+    """The path in every line, whatever else it has. Raises DataError, as the lines are read."""
+    with naming_faults(manifest):
+        header, rows = read_table(manifest)
+        columns = [plain_name(name) for name in header]
+        place = next((columns.index(name) for name in PATH_COLUMNS if name in columns), None)
+        if place is None:
+            raise DataError(
+                f"{manifest} has no column of paths; it has: {', '.join(header) or 'none'}. "
+                "Name the column path"
+            )
+        for line, cells in rows:
+            try:
+                yield _path(_whole(cells, len(header))[place])
+            except ValueError as error:
+                raise DataError(f"{manifest}, line {line}: {error}") from error
+
+
 def _entries(
     manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: Columns, width: int
 ) -> Iterator[Entry]:
@@ -135,8 +153,7 @@ def _entry(
 ) -> Entry:
     """One line's entry. Raises DataError with the line's number."""
     try:
-        if len(cells) != width:
-            raise ValueError(f"{len(cells)} cells, but the header names {width} columns")
+        cells = _whole(cells, width)
         split, group, time = (
             None if place is None else cells[place]
             for place in (columns.split, columns.group, columns.time)
@@ -145,6 +162,12 @@ def _entry(
         return Entry(line, path, label, _split(split), _group(group), _time(time))
     except ValueError as error:
         raise DataError(f"{manifest}, line {line}: {error}") from error
+
+
+def _whole(cells: Sequence[object], width: int) -> Sequence[object]:
+    if len(cells) != width:
+        raise ValueError(f"{len(cells)} cells, but the header names {width} columns")
+    return cells
 
 
 def _path(cell: object) -> str:

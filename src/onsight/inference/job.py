@@ -1,0 +1,29 @@
+"""What the rows of a file depend on besides the pictures, by which a resumed run knows its own."""
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+from onsight.inference.runner import Runner
+
+BATCH_SIZE = "batch size"
+
+
+def describe_job(model: Path, runner: Runner) -> dict[str, object]:
+    """The model, and what may change the last bits of its probabilities."""
+    return {
+        "model": _digest(model),
+        "version of Onsight": version("onsight"),
+        "device": str(runner.facts.get("device", "")),
+        BATCH_SIZE: runner.at_once,
+    }
+
+
+def _digest(model: Path) -> str:
+    """A digest of a model file, or of the one in a run folder."""
+    if model.is_dir():
+        from onsight.models.file import FILE_NAME  # loads torch, as the model has done
+
+        model = model / FILE_NAME
+    with open(model, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -1,0 +1,63 @@
+"""Opening all that rows are written to, and finding where an interrupted run goes on."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from onsight.inference.inputs.input import Input
+from onsight.inference.rows.columns import Columns
+from onsight.inference.rows.counts import Counts
+from onsight.inference.rows.csv_form import Csv
+from onsight.inference.rows.form import Form, ResumableForm
+from onsight.inference.rows.json_forms import Json, JsonLines
+from onsight.inference.rows.lines import Lines
+from onsight.inference.rows.parquet_file import ParquetFile
+from onsight.inference.rows.partial_file import PartialFile, is_complete
+from onsight.inference.rows.sink import Sink, Stdout
+from onsight.inference.rows.wanted import Wanted
+
+_FILES: dict[str, Callable[[Columns], ResumableForm]] = {"csv": Csv, "jsonl": JsonLines}
+_ON_STDOUT: dict[str, Callable[[Columns], Form]] = {**_FILES, "json": Json}
+
+
+class Begun(NamedTuple):
+    """The open sinks, the inputs that have no row yet, and the counts of those that have one."""
+
+    sinks: list[Sink]
+    inputs: Iterator[Input]
+    counts: Counts
+
+
+def begin(
+    wanted: Wanted,
+    columns: Columns,
+    job: Mapping[str, Any],
+    inputs: Iterator[Input],
+    until_closed: ExitStack,
+) -> Begun | None:
+    """Open what is wanted, and resume if that is wanted; None if there is nothing left to do.
+
+    job: as `describe_job` gives it; until_closed: closes what was opened. Raises OutputError for
+    rows of another job, DiskError.
+    """
+    begun = Begun([], inputs, Counts())
+    job = {**job, "columns": columns.header, "--min-confidence": wanted.min_confidence}
+    for name, path in wanted.text_files.items():
+        own_job = {**job, "format": name}
+        if wanted.resume and is_complete(path, own_job):
+            return None
+        file = PartialFile(path, _FILES[name](columns), own_job)
+        until_closed.callback(file.close)
+        if wanted.resume:
+            begun = Begun([], *file.resume(inputs))
+        else:
+            file.begin()
+        begun.sinks.append(file)
+    if wanted.parquet:
+        table = ParquetFile(wanted.parquet, columns)
+        until_closed.callback(table.close)
+        begun.sinks.append(table)
+    begun.sinks.extend(Stdout(_ON_STDOUT[name](columns)) for name in wanted.on_stdout)
+    if not begun.sinks:
+        begun.sinks.append(Stdout(Lines(columns)))
+    return begun

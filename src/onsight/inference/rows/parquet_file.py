@@ -1,0 +1,92 @@
+"""Rows in a Parquet file, a row group after the other."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onsight.errors import ConfigError
+from onsight.files import disk_errors, sync_folder
+from onsight.inference.predictor import Prediction
+from onsight.inference.rows.columns import Columns
+from onsight.inference.rows.counts import Counts
+
+_GROUP_ROWS = 2**14
+
+
+def refuse_without_pyarrow(path: Path) -> None:
+    """Raise ConfigError if Parquet files cannot be written."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"writing {path} needs pyarrow: pip install 'onsight[parquet]', or choose --csv or "
+            "--jsonl"
+        ) from error
+
+
+class ParquetFile:
+    """A Sink of rows with lists in them; the file has its name only once it is complete."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._columns = columns
+        self._schema = _schema(columns)
+        self._waiting: list[dict[str, Any]] = []
+        with disk_errors(path):
+            self._writer = ParquetWriter(self._temporary, self._schema)
+
+    def write(self, rows: Sequence[Prediction]) -> None:
+        """More rows."""
+        self._waiting += [_utf8(self._columns.record(one)) for one in rows]
+        if len(self._waiting) >= _GROUP_ROWS:
+            self._write_group()
+
+    def finish(self, counts: Counts) -> None:
+        """Give the file its name."""
+        if self._waiting:
+            self._write_group()
+        with disk_errors(self._path):
+            self._writer.close()
+            descriptor = os.open(self._temporary, os.O_RDWR)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(self._temporary, self._path)
+            sync_folder(self._path.parent)
+
+    def close(self) -> None:
+        """Without its last part, a Parquet file cannot be read at all."""
+        with disk_errors(self._path):
+            self._writer.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _write_group(self) -> None:
+        from pyarrow import Table
+
+        with disk_errors(self._path):
+            self._writer.write_table(Table.from_pylist(self._waiting, self._schema))
+        self._waiting = []
+
+
+def _schema(columns: Columns) -> Any:
+    import pyarrow
+
+    text, share = pyarrow.string(), pyarrow.float32()
+    fields = {"path": text, "predicted": text, "probability": share, "problem": text}
+    if columns.has_unsure:
+        fields["unsure"] = pyarrow.bool_()
+    if columns.top:
+        best = pyarrow.struct({"class": text, "probability": share})
+        fields["probabilities"] = pyarrow.list_(best)
+    return pyarrow.schema(fields)
+
+
+def _utf8(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as Parquet can hold it; a path's bytes that are not UTF-8 show as \\xe9."""
+    path = row["path"].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return row | {"path": path}

@@ -1,0 +1,176 @@
+"""What can be given to predict, as one stream. Oracle: what the test has written, and glob."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import tarfile
+import tracemalloc
+import zipfile
+from glob import glob
+
+import pytest
+
+from onsight.data.sources.read_file import read_regular_file
+from onsight.errors import DataError, PictureError
+from onsight.inference.inputs.open_inputs import open_inputs
+from onsight.inference.inputs.path_list import listed_paths
+
+NAMES = ["b.png", "a/2.png", "a/10.jpg", "a/deep/er/1.png", "a/.hid/x.png", ".no.png", "c/[1].png"]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Files whose content is their name; the test is in their folder."""
+    for name in NAMES:
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    monkeypatch.chdir(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def names(*words):
+    return [one.name for one in open_inputs(words)]
+
+
+def contents(*words):
+    return [one.read().decode() for one in open_inputs(words)]
+
+
+def test_files_and_folders_come_in_order(tree):
+    expected = ["./b.png", "./a/10.jpg", "./a/2.png", "./a/deep/er/1.png", "./c/[1].png"]
+    assert names("b.png", ".") == ["b.png", *expected]
+    assert contents("b.png", "a") == ["b.png", "a/10.jpg", "a/2.png", "a/deep/er/1.png"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["*.png", "**", "**/*.png", "a/**", "a/**/*.png", "**/deep/**/*.png", "*/*.[jp]*g", "**/**/1*"],
+)
+def test_patterns_match_as_globs_do(tree, pattern):
+    expected = [path for path in glob(pattern, recursive=True) if os.path.isfile(path)]
+    found = names(pattern)
+    assert sorted(found) == sorted(set(expected))
+    assert names(f"{tree}/{pattern}") == [f"{tree}/{path}" for path in found]
+
+
+def test_a_pattern_gives_files_folder_by_folder(tree):
+    assert names("**") == ["b.png", "a/10.jpg", "a/2.png", "a/deep/er/1.png", "c/[1].png"]
+
+
+def test_a_pattern_of_links_that_lead_back_ends(tree):
+    (tree / "a" / "loop").symlink_to(tree)
+    assert len(names("**/*.png")) == 4
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tree):
+    assert names("c/[1].png") == ["c/[1].png"]
+
+
+def test_archives_give_their_members_in_order_and_then_their_problems(tree):
+    order = ["z.png", "a/1.png", "../evil.png", "m/2.png"]
+    with zipfile.ZipFile("all.zip", "w") as archive:
+        for name in order:
+            archive.writestr(name, name)
+    with tarfile.open("all.tar.gz", "w:gz") as archive:
+        for name in order:
+            info = tarfile.TarInfo(name)
+            info.size = len(name)
+            archive.addfile(info, io.BytesIO(name.encode()))
+    for archive in ("all.zip", "all.tar.gz"):
+        *usable, evil = open_inputs([archive])
+        assert [one.name for one in usable] == [f"{archive}/{n}" for n in order if ".." not in n]
+        assert [one.read().decode() for one in usable] == [n for n in order if ".." not in n]
+        assert evil.name == f"{archive}/../evil.png"
+        with pytest.raises(PictureError, match="leads out of the archive"):
+            evil.read()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_manifests_need_no_labels_and_every_line_is_an_input(tree, kind):
+    paths = ["a/2.png", "missing.png", "a/2.png", "b.png"]
+    if kind == "csv":
+        with open("list.csv", "w", newline="") as file:
+            csv.writer(file).writerows([["id", "Path"], *enumerate(paths)])
+    elif kind == "jsonl":
+        with open("list.jsonl", "w") as file:
+            file.writelines(
+                json.dumps({"file_name": path, "split": "odd"}) + "\n" for path in paths
+            )
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow.parquet import write_table
+
+        write_table(pyarrow.table({"image": paths}), "list.parquet")
+    assert names(f"list.{kind}") == paths
+    assert names(f"{tree}/list.{kind}") == [f"{tree}/{path}" for path in paths]
+    with pytest.raises(PictureError, match="No such file"):
+        list(open_inputs([f"list.{kind}"]))[1].read()
+
+
+def test_what_is_wrong_with_a_manifest_is_told(tree):
+    (tree / "list.csv").write_text("name,label\nb.png,b\n")
+    with pytest.raises(DataError, match="no column of paths; it has: name, label"):
+        names("list.csv")
+    (tree / "list.csv").write_text("path,label\nb.png,b\nb.png\n")
+    with pytest.raises(DataError, match="line 3: 1 cells"):
+        names("list.csv")
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        (b"a.png\nb c.png\r\n\nd.png", ["a.png", "b c.png", "d.png"]),
+        (b"a\nb.png\0c.png\0", ["a\nb.png", "c.png"]),
+        (b"c\xe9.png\n", [os.fsdecode(b"c\xe9.png")]),
+        (b"", []),
+        (b"x" * 4000 + b"\0y\0", ["x" * 4000, "y"]),
+        (b"".join(b"%06d\n" % n for n in range(30_000)), [f"{n:06d}" for n in range(30_000)]),
+        (b"".join(b"%06d\0" % n for n in range(30_000)), [f"{n:06d}" for n in range(30_000)]),
+    ],
+)
+def test_a_list_of_paths_ends_each_with_nul_or_the_line(listed, expected):
+    assert list(listed_paths(io.BytesIO(listed))) == expected
+
+
+def test_what_is_no_list_of_paths_is_refused():
+    with pytest.raises(DataError, match="not a list of paths"):
+        list(listed_paths(io.BytesIO(b"x" * 200_000)))
+
+
+def test_what_cannot_be_opened_is_said_at_once(tree):
+    for words, said in (
+        (["b.png", "b.pgn"], "b.pgn does not exist.* Did you mean b.png"),
+        (["-", "-"], "only once"),
+        ([], "no files"),
+    ):
+        with pytest.raises(DataError, match=said):
+            open_inputs(words)
+    with pytest.raises(DataError, match=r"no file matches \*\*/\*.gif"):
+        names("b.png", "**/*.gif")
+
+
+def test_no_list_of_the_inputs_is_kept(tree):
+    paths = (b"tree/%07d.png\n" % number for number in range(200_000))
+
+    class Pipe(io.RawIOBase):
+        def read(self, size=-1):
+            return b"".join(itertools.islice(paths, size // 17))
+
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in listed_paths(Pipe())) == 200_000
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_cannot_be_read_has_its_reason(tree):
+    os.mkfifo("pipe.png")
+    (one,) = open_inputs(["pipe.png"])
+    with pytest.raises(PictureError, match="not a regular file"):
+        one.read()
+    with pytest.raises(PictureError, match="No such file"):
+        read_regular_file("missing.png")
