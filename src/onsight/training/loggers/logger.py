@@ -70,5 +70,10 @@ def final_figures(results: Results) -> dict[str, float]:
     return {f"final_{name}": value for name, value in _known(results, _FINAL_FIGURES).items()}
 
 
+def report_place(results: Results) -> str:
+    """Where the report is, wherever it is read from."""
+    return str(Path(results["report"]).absolute())
+
+
 def _known(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
     return {name: values[name] for name in names if values.get(name) is not None}

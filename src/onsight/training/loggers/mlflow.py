@@ -9,7 +9,7 @@ from typing import Any
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.training.loggers.kept_ids import keep_id, kept_id
-from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures
+from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures, report_place
 
 _PARAMETERS_AT_ONCE = 100  # the most that MLflow takes
 _EXPERIMENT = "onsight"
@@ -45,7 +45,7 @@ class MlflowLogger:
     def log_results(self, results: Results) -> None:
         """Log the accuracy with its interval, and where the report is."""
         self._log(final_figures(results), results["epochs"])
-        self.client.set_tag(self.run_id, "report", results["report"])
+        self.client.set_tag(self.run_id, "report", report_place(results))
 
     def close(self, finished: bool) -> None:
         """Mark the run as finished or stopped."""

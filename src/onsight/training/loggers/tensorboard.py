@@ -4,7 +4,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.report.console import headline
-from onsight.training.loggers.logger import LoggedRun, epoch_figures
+from onsight.training.loggers.logger import LoggedRun, epoch_figures, report_place
 
 _TAGS = {
     "train_loss": "loss/train",
@@ -48,7 +48,7 @@ class TensorBoardLogger:
     def log_results(self, results: Results) -> None:
         """Write the accuracy with its interval, and where the report is, as text."""
         assert self.epochs_writer
-        self.epochs_writer.add_text("results", f"{headline(results)}\n\n{results['report']}")
+        self.epochs_writer.add_text("results", f"{headline(results)}\n\n{report_place(results)}")
 
     def close(self, finished: bool) -> None:
         """Write what is still buffered."""

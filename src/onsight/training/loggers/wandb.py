@@ -8,7 +8,7 @@ from urllib.parse import urlparse
 from onsight.errors import ConfigError
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.training.loggers.kept_ids import keep_id, kept_id
-from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures
+from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures, report_place
 
 _START_SECONDS, _END_SECONDS = 30, 120  # the longest that a run waits for a server
 _SERVER = "https://api.wandb.ai"
@@ -56,7 +56,7 @@ class WandbLogger:
 
     def log_results(self, results: Results) -> None:
         """Put the accuracy with its interval into the run's summary, and where the report is."""
-        self.run.summary.update({**final_figures(results), "report": results["report"]})
+        self.run.summary.update({**final_figures(results), "report": report_place(results)})
 
     def close(self, finished: bool) -> None:
         """End the run, as finished or as stopped."""
