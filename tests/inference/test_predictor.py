@@ -132,7 +132,7 @@ def test_runs_and_predictors_show_themselves(run, bars):
     hostile = '<script>"&</script>'
     claim = f"{100 * run.accuracy:.2f}%"
     shown = replace(run, path=Path(hostile)), onsight.load(run.path)
-    shown[1].classes = (hostile, "b")
+    shown[1].runner.classes = (hostile, "b")
     for one in shown:
         assert claim in repr(one)
         assert len(repr(one)) < 300

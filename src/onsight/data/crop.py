@@ -1,14 +1,14 @@
 """A random-resized crop cut out of a picture while it is decoded."""
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat, background_of, resize, to_channels
+from onsight.data.fit import PictureFormat, background_of, to_channels
 from onsight.data.pillow_pixels import Pixels
+from onsight.data.resize import resize
 from onsight.limits import PADDED_PIXELS
 
 
@@ -44,7 +44,7 @@ def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat)
     pixels = to_channels(content, target.channels)
     if target.fit == "pad":
         pixels = _pad(pixels, target)
-    return resize(_cut(pixels, window, _frame(pixels, target)), target)
+    return resize(_cut(pixels, window, _frame(pixels, target)), target.height, target.width)
 
 
 def _least_size(window: Window, target: PictureFormat) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
     scale = math.sqrt(PADDED_PIXELS / (frame_height * frame_width))
     if scale < 1:  # a strip of a picture needs a frame of many times its pixels
         smaller = max(1, round(scale * height)), max(1, round(scale * width))
-        return _pad(resize(pixels, replace(target, height=smaller[0], width=smaller[1])), target)
+        return _pad(resize(pixels, *smaller), target)
     frame = np.empty((frame_height, frame_width, target.channels), np.uint8)
     frame[:] = background_of(target)
     top, left = (frame_height - height) // 2, (frame_width - width) // 2

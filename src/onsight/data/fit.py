@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from PIL import Image, ImageOps
 
 from onsight.data.pillow_pixels import Colour, Pixels
+from onsight.data.resize import resize
 
 Fit = Literal["stretch", "crop", "pad"]
 
@@ -46,7 +45,7 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
     if pixels.shape[:2] == (target.height, target.width):
         return pixels
     if target.fit == "stretch":
-        return resize(pixels, target)
+        return resize(pixels, target.height, target.width)
     image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
     size = (target.width, target.height)
     if target.fit == "crop":
@@ -55,19 +54,6 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
         colour = background_of(target)
         fitted = ImageOps.pad(image, size, Image.Resampling.BILINEAR, color=colour)
     return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
-
-
-def resize(pixels: Pixels, target: PictureFormat) -> Pixels:
-    """All of a picture at the target's height and width, bilinear with antialiasing.
-
-    Within 1 grey level of Pillow's result; unlike Pillow's, threads do not wait for each other.
-    """
-    # torch has a fast path for a contiguous batch of one whose strides are channels last.
-    owned = np.require(pixels, requirements=["C", "W"])  # torch warns about read-only arrays
-    planes = torch.from_numpy(owned).unsqueeze(0).permute(0, 3, 1, 2)
-    size = (target.height, target.width)
-    resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
-    return np.asarray(resized[0].permute(1, 2, 0).numpy(), np.uint8)
 
 
 def background_of(target: PictureFormat) -> tuple[int, ...]:

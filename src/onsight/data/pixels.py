@@ -1,14 +1,17 @@
 """Pictures held in memory, as arrays or tensors, brought to the pixels that a decoder gives."""
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from onsight.data.pillow_pixels import Pixels, encode_image
 from onsight.errors import PictureError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _CHANNELS = (1, 3, 4)
 WANTED = (
@@ -18,13 +21,19 @@ WANTED = (
 )
 
 
-def read_array(picture: NDArray[Any] | Tensor) -> Pixels:
+def is_tensor(value: object) -> "TypeGuard[Tensor]":
+    """Whether this is a tensor of torch, which need not be installed."""
+    torch = sys.modules.get("torch")  # nobody has a tensor without it
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def read_array(picture: "NDArray[Any] | Tensor") -> Pixels:
     """The pixels of an array or tensor: uint8 (H, W, C), C = 1, 3 or, with transparency, 4.
 
     Where both (H, W, C) and (C, H, W) are possible, an array has its channels last, as Pillow's
     have, and a tensor first, as torch's do. Floats are scaled by 255. Raises PictureError.
     """
-    channels_first = isinstance(picture, Tensor)
+    channels_first = is_tensor(picture)
     array = _to_array(picture)
     pixels = _channels_last(array, channels_first)
     if pixels is None or not (array.dtype == np.uint8 or array.dtype.kind == "f"):
@@ -43,14 +52,14 @@ def read_memory(picture: object) -> bytes | Pixels:
         return picture
     if isinstance(picture, Image.Image):
         return encode_image(picture)
-    if not isinstance(picture, (np.ndarray, Tensor)):
+    if not (isinstance(picture, np.ndarray) or is_tensor(picture)):
         raise PictureError(f"a {type(picture).__name__} is not a picture: {WANTED}")
     pixels = read_array(picture)
     return encode_image(Image.fromarray(pixels)) if pixels.shape[2] == 4 else pixels
 
 
-def _to_array(picture: NDArray[Any] | Tensor) -> NDArray[Any]:
-    if not isinstance(picture, Tensor):
+def _to_array(picture: "NDArray[Any] | Tensor") -> NDArray[Any]:
+    if isinstance(picture, np.ndarray):
         return picture
     tensor = picture.detach().cpu()
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # numpy has no bf16

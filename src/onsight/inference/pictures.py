@@ -4,28 +4,30 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from onsight.data.fit import PictureFormat
 from onsight.data.packing import prepare_picture
 from onsight.data.pillow_pixels import Pixels, decode_image
-from onsight.data.pixels import WANTED, read_array
+from onsight.data.pixels import WANTED, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import PictureError
 
-Picture = str | Path | bytes | Image.Image | NDArray[Any] | Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Picture = Union[str, Path, bytes, Image.Image, NDArray[Any], "Tensor"]
 
 _LOADING = Lock()  # two entries may be the same image, which Pillow loads in place
 
 
 def is_one(pictures: Picture | Iterable[Picture]) -> bool:
     """Whether this is a single picture rather than several."""
-    if isinstance(pictures, Tensor):
+    if is_tensor(pictures):
         return pictures.ndim < 4
     if isinstance(pictures, np.ndarray):
         return pictures.ndim < 4 and pictures.dtype.kind not in "OUS"  # those are paths in an array
@@ -50,14 +52,14 @@ def read_picture(picture: Picture, target: PictureFormat) -> Pixels:
     elif isinstance(picture, Image.Image):
         with _LOADING:
             content = decode_image(picture, target.background, target.pixel_limit)
-    elif isinstance(picture, (np.ndarray, Tensor)):
+    elif isinstance(picture, np.ndarray) or is_tensor(picture):
         content = _from_array(picture, target)
     if not isinstance(content, (bytes, np.ndarray)):
         raise PictureError(f"a {type(picture).__name__} is not a picture: {WANTED}")
     return prepare_picture(content, target)[1]
 
 
-def _from_array(array: NDArray[Any] | Tensor, target: PictureFormat) -> Pixels:
+def _from_array(array: "NDArray[Any] | Tensor", target: PictureFormat) -> Pixels:
     pixels = read_array(array)
     if pixels.shape[2] == 4:
         return decode_image(Image.fromarray(pixels), target.background, pixels.size)

@@ -1,33 +1,28 @@
 """A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, cast, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import PictureError
-from onsight.evaluation.per_image import evaluation_batch
-from onsight.evaluation.results import Results
-from onsight.features.feature_pass import with_features
+from onsight.errors import ModelError, PictureError
 from onsight.hardware.cores import usable_cores
-from onsight.hardware.devices import choose_device
 from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
-from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, build_model, load_model_file
-from onsight.models.head import required_head
-from onsight.models.memory_format import set_memory_format
-from onsight.models.user import make_user_model
-from onsight.report.console import headline
+from onsight.inference.runner import Runner
 from onsight.report.notebook import facts_table
-from onsight.words import listed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from onsight.inference.torch_runner import TorchRunner
+    from onsight.models.classifier import Classifier
+    from onsight.models.file import ModelFile
 
 Item = TypeVar("Item")
 
@@ -51,32 +46,27 @@ class Prediction:
 class Predictor:
     """A trained model that predicts as scikit-learn's do; made by `onsight.load`."""
 
-    def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
-        prepared = file.preprocessing
-        self.file = file
-        self.classes = file.classes
-        self.format = prepared.format
-        net = set_memory_format(build_model(file, module), prepared.input_shape, device)
-        self.classifier = Classifier(
-            net, prepared.normalization, prepared.precision, device, file.temperature
-        )
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.classes = runner.classes
+        self.format = runner.format
 
     def __repr__(self) -> str:
-        return f"<Predictor {', '.join(f'{name} {fact}' for name, fact in self._facts().items())}>"
+        facts = ", ".join(f"{name} {fact}" for name, fact in self.runner.facts.items())
+        return f"<Predictor {facts}>"
 
     def _repr_html_(self) -> str:
-        return facts_table("Predictor", self._facts())
+        return facts_table("Predictor", self.runner.facts)
 
-    def _facts(self) -> dict[str, object]:
-        size, results = self.format, cast(Results, self.file.results)
-        colour = "grey" if size.channels == 1 else "colour"
-        facts = {
-            "model": self.file.model,
-            "device": self.classifier.device,
-            "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
-            "classes": listed(self.classes),
-        }
-        return facts | ({"result": headline(results)} if "images" in results else {})
+    @property
+    def file(self) -> "ModelFile":
+        """The model file. Raises ModelError for an exported model."""
+        return self._in_torch().file
+
+    @property
+    def classifier(self) -> "Classifier":
+        """The network with its preprocessing. Raises ModelError for an exported model."""
+        return self._in_torch().classifier
 
     @overload
     def predict(self, pictures: Picture) -> str: ...  # type: ignore[overload-overlap]
@@ -117,8 +107,7 @@ class Predictor:
         rows = self._rows(self.predictions(pictures, features=True), "features")
         if is_one(pictures):
             return rows[0]
-        wide = required_head(self.classifier.net).in_features
-        return np.stack(rows) if rows else np.zeros((0, wide), np.float32)
+        return np.stack(rows) if rows else self._embed_nothing()
 
     def predictions(
         self, pictures: Picture | Iterable[Picture], features: bool = False
@@ -127,11 +116,11 @@ class Predictor:
 
         features: give those too. Raises ModelError if the network has none.
         """
-        forward = self._forward_with_features if features else self._forward
         with ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode") as pool:
-            at_once = evaluation_batch(self.classifier.device, self.format.shown)
-            for batch in _batches(several(pictures), at_once):
-                yield from self._predict_batch(batch, list(pool.map(self._prepare, batch)), forward)
+            for batch in _batches(several(pictures), self.runner.at_once):
+                yield from self._predict_batch(
+                    batch, list(pool.map(self._prepare, batch)), features
+                )
 
     def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
         """A column of predictions. Raises PictureError for a picture that cannot be used."""
@@ -149,47 +138,51 @@ class Predictor:
             return error
 
     def _predict_batch(
-        self,
-        batch: Sequence[Picture],
-        prepared: Sequence[Pixels | PictureError],
-        forward: Callable[[Tensor], Sequence[Tensor]],
+        self, batch: Sequence[Picture], prepared: Sequence[Pixels | PictureError], features: bool
     ) -> Iterator[Prediction]:
         usable = [pixels for pixels in prepared if not isinstance(pixels, PictureError)]
-        columns = forward(torch.from_numpy(np.stack(usable))) if usable else ()
-        rows = zip(*(column.cpu().numpy() for column in columns), strict=True)
+        columns = self.runner.run(np.stack(usable), features) if usable else ()
+        rows = zip(*(column for column in columns if column is not None), strict=True)
         for picture, pixels in zip(batch, prepared, strict=True):
             if isinstance(pixels, PictureError):
                 yield Prediction(name_of(picture), None, None, str(pixels), None)
                 continue
-            row, *features = next(rows)
+            row, *found = next(rows)
             winner = int(row.argmax())
             probability = float(row[winner])
-            yield Prediction(
-                name_of(picture), self.classes[winner], probability, None, row, *features
+            yield Prediction(name_of(picture), self.classes[winner], probability, None, row, *found)
+
+    def _embed_nothing(self) -> NDArray[np.float32]:
+        """The features (0, D) of no pictures."""
+        size = self.format
+        one = np.zeros((1, size.height, size.width, size.channels), np.uint8)
+        features = self.runner.run(one, features=True).features
+        if features is None:
+            raise ModelError("the model gives no features")
+        return features[:0]
+
+    def _in_torch(self) -> "TorchRunner":
+        from onsight.inference.torch_runner import TorchRunner
+
+        if not isinstance(self.runner, TorchRunner):
+            raise ModelError(
+                "an exported model only predicts: for this, name the run folder or model file "
+                "that it was exported from"
             )
-
-    def _forward(self, images: Tensor) -> tuple[Tensor]:
-        """Probabilities (B, K) of pictures uint8 (B, H, W, C)."""
-        return (self.classifier(images).softmax(dim=1),)
-
-    def _forward_with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities (B, K) and features (B, D)."""
-        logits, features = with_features(self.classifier, images)
-        return logits.softmax(dim=1), features
+        return self.runner
 
 
 def load(
-    model: str | Path, *, device: str = "auto", module: nn.Module | str | None = None
+    model: str | Path, *, device: str = "auto", module: "nn.Module | str | None" = None
 ) -> Predictor:
     """Load a run folder or model file for prediction.
 
     module: the network, or package.module:callable that makes it, for a model of your own: a
     model file never names code to run. Raises ModelError, DeviceError.
     """
-    file = load_model_file(model)
-    if isinstance(module, str):
-        module = make_user_model(module, file.preprocessing.input_shape, len(file.classes))
-    return Predictor(file, choose_device(device).value, module)
+    from onsight.inference.torch_runner import load_runner
+
+    return Predictor(load_runner(model, device, module))
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -1,7 +1,7 @@
 """How a picture becomes a network's input, as one value that the model file holds."""
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -15,9 +15,11 @@ from pydantic import (
 )
 
 from onsight.data.fit import Fit, PictureFormat
-from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 from onsight.limits import INPUT_SIDE
+
+if TYPE_CHECKING:
+    from onsight.data.normalization import Normalization
 
 _FORMAT_FIELDS = {field.name for field in fields(PictureFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
@@ -73,8 +75,10 @@ class Preprocessing(BaseModel):
         return PictureFormat(**self.model_dump(include=_FORMAT_FIELDS))
 
     @property
-    def normalization(self) -> Normalization:
+    def normalization(self) -> "Normalization":
         """How pixels are turned into the network's input."""
+        from onsight.data.normalization import Normalization  # loads torch
+
         return Normalization(self.mean, self.std, self.format.shown)
 
     @property

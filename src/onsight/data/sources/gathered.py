@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from onsight.data.index import Index, Problem, Row
-from onsight.data.pixels import read_memory
+from onsight.data.pixels import is_tensor, read_memory
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Pixels, Source, identity
 from onsight.data.sources.spool import Spool
@@ -75,7 +74,7 @@ class Gathered:
 
     def _read(self, name: str, image: object, is_kept: bool) -> tuple[bytes, _Reader] | None:
         """A picture's facts and reader, or None and a problem for an image that is broken."""
-        if isinstance(image, (np.ndarray, Tensor)):
+        if isinstance(image, np.ndarray) or is_tensor(image):
             self._check_dtype(name, str(image.dtype).removeprefix("torch."))
         try:
             content = read_memory(image)
@@ -96,7 +95,7 @@ class Gathered:
 
     def _checked_label(self, name: str, label: object) -> str | int:
         """A label as str, int or bool. Raises DataError."""
-        if isinstance(label, (np.generic, np.ndarray, Tensor)) and label.ndim == 0:
+        if (isinstance(label, (np.generic, np.ndarray)) or is_tensor(label)) and label.ndim == 0:
             label = label.item()
         if not isinstance(label, (str, int)):
             raise DataError(f"the label of {name} must be a str or an int, not {_described(label)}")
@@ -124,7 +123,7 @@ def _file_facts(path: str) -> bytes:
 
 
 def _described(label: object) -> str:
-    if isinstance(label, (np.ndarray, Tensor)):
+    if isinstance(label, np.ndarray) or is_tensor(label):
         return f"an array {tuple(label.shape)}; turn one-hot rows into labels with argmax(axis=1)"
     if label is None or label != label:
         return f"{label}; leave unlabelled pictures out"
