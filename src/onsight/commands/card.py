@@ -37,7 +37,7 @@ def card(
         ),
     ] = None,
 ) -> None:
-    """Write a model card from a run's own files: what it is, how good, and what it cannot do.
+    """Write a model card from a run's own files, or a folder for the Hugging Face Hub.
 
     Parameters
     ----------
