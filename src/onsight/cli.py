@@ -32,6 +32,7 @@ _COMMANDS = {
     "report": "Write report.html of a run again, from the files in its folder.",
     "compare": "Compare runs picture by picture: which is better, and whether that is more than "
     "noise.",
+    "card": "Write a model card from a run's own files, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }

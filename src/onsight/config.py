@@ -275,6 +275,12 @@ class Config(BaseModel):
         ge=0,
         description="Steps between lines with the mean loss; 0: only one line per epoch.",
     )
+    log: Annotated[str, _TRAINING] = Field(
+        "tensorboard",
+        pattern=r"^(none|(tensorboard|mlflow|wandb)(,(tensorboard|mlflow|wandb))*)$",
+        description="Where to follow the run: tensorboard, mlflow, wandb, several as mlflow,wandb, "
+        "or none. Without a server or key of yours, all of them write into the run folder.",
+    )
     keep_epochs: Annotated[bool, _TUTORIALS] = Field(
         False, description="Keep a model file of every epoch, as checkpoints/epoch-NN.safetensors."
     )
@@ -415,6 +421,11 @@ class Config(BaseModel):
         """The background as (red, green, blue), 0 to 255."""
         red, green, blue = bytes.fromhex(self.background[1:])
         return red, green, blue
+
+    @property
+    def loggers(self) -> list[str]:
+        """The programs to log to, each once."""
+        return [] if self.log == "none" else [*dict.fromkeys(self.log.split(","))]
 
     @property
     def pixel_limit(self) -> int:

@@ -14,6 +14,8 @@ from onsight.errors import Interrupted
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import judge
+from onsight.training.loggers.logger import LoggedRun
+from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks import world
 from onsight.training.run_folder.record import Record
 from onsight.training.step.step import Step
@@ -68,6 +70,13 @@ def scalars_of(folder):
         tag: [(scalar.step, scalar.value) for scalar in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
     }
+
+
+def record_in(folder, rows, steps):
+    """A record whose only logger is TensorBoard, and its loggers."""
+    loggers = Loggers(pytest.fail)
+    loggers.add("tensorboard", LoggedRun(folder, "bars", {}))
+    return Record(folder, rows, steps, loggers), loggers
 
 
 def weights_of(run):
@@ -144,15 +153,15 @@ def test_a_line_is_the_mean_of_its_steps(recorded, step_losses):
 
 def test_a_killed_run_leaves_no_point_that_is_recorded_again_on_resuming(tmp_path):
     rows = [{"epoch": epoch, "train_loss": float(epoch)} for epoch in (1, 2, 3)]
-    first = Record(tmp_path, [], 0)
+    first, begun = record_in(tmp_path, [], 0)
     for row in rows:
         first.add(row)
         first.add_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
-    first.close()
-    again = Record(tmp_path, rows[:1], 5)  # its last checkpoint was after the first epoch
+    begun.close(finished=False)
+    again, begun = record_in(tmp_path, rows[:1], 5)  # its last checkpoint was after the first epoch
     again.add_line({"loss": 2.0, "seconds": 2.0}, 10)
     again.add({"epoch": 2, "train_loss": 20.0})
-    again.close()
+    begun.close(finished=True)
     scalars = scalars_of(tmp_path / "tensorboard")
     assert scalars["loss/train"] == [(1, 1.0), (2, 20.0)]
     assert scalars_of(tmp_path / "tensorboard" / "steps")["loss/train"] == [(5, -1.0), (10, 2.0)]

@@ -4,6 +4,7 @@ It holds tensors and JSON, never code, and detects any damage. A user's own netw
 imported because a file names it.
 """
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,8 +57,11 @@ def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
 
 
-def save_model(path: Path, file: ModelFile) -> None:
-    """Write a model file completely or not at all. Raises DiskError."""
+def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
+    """Write a model file completely or not at all. Raises DiskError.
+
+    weights_only: no tensor but the network's, for programs that load every tensor into it.
+    """
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -69,8 +73,12 @@ def save_model(path: Path, file: ModelFile) -> None:
         "results": file.results,
         "provenance": file.provenance,
     }
-    seen = torch.from_numpy(np.sort(file.seen))
-    write_tensors(path, {**file.weights, _SEEN: seen}, facts)
+    seen = np.sort(file.seen)
+    if weights_only:
+        facts["seen"] = base64.b64encode(seen.astype("<i8").tobytes()).decode()
+        write_tensors(path, file.weights, facts)
+    else:
+        write_tensors(path, {**file.weights, _SEEN: torch.from_numpy(seen)}, facts)
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -92,12 +100,12 @@ def load_model_file(path: str | Path) -> ModelFile:
             preprocessing=Preprocessing.of(_typed(facts["picture"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
-            seen=_seen(weights.pop(_SEEN)),
+            seen=_seen(weights, facts),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
         )
-    except (KeyError, TypeError, ModelError) as error:
+    except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
 
 
@@ -134,7 +142,12 @@ def _check_version(path: Path, facts: Any) -> None:
         )
 
 
-def _seen(keys: Tensor) -> NDArray[np.int64]:
+def _seen(weights: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.int64]:
+    """The keys of the pictures seen, removed from the weights if they are among them."""
+    if "seen" in facts:
+        text = base64.b64decode(_typed(facts["seen"], str), validate=True)
+        return np.frombuffer(text, "<i8").astype(np.int64)
+    keys = weights.pop(_SEEN)
     if keys.dtype != torch.int64 or keys.ndim != 1:
         raise TypeError(f"{_SEEN} must be int64 (n,), not {keys.dtype} {tuple(keys.shape)}")
     return keys.numpy()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onsight.evaluation.results import (
     CalibrationBin,
@@ -48,6 +49,14 @@ class Curves:
     epochs: list[EpochRow]
     overfit: EpochRow | None
     best: EpochRow | None
+
+
+class MeanConfidence(NamedTuple):
+    """The mean confidence (claimed) and the share that was right, of so many pictures."""
+
+    images: int
+    claimed: float
+    right: float
 
 
 @dataclass(frozen=True)
@@ -126,15 +135,24 @@ def _overfit(epochs: list[EpochRow]) -> EpochRow | None:
 
 def calibration(results: Results) -> Calibration | None:
     """How confident it was against how right it was; None without pictures."""
+    mean = mean_confidence(results)
+    if mean is None:
+        return None
+    bins = [row for row in results["calibration"] if row["images"]]
+    verdict = trust(mean.claimed, mean.right, results)
+    svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
+    return Calibration(svg, bins, *mean, verdict, temperature_sentence(results))
+
+
+def mean_confidence(results: Results) -> MeanConfidence | None:
+    """How confident it was on average, and how right; None without pictures."""
     bins = [row for row in results["calibration"] or [] if row["images"]]
     n = sum(row["images"] for row in bins)
     if not n:
         return None
     claimed = sum(row["images"] * (row["confidence"] or 0) for row in bins) / n
     right = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
-    verdict = trust(claimed, right, results)
-    svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
-    return Calibration(svg, bins, n, claimed, right, verdict, temperature_sentence(results))
+    return MeanConfidence(n, claimed, right)
 
 
 def more_pictures(results: Results) -> More | None:

@@ -6,19 +6,24 @@ from typing import Any, cast
 
 from onsight.evaluation.results import Results
 from onsight.report import confusion, measured, origin
+from onsight.report.earlier import compared_with_earlier
 from onsight.report.embedding import GALLERY, embedded_gallery
 from onsight.report.runfiles import Said, read_csv, read_epochs, read_json, read_toml_text
 from onsight.report.sentences import is_unbalanced, meaning, pair_sentence
 
 
 def contents_of(run: Path) -> dict[str, Any]:
-    """The files of a run folder that the page is made from, by their names; None if unreadable."""
+    """The files of a run folder that the page is made from, by their names; None if unreadable.
+
+    With them, how the run compares with an earlier one.
+    """
     json_files = ("results.json", "plan.json", "placement.json", "environment.json", GALLERY)
     return {
         **{name: read_json(run / name) for name in json_files},
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
+        "an earlier run": compared_with_earlier(run),
     }
 
 
@@ -41,6 +46,7 @@ def page_of(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
         "curves": measured.curves(contents["metrics.jsonl"], results["best_epoch"]),
         "matrix": confusion.whole_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
+        "earlier": contents["an earlier run"],
         "phases": measured.phases(results),
         "plan": origin.choices(contents["plan.json"]),
         "placement": origin.placements(contents["placement.json"]),

@@ -10,10 +10,12 @@ import jinja2
 _MARK_WITHIN = 1_000  # bytes from the start of a page
 
 
-def page_template(package: str, name: str, **filters: Callable[..., Any]) -> jinja2.Template:
-    """A template of a package, which escapes whatever is put into it."""
+def page_template(
+    package: str, name: str, *, escaped: bool = True, **filters: Callable[..., Any]
+) -> jinja2.Template:
+    """A template of a package, which escapes whatever is put into it, as HTML needs it."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=escaped, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= filters
     text = (resources.files(package) / name).read_text(encoding="utf-8")

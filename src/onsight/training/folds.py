@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -21,6 +21,8 @@ from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.budget import Budget
 from onsight.training.judge import Judged, judge
+from onsight.training.loggers.logger import LoggedRun
+from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.pictures.least_budget import evaluated_pictures
 from onsight.training.pictures.training_data import data_key, make_normalization
 from onsight.training.prepare import PreparedRun
@@ -120,7 +122,8 @@ def _judge_fold(
 ) -> Judged:
     if context.world.is_main:
         context.folder.make_checkpoints()
-    trained = train_once(prepared, context, budget, resume)
+    with _fold_logging(prepared, context) as loggers:
+        trained = train_once(prepared, replace(context, loggers=loggers), budget, resume)
     begun = time.perf_counter()
     judged = judge(trained.classifier, prepared.dataset, prepared.config.tta, context.world)
     seconds = sum(trained.seconds.values()) + time.perf_counter() - begun
@@ -128,6 +131,13 @@ def _judge_fold(
     if context.world.is_main:
         _keep(judged, context.folder, prepared.data_key)
     return judged
+
+
+def _fold_logging(prepared: PreparedRun, context: RunContext) -> AbstractContextManager[Loggers]:
+    """Event files in the fold's folder; other loggers show the model that is kept alone."""
+    names = [name for name in prepared.config.loggers if name == "tensorboard"]
+    run = LoggedRun(context.folder.path, context.provenance["data"], prepared.config.model_dump())
+    return logging(names if context.world.is_main else [], run, context.reporter)
 
 
 def _row(fold: int, per_image: PerImageResults, trained: Trained, seconds: float) -> FoldResult:

@@ -30,6 +30,7 @@ from onsight.hardware.reproducible import KERNELS, naming_unrepeatable
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
 from onsight.training.autotune.compute_options import why_not_graphed
+from onsight.training.loggers.loggers import check_installed
 from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
@@ -44,8 +45,8 @@ from onsight.training.run_folder.folder import (
 from onsight.training.run_session import RunSession
 from onsight.words import listed
 
-# What may differ when a run resumes: where it computes and stores things, not what it does.
-_FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency"}
+# What may differ when a run resumes: where it computes, stores and shows things, not what it does.
+_FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency", "log"}
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def train(
     rank_info = rank_from_env()
     path = user_path(out) if out else None
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    check_installed(config.loggers)
     devices = _devices(rank_info, config)
     ranks = rank_info.size if rank_info else len(devices.value)
     _refuse_for_ranks(config, ranks)

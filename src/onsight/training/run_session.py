@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +23,8 @@ from onsight.training.budget import Budget, read_budget
 from onsight.training.finish import finish
 from onsight.training.folds import judge_folds
 from onsight.training.judge import judge
+from onsight.training.loggers.logger import LoggedRun
+from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
@@ -80,8 +83,27 @@ class RunSession:
             "config": prepared.config.model_dump(),
             "versions": package_versions(),
         }
+        logged = LoggedRun(self.folder.path, name_data(data), prepared.config.model_dump())
+        names = prepared.config.loggers if self.world.is_main else []
+        with logging(names, logged, self.reporter) as loggers:
+            results = self._train(prepared, provenance, loggers, budget, resume)
+            if results:
+                loggers.log_results(results)
+        return results
+
+    def _train(
+        self,
+        prepared: PreparedRun,
+        provenance: dict[str, Any],
+        loggers: Loggers,
+        budget: Budget | None,
+        resume: bool,
+    ) -> Results | None:
+        """Train, judge and write the results; returns them on the first rank."""
         keeper = _PlanKeeper(prepared, self._save_config, self.folder)
-        context = RunContext(self.folder, self.reporter, self.world, provenance, keeper.switch)
+        context = RunContext(
+            self.folder, self.reporter, self.world, provenance, keeper.switch, loggers
+        )
         judged, limit = None, budget
         if prepared.dataset.folds.value > 1:
             judged = judge_folds(prepared, context, budget, resume)
@@ -92,7 +114,7 @@ class RunSession:
         self.phases |= trained.seconds
         if judged is None:
             begun = time.perf_counter()
-            judged = judge(trained.classifier, prepared.dataset, config.tta, self.world)
+            judged = judge(trained.classifier, prepared.dataset, prepared.config.tta, self.world)
             self.phases["test"] = time.perf_counter() - begun
         if self.unrepeatable and self.world.is_main:
             keeper.keep_unrepeatable(self.unrepeatable)
@@ -107,6 +129,7 @@ class RunSession:
             world=self.world,
             budget=budget,
         )
+        module = prepared.data.module
         if module is not None:  # with a moving average, the evaluated weights are in a copy
             module.load_state_dict(trained.classifier.net.state_dict())
         return results

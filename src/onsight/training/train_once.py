@@ -26,6 +26,7 @@ from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
 from onsight.training.fine_tuning import HEAD_SHARE
 from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
+from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
@@ -46,7 +47,8 @@ class RunContext:
     """Where a training reports and saves, and with which processes it trains.
 
     provenance: what its model files say about their origin; keep_switch: called with each change
-    of compute options and its reason; features: those that its trainings share.
+    of compute options and its reason; loggers: told of every epoch; features: those that its
+    trainings share.
     """
 
     folder: RunFolder
@@ -54,6 +56,7 @@ class RunContext:
     world: World
     provenance: dict[str, Any]
     keep_switch: Callable[[Switch, str], None]
+    loggers: Loggers
     features: SharedFeatures = field(default_factory=SharedFeatures)
 
 
@@ -125,9 +128,7 @@ def _without_training(head: FittedHead, classifier: Classifier, context: RunCont
     """A frozen backbone with its fitted head is already the trained network."""
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if context.world.is_main:
-        record = Record(context.folder.path, progress.rows, 0)
-        record.add(head.row)
-        record.close()
+        Record(context.folder.path, progress.rows, 0, context.loggers).add(head.row)
     seconds = {"training": head.seconds}
     # The temperature is that of the head which has not learned from validation pictures.
     temperature = set_temperature(classifier, head.logits, head.labels, context.world)
@@ -183,6 +184,7 @@ def _make_trainer(
         keep_epoch=keep_epoch,
         keep_switch=context.keep_switch,
         folder=context.folder,
+        loggers=context.loggers,
         data_key=prepared.data_key,
         reporter=context.reporter,
         budget=budget,

@@ -24,6 +24,7 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
+from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from onsight.training.run_folder.folder import RunFolder
@@ -54,6 +55,7 @@ class Trainer:
         keep_epoch: Callable[[int, EpochRow], None],
         keep_switch: Callable[[Switch, str], None],
         folder: RunFolder,
+        loggers: Loggers,
         data_key: str,
         reporter: Reporter,
         budget: Budget | None = None,
@@ -73,6 +75,7 @@ class Trainer:
         self.keep_epoch = keep_epoch
         self.keep_switch = keep_switch
         self.folder = folder
+        self.loggers = loggers
         self.data_key = data_key
         self.reporter = reporter
         self.budget = budget
@@ -118,19 +121,16 @@ class Trainer:
         start: how good the network is before the first step, which training must improve on.
         """
         if self.world.is_main:
-            self.record = Record(self.folder.path, self.progress.rows, self._steps_done)
+            done = self._steps_done
+            self.record = Record(self.folder.path, self.progress.rows, done, self.loggers)
         if self.budget:
             self._settle_into_budget(self.budget)
-        try:
-            if start:
-                self._begin_from(start)
-            while not (self._is_over or self._out_of_patience()):
-                self._train_epoch()
-                self._end_epoch()
-            self._try_blends()
-        finally:
-            if self.record:
-                self.record.close()
+        if start:
+            self._begin_from(start)
+        while not (self._is_over or self._out_of_patience()):
+            self._train_epoch()
+            self._end_epoch()
+        self._try_blends()
         if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()

@@ -5,7 +5,11 @@ from typing import Any, NamedTuple
 
 from onsight.report.comparison.held_out import HeldOut
 
-_PLACES = {"cache_folder", "switches"}  # say nothing about the model; plan.json has the switches
+_PLACES = {
+    "cache_folder",
+    "log",
+    "switches",
+}  # say nothing about the model; plan.json has the switches
 
 
 class Setting(NamedTuple):

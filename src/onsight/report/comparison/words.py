@@ -16,11 +16,7 @@ def lines(found: Comparison) -> Iterator[str]:
     """The whole comparison, line by line."""
     yield f"{plural(found.images, 'picture')} held out by {_all(found)}"
     yield from (f"note: {note}" for note in found.notes)
-    if found.settings:
-        shown = [_setting_words(setting) for setting in found.settings]
-        yield f"settings that differ: {listed(shown, _LONG)}"
-    else:
-        yield "settings that differ: none"
+    yield settings_line(found)
     yield from _table(found)
     yield from (gap_sentence(found, gap) for gap in found.gaps)
     yield from (gap_counts(gap) for gap in found.gaps if len(found.gaps) == 1)
@@ -33,6 +29,12 @@ LIMIT = (
     "This compares these trained models: with another seed, the same settings give somewhat "
     "different ones."
 )
+
+
+def settings_line(found: Comparison) -> str:
+    """The settings in which the runs differ."""
+    shown = [_setting_words(setting) for setting in found.settings]
+    return f"settings that differ: {listed(shown, _LONG) or 'none'}"
 
 
 def gap_sentence(found: Comparison, gap: Gap) -> str:

@@ -1,0 +1,179 @@
+"""A folder for the Hugging Face Hub: one weights file that Onsight and timm both read, and a card.
+
+Its model.safetensors is an Onsight model file whose tensors are the network's alone, by timm's
+names; config.json says to timm how to make the network and what pictures it takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onsight.data.fit import Fit
+from onsight.errors import OutputError
+from onsight.files import write_json
+from onsight.models.catalog import is_user_spec, own_names
+from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
+from onsight.models.head import heads_of
+from onsight.models.timm_nets import timm_facts
+from onsight.report.card.card import InFolder, write_card
+from onsight.report.card.metadata import MARK
+from onsight.report.card.subject import read_subject
+from onsight.report.template import has_mark
+
+_CARD, _CONFIG = "README.md", "config.json"
+_CROP_MODES: dict[Fit, str] = {"stretch": "squash", "crop": "center", "pad": "border"}
+_PICTURES, _TOLERANCE = 2, 1e-4  # of the check; of logits, relative to the largest
+
+
+@dataclass(frozen=True)
+class HubFolder:
+    """A folder that was written. why_not: why timm cannot load it, empty if it can.
+
+    difference: the largest between timm's logits and Onsight's, if timm can load it.
+    """
+
+    path: Path
+    why_not: str = ""
+    difference: float = 0.0
+
+
+def write_hub_folder(model: Path, folder: Path, license_name: str | None = None) -> HubFolder:
+    """Write config.json, model.safetensors and README.md for a run folder or model file.
+
+    timm's networks are loaded by timm from what was written, and compared. Others are for Onsight
+    alone, without config.json. Raises OutputError for a folder that holds anything else,
+    ModelError, DiskError.
+    """
+    _check_empty(folder)
+    subject = read_subject(model)
+    file = _public(subject.file, subject.data_name)
+    why_not, difference = _why_no_timm(file), 0.0
+    (folder / _CONFIG).unlink(missing_ok=True)
+    if not why_not:
+        scaled = _with_temperature_in_head(file)
+        save_model(folder / FILE_NAME, scaled, weights_only=True)
+        write_json(folder / _CONFIG, _timm_config(file))
+        why_not, difference = _compare(file, scaled, folder)
+        file = scaled
+    if why_not:
+        (folder / _CONFIG).unlink(missing_ok=True)
+        save_model(folder / FILE_NAME, file, weights_only=True)
+    said = _words(file, why_not)
+    write_card(subject, folder / _CARD, license_name, InFolder(said, timm=not why_not))
+    return HubFolder(folder, why_not, difference)
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; --out needs a folder")
+    own = has_mark(folder / _CARD, MARK.encode())
+    if folder.is_dir() and any(folder.iterdir()) and not own:
+        raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
+
+
+def _public(file: ModelFile, data_name: str) -> ModelFile:
+    """The file without the places on the disk of whoever trained it."""
+    config = dict(file.provenance.get("config") or {})
+    for name in ("weights", "cache_folder"):
+        config[name] = PurePath(str(config.get(name, ""))).name
+    known = {name: value for name, value in file.provenance.items() if name != "found"}
+    return replace(file, provenance={**known, "data": data_name, "config": config})
+
+
+def _why_no_timm(file: ModelFile) -> str:
+    if file.model in own_names() or is_user_spec(file.model):
+        return f"'{file.model}' is not one of its networks"
+    if file.hidden_units:
+        return "Onsight gave its head a hidden layer, which timm's networks do not have"
+    return ""
+
+
+def _with_temperature_in_head(file: ModelFile) -> ModelFile:
+    """The file with its last layers divided by the temperature, which timm knows nothing of.
+
+    The file as it is if the network ends in something else.
+    """
+    net = build_model(file)
+    heads = heads_of(net)
+    if not heads or not all(isinstance(head, nn.Linear | nn.Conv2d) for head in heads):
+        return file
+    ends = {f"{name}." for name, part in net.named_modules() if any(part is one for one in heads)}
+    weights = {
+        name: tensor / file.temperature if name.rpartition(".")[0] + "." in ends else tensor
+        for name, tensor in file.weights.items()
+    }
+    return replace(file, weights=weights, temperature=1.0)
+
+
+def _timm_config(file: ModelFile) -> dict[str, Any]:
+    """What timm's loaders read, as its own `save_for_hf` writes it."""
+    facts, shape = timm_facts(file.model), file.preprocessing.input_shape
+    known: Mapping[str, Any] = vars(facts) if facts else {}
+    fixed = bool(known.get("fixed_input_size"))
+    arguments = {"in_chans": shape[0]} | ({"img_size": list(shape[1:])} if fixed else {})
+    return {
+        "architecture": file.model.partition(".")[0],
+        "num_classes": len(file.classes),
+        "label_names": list(file.classes),
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": list(shape),
+            "fixed_input_size": fixed,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": _CROP_MODES[file.preprocessing.fit],
+            "mean": list(file.preprocessing.mean),
+            "std": list(file.preprocessing.std),
+            "num_classes": len(file.classes),
+            "first_conv": known.get("first_conv"),
+            "classifier": known.get("classifier"),
+        },
+    }
+
+
+@torch.inference_mode()
+def _compare(file: ModelFile, written: ModelFile, folder: Path) -> tuple[str, float]:
+    """Why timm cannot load what was written, empty if it can; and how far its logits are off."""
+    shape = (_PICTURES, *file.preprocessing.input_shape)
+    inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    expected = build_model(file)(inputs) * (written.temperature / file.temperature)
+    try:
+        found = _load_by_timm(folder)(inputs)
+    except Exception as error:  # as varied as timm's networks
+        return f"timm cannot load it: {type(error).__name__}: {error}", 0.0
+    difference = _largest(found - expected)
+    if found.shape == expected.shape and difference <= _TOLERANCE * max(1.0, _largest(expected)):
+        return "", difference
+    return f"timm's logits differ from Onsight's by up to {difference:.2g}", 0.0
+
+
+def _load_by_timm(folder: Path) -> nn.Module:
+    import timm
+
+    with torch.random.fork_rng(devices=[]):
+        net: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    return net.eval()
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max())
+
+
+def _words(file: ModelFile, why_not: str) -> str:
+    """What the card says about the folder."""
+    if why_not:
+        return f"timm cannot load this folder: {why_not}."
+    grey = " Turn pictures into grey (L) first." if file.preprocessing.channels == 1 else ""
+    scale = (
+        ""
+        if file.temperature == 1
+        else f" Divide its logits by {file.temperature:g} for probabilities to trust."
+    )
+    return (
+        "timm loads it as well. Its logits for the same input are the same; as it resizes "
+        f"pictures by other code, single pictures may come out slightly differently.{grey}{scale}"
+    )

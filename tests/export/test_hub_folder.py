@@ -1,0 +1,217 @@
+"""Folders for the Hub: what timm and Onsight make of them."""
+
+import json
+from dataclasses import replace
+
+import httpx
+import numpy as np
+import pytest
+import timm
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError
+
+import onsight
+from onsight import cli
+from onsight.data.normalization import Normalization
+from onsight.errors import ConfigError, OutputError
+from onsight.export import push
+from onsight.export.hub_folder import write_hub_folder
+from onsight.models.catalog import make_model
+from onsight.models.classifier import Classifier
+from onsight.models.file import ModelFile, build_model, load_model_file, save_model
+from onsight.models.head import add_hidden_layer
+from onsight.models.preprocessing import Preprocessing
+
+CLASSES = ("cat", "dog", "eel")
+
+
+def save_untrained(path, model, size=32, channels=3, **changes):
+    """A model file with random weights."""
+    torch.manual_seed(3)
+    net = make_model(model, (channels, size, size), len(CLASSES))
+    if changes.get("hidden_units"):
+        add_hidden_layer(net, changes["hidden_units"])
+    preprocessing = Preprocessing(
+        height=size,
+        width=size,
+        channels=channels,
+        fit="pad",
+        background=(255, 255, 255),
+        pixel_limit=10**6,
+        mean=(0.4, 0.5, 0.6)[:channels],
+        std=(0.2, 0.3, 0.25)[:channels],
+        precision="fp32",
+    )
+    provenance = {"data": "/home/me/secret/pets", "config": {"cache_folder": "/home/me/cache"}}
+    seen = np.array([-5, 3, 2**62], np.int64)
+    file = ModelFile(model, CLASSES, preprocessing, {}, provenance, dict(net.state_dict()), seen)
+    save_model(path, replace(file, **changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "channels", "temperature"),
+    [
+        ("resnet18", 32, 3, 1.7),
+        ("mobilenetv3_small_050", 32, 1, 0.6),
+        ("vit_tiny_patch16_224", 32, 3, 2.0),
+    ],
+)
+def test_timm_gives_onsights_logits(tmp_path, model, size, channels, temperature):
+    path = save_untrained(
+        tmp_path / "m.safetensors", model, size, channels, temperature=temperature
+    )
+    written = write_hub_folder(path, tmp_path / "hub")
+    assert written.why_not == ""
+    file = load_model_file(path)
+    images = torch.randint(0, 256, (4, size, size, channels), dtype=torch.uint8)
+    own = Classifier(
+        build_model(file),
+        file.preprocessing.normalization,
+        "fp32",
+        torch.device("cpu"),
+        temperature,
+    )
+    net = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+    config = timm.data.resolve_model_data_config(net)
+    inputs = Normalization(tuple(config["mean"]), tuple(config["std"])).apply(images)
+    with torch.inference_mode():
+        assert torch.allclose(net(inputs), own(images), rtol=1e-4, atol=1e-5)
+    assert config["input_size"] == (channels, size, size)
+    assert (config["crop_pct"], config["crop_mode"]) == (1.0, "border")
+    assert tuple(net.pretrained_cfg["label_names"]) == CLASSES
+
+    again = onsight.load(tmp_path / "hub", device="cpu")
+    assert torch.allclose(again.classifier(images), own(images), rtol=1e-4, atol=1e-5)
+    assert again.classes == CLASSES
+    assert again.file.seen.tolist() == [-5, 3, 2**62]
+    card = ModelCard.load(tmp_path / "hub" / "README.md")
+    assert card.data.library_name == "timm"
+    assert "timm.create_model" in card.text
+    assert {one.name for one in (tmp_path / "hub").iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
+
+
+@pytest.mark.parametrize(("model", "units"), [("lenet", 0), ("resnet18", 8)])
+def test_what_timm_cannot_load_is_for_onsight_alone(tmp_path, model, units, capsys):
+    path = save_untrained(tmp_path / "m.safetensors", model, hidden_units=units, temperature=1.5)
+    with pytest.raises(SystemExit):
+        cli.main(["card", str(path), "--to", "hub-folder"])
+    said = capsys.readouterr()
+    assert "only Onsight can load it" in said.err
+    folder = tmp_path / "hub"
+    assert said.out == f"{folder}\n"
+    assert not (folder / "config.json").exists()
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.library_name == "onsight"
+    assert "timm cannot load this folder" in card.text
+    assert "timm.create_model" not in card.text
+    images = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8)
+    logits = [onsight.load(one, device="cpu").classifier(images) for one in (path, folder)]
+    assert torch.equal(*logits)
+
+
+def test_nobodys_disk_is_told(tmp_path):
+    path = save_untrained(tmp_path / "m.safetensors", "resnet18")
+    write_hub_folder(path, tmp_path / "hub")
+    for file in (tmp_path / "hub").iterdir():
+        assert b"/home/me" not in file.read_bytes()
+    assert load_model_file(tmp_path / "hub").provenance["data"] == "pets"
+
+
+def test_a_folder_of_somebodys_own_stays_and_an_earlier_one_is_replaced(tmp_path):
+    timm_like = save_untrained(tmp_path / "a.safetensors", "resnet18")
+    own = save_untrained(tmp_path / "b.safetensors", "lenet")
+    folder = tmp_path / "hub"
+    write_hub_folder(timm_like, folder)
+    write_hub_folder(own, folder)
+    assert not (folder / "config.json").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    with pytest.raises(OutputError, match="holds other files"):
+        write_hub_folder(own, tmp_path / "mine")
+    assert json.loads((tmp_path / "mine" / "config.json").read_text()) == {}
+
+
+def test_damaged_keys_of_seen_pictures_are_noticed(tmp_path):
+    from onsight.errors import ModelError
+    from onsight.tensorfile import read_tensors, write_tensors
+
+    path = save_untrained(tmp_path / "m.safetensors", "lenet")
+    write_hub_folder(path, tmp_path / "hub")
+    tensors, facts = read_tensors(tmp_path / "hub" / "model.safetensors")
+    write_tensors(tmp_path / "odd.safetensors", dict(tensors), facts | {"seen": "AAAA"})
+    with pytest.raises(ModelError, match="not a complete Onsight model file"):
+        load_model_file(tmp_path / "odd.safetensors")
+
+
+class StandInHub:
+    """HfApi without a network: keeps what was asked of it."""
+
+    failure: Exception | None = None
+    calls: list
+
+    def __init__(self, library_name):
+        assert library_name == "onsight"
+
+    def create_repo(self, repository, private, exist_ok):
+        StandInHub.calls.append(("create", repository, private, exist_ok))
+        if self.failure:
+            raise self.failure
+        return type("Made", (str,), {"repo_id": repository})(f"https://hub/{repository}")
+
+    def upload_folder(self, repo_id, folder_path, commit_message):
+        names = sorted(one.name for one in folder_path.iterdir())
+        StandInHub.calls.append(("upload", repo_id, names))
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.HfApi", StandInHub)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
+    monkeypatch.setattr(StandInHub, "calls", [], raising=False)
+    return StandInHub
+
+
+def test_pushing_uploads_the_folder_as_it_is(tmp_path, hub, capsys):
+    path = save_untrained(tmp_path / "m.safetensors", "lenet")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["card", str(path), "--push", "me/pets"])
+    assert ended.value.code == 0
+    assert hub.calls == [
+        ("create", "me/pets", True, True),
+        ("upload", "me/pets", ["README.md", "model.safetensors"]),
+    ]
+    assert capsys.readouterr().out == "https://hub/me/pets\n"
+
+
+@pytest.mark.parametrize("name", ["pets", "a/b/c", "me/", "me/my pets"])
+def test_a_name_that_cannot_be_is_refused_before_any_work(hub, name):
+    with pytest.raises(ConfigError, match="OWNER/NAME"):
+        push.check_can_push(name)
+
+
+def test_without_a_token_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    path = save_untrained(tmp_path / "m.safetensors", "lenet")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["card", str(path), "--push", "me/pets"])
+    assert ended.value.code == 2
+    assert "hf auth login" in capsys.readouterr().err
+    assert not (tmp_path / "hub").exists()
+
+
+def test_a_refusal_and_a_missing_network_are_said(tmp_path, hub, monkeypatch):
+    answer = httpx.Response(403, request=httpx.Request("POST", "https://hub"))
+    for failure, words in [
+        (HfHubHTTPError("403 Forbidden", response=answer), "the Hub refused me/pets: 403"),
+        (httpx.ConnectError("no route"), "does not answer"),
+        (TypeError("a fault of ours"), None),
+    ]:
+        monkeypatch.setattr(StandInHub, "failure", failure)
+        with pytest.raises(OutputError if words else TypeError, match=words):
+            push.push(tmp_path, "me/pets")
