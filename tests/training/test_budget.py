@@ -104,7 +104,7 @@ def test_validation_takes_at_most_a_tenth_of_the_time():
 def test_the_temperature_is_fitted_on_what_there_is_still_time_for():
     clock = Clock(0.0)
     budget = Budget(101.5, clock)
-    budget.reserve(tested=100, validation=40, picture_seconds=0.2)  # 20 s and twice 8 s
+    budget.reserve(tested=100, validation=40, picture_seconds=0.2)  # 20 s and four times 8 s
     for now, pictures in ((72.0, 40), (73.1, 34), (79.9, 0), (90.0, 0)):
         clock.now = now
         assert budget.pictures_to_calibrate() == pictures

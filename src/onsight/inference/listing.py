@@ -17,7 +17,8 @@ from onsight.report.console import Reporter
 from onsight.report.tables import csv_text
 from onsight.words import fixed_percent
 
-_HEADER = ("path", "predicted", "probability", "problem")
+_HEADER = ("path", "predicted", "probability", "problem", "unlike", "score")
+_UNLIKE = "  (unlike anything seen in training)"
 
 
 def list_predictions(
@@ -68,7 +69,7 @@ def list_predictions(
 def _lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     width = max((len(p.predicted or "-") for p in predictions), default=1)
     for p in predictions:
-        note = f"  ({p.problem})" if p.problem else ""
+        note = f"  ({p.problem})" if p.problem else _UNLIKE if p.unlike else ""
         yield f"{p.predicted or '-':<{width}}  {fixed_percent(p.probability):>7}  {p.path}{note}"
 
 
@@ -79,6 +80,8 @@ def _as_csv(predictions: Sequence[Prediction]) -> str:
             p.predicted or "",
             "" if p.probability is None else f"{p.probability:.6f}",
             p.problem or "",
+            "" if p.unlike is None else "yes" if p.unlike else "no",
+            "" if p.score is None else f"{p.score:.6g}",
         )
         for p in predictions
     )

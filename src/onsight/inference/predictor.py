@@ -16,6 +16,7 @@ from onsight.data.pillow_pixels import Pixels
 from onsight.errors import PictureError
 from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.results import Results
+from onsight.evaluation.unlike import scores_of, with_scores
 from onsight.features.feature_pass import with_features
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import choose_device
@@ -37,7 +38,9 @@ class Prediction:
     """What the model predicts for one input, or why it cannot.
 
     probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used;
-    features: float32 (D,), what the network's last layer was given, if they were asked for.
+    unlike: whether it is unlike anything seen in training, None if the model cannot tell; score:
+    how unlike, compared with the model's threshold; features: float32 (D,), what the network's last
+    layer was given, if they were asked for.
     """
 
     path: str
@@ -45,6 +48,8 @@ class Prediction:
     probability: float | None
     problem: str | None
     probabilities: NDArray[np.float32] | None
+    unlike: bool | None = None
+    score: float | None = None
     features: NDArray[np.float32] | None = None
 
 
@@ -58,7 +63,7 @@ class Predictor:
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
         self.classifier = Classifier(
-            net, prepared.normalization, prepared.precision, device, file.temperature
+            net, prepared.normalization, prepared.precision, device, file.temperature, file.unlike
         )
 
     def __repr__(self) -> str:
@@ -161,21 +166,24 @@ class Predictor:
             if isinstance(pixels, PictureError):
                 yield Prediction(name_of(picture), None, None, str(pixels), None)
                 continue
-            row, *features = next(rows)
+            row, score, *features = next(rows)
             winner = int(row.argmax())
-            probability = float(row[winner])
-            yield Prediction(
-                name_of(picture), self.classes[winner], probability, None, row, *features
-            )
+            known = name_of(picture), self.classes[winner], float(row[winner]), None, row
+            yield Prediction(*known, *self._unlike(score), *features)
 
-    def _forward(self, images: Tensor) -> tuple[Tensor]:
-        """Probabilities (B, K) of pictures uint8 (B, H, W, C)."""
-        return (self.classifier(images).softmax(dim=1),)
+    def _unlike(self, score: np.float32) -> tuple[bool | None, float | None]:
+        stored = self.file.unlike
+        return (not score <= stored.threshold, float(score)) if stored else (None, None)
 
-    def _forward_with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities (B, K) and features (B, D)."""
+    def _forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities (B, K) and scores (B,) of pictures uint8 (B, H, W, C)."""
+        logits, scores = with_scores(self.classifier, images)
+        return logits.softmax(dim=1), scores
+
+    def _forward_with_features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities (B, K), scores (B,) and features (B, D)."""
         logits, features = with_features(self.classifier, images)
-        return logits.softmax(dim=1), features
+        return logits.softmax(dim=1), scores_of(self.classifier, features), features
 
 
 def load(

@@ -19,8 +19,9 @@ from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
 from onsight.models.growth import no_larger_than
-from onsight.models.head import add_hidden_layer
+from onsight.models.head import add_hidden_layer, head_of
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unlike import NEAREST, Unlike
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
@@ -28,6 +29,7 @@ _FORMAT = "onsight-model"
 _VERSION = 1
 _NAMES_SHOWN = 3
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
+_BANK = "onsight.unlike"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class ModelFile:
     results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
     of the pictures that trained or chose the model, so that none of them ever judges it.
     temperature: what the network's logits are divided by; hidden_units: of the hidden layer that
-    its head was given, 0 for the model's own head.
+    its head was given, 0 for the model's own head; unlike: what tells pictures unlike anything
+    seen in training, None if there were too few to set a threshold.
     """
 
     model: str
@@ -49,6 +52,7 @@ class ModelFile:
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0
     hidden_units: int = 0
+    unlike: Unlike | None = None
 
 
 def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -69,8 +73,12 @@ def save_model(path: Path, file: ModelFile) -> None:
         "results": file.results,
         "provenance": file.provenance,
     }
-    seen = torch.from_numpy(np.sort(file.seen))
-    write_tensors(path, {**file.weights, _SEEN: seen}, facts)
+    tensors = {**file.weights, _SEEN: torch.from_numpy(np.sort(file.seen))}
+    if file.unlike:
+        numbers = dict(vars(file.unlike))
+        tensors[_BANK] = numbers.pop("bank")
+        facts["unlike"] = numbers
+    write_tensors(path, tensors, facts)
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -93,6 +101,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
             seen=_seen(weights.pop(_SEEN)),
+            unlike=_unlike(facts.get("unlike"), weights),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
@@ -120,6 +129,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
+    _check_unlike(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
 
@@ -144,6 +154,21 @@ def _temperature(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise TypeError(f"the temperature must be a number above 0, not {value!r}")
     return float(value)
+
+
+def _unlike(facts: Any, tensors: dict[str, Tensor]) -> Unlike | None:
+    """What save_model wrote of it, taken out of the tensors of the file; None in an old file."""
+    if facts is None:
+        return None
+    bank = tensors.pop(_BANK)
+    if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
+        raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
+    threshold, share, pictures = (
+        _typed(facts, dict)[name] for name in ("threshold", "share", "pictures")
+    )
+    if not all(isinstance(one, int | float) and 0 <= one < math.inf for one in facts.values()):
+        raise TypeError(f"what tells unlike pictures must be numbers from 0 on, not {facts!r}")
+    return Unlike(bank, threshold, share, pictures)
 
 
 def _units(value: Any) -> int:
@@ -172,6 +197,12 @@ def _check_weights(file: ModelFile, module: nn.Module) -> None:
         raise ModelError(
             f"the weights do not fit '{file.model}': {'; '.join(problems[:_NAMES_SHOWN])}{tail}"
         )
+
+
+def _check_unlike(file: ModelFile, module: nn.Module) -> None:
+    head, wide = head_of(module), file.unlike.bank.shape[1] if file.unlike else 0
+    if wide and (head is None or head.in_features != wide):
+        raise ModelError(f"'{file.model}' does not have the {wide:,} features of its file")
 
 
 def _problem(name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None) -> str:

@@ -18,6 +18,7 @@ from onsight.report.sentences import (
     noise_sentences,
     temperature_sentence,
     trust,
+    unlike_sentence,
 )
 
 _ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
@@ -54,7 +55,8 @@ class Curves:
 class Calibration:
     """How confident it was (claimed) against how often it was right, on average and in bins.
 
-    temperature: a sentence on what was done about it, or empty.
+    temperature: a sentence on what was done about it, or empty; unlike: one on what tells unlike
+    pictures, or empty.
     """
 
     svg: str
@@ -64,6 +66,7 @@ class Calibration:
     right: float
     verdict: str
     temperature: str
+    unlike: str
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def calibration(results: Results) -> Calibration | None:
     right = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
     verdict = trust(claimed, right, results)
     svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
-    return Calibration(svg, bins, n, claimed, right, verdict, temperature_sentence(results))
+    said = temperature_sentence(results), unlike_sentence(results)
+    return Calibration(svg, bins, n, claimed, right, verdict, *said)
 
 
 def more_pictures(results: Results) -> More | None:
