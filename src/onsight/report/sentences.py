@@ -152,23 +152,19 @@ def unlike_sentence(results: Results) -> str:
         reason = results.get("unlike_reason")
         return f"It does not tell pictures unlike those of training: {reason}." if reason else ""
     sentence = (
-        "A picture is called unlike anything seen in training where the cosine distance of "
-        "its features to the fifth nearest of at most 1,000 training pictures is above "
-        f"{found['threshold']:.3g}: expected of at most "
-        f"{percent(found['share'])} of new pictures of the same kind, by "
-        f"{plural(found['pictures'], 'picture')} held out to set it"
+        "A picture is called unlike anything seen in training if its score, the cosine distance of "
+        "its features to those of the fifth nearest training picture, is above "
+        f"{found['threshold']:.3g}, which "
+        f"{plural(found['pictures'], 'held-out picture')} set to flag at most "
+        f"{percent(found['share'])} of new ones of their kind."
     )
     if found["flagged"] is None:
-        return f"{sentence}; no others are left to check that."
+        return f"{sentence} No others are left to check it."
     low, high = percent(found["flagged_low"]), percent(found["flagged_high"])
+    count = plural(found["images"], "picture")
+    by = "judged by the other folds" if results.get("split") == "folds" else "not used for that"
     return (
-        f"{sentence}, and found of {percent(found['flagged'])} ({low} to {high}) of "
-        f"{plural(found['images'], 'picture')} "
-        + (
-            "by the threshold of the other folds."
-            if results["split"] == "folds"
-            else "not used for that."
-        )
+        f"{sentence} Of {count} {by}, {percent(found['flagged'])} were flagged ({low} to {high})."
     )
 
 

@@ -170,7 +170,7 @@ class Budget:
 
     def pictures_to_compare(self) -> int:
         """How many training and validation pictures each there is time to compare after that."""
-        self.calibrated = 0
+        self.calibrated = 0  # that is over
         self.look()
         short = max(0.0, -self.validation_seconds)
         if not short:

@@ -1,0 +1,140 @@
+"""Unlike pictures from training to prediction: ranks agree, strangers flagged, files and lines."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.data.loader import Pictures
+from onsight.data.normalization import Normalization
+from onsight.evaluation.unlike import choose_unlike
+from onsight.features.feature_pass import with_features
+from onsight.inference.listing import list_predictions
+from onsight.models.classifier import Classifier
+from onsight.models.file import load_model_file
+from onsight.report.console import SilentReporter
+from onsight.training.ranks.world import World
+from onsight.training.unlike import tell_unlike
+
+CPU = torch.device("cpu")
+
+
+def task(net=None):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (90, 12), dtype=torch.uint8, generator=generator)
+    pictures = Pictures(pixels, torch.arange(90), torch.zeros(90, dtype=torch.int64), (2, 2, 3))
+    torch.manual_seed(0)
+    net = net or nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Linear(8, 2))
+    return Classifier(net, Normalization((0.5,) * 3, (1.0,) * 3), "fp32", CPU), pictures
+
+
+class RankInThread(World):
+    """One of two ranks that meet at a barrier instead of in a process group."""
+
+    size = 2
+    barrier = Barrier(2)
+    contributions: ClassVar[dict] = {}
+
+    def __init__(self, rank):
+        super().__init__()
+        self.rank = rank
+
+    def all_reduce(self, tensor):
+        self.contributions[self.rank] = tensor.clone()
+        self.barrier.wait()
+        total = self.contributions[0] + self.contributions[1]
+        self.barrier.wait()
+        return total
+
+    def agree(self, value):
+        return self.all_reduce(torch.tensor(value if self.is_main else 0.0).double()).item()
+
+
+def test_ranks_share_the_work_and_tell_alike():
+    alone, pictures = task()
+    seen, held_out = torch.arange(0, 60), torch.arange(60, 90)
+    choice = tell_unlike(alone, pictures, seen, held_out, World())
+    images = pictures.pixels.view(-1, 2, 2, 3)
+    features = with_features(alone, images)[1]
+    expected = choose_unlike(features[:60], features[60:])
+    assert choice.reason == expected.reason == "set on 30 validation pictures"
+    assert choice.value.threshold == pytest.approx(expected.value.threshold, abs=1e-6)
+    classifiers = [task()[0] for _ in range(2)]
+
+    def tell(rank):
+        return tell_unlike(classifiers[rank], pictures, seen, held_out, RankInThread(rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(tell, range(2))
+    assert first.value.threshold == second.value.threshold
+    assert torch.equal(first.value.bank, second.value.bank)
+    assert first.value.threshold == pytest.approx(choice.value.threshold, abs=1e-6)
+
+
+def test_a_network_without_features_says_so():
+    net = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten())
+    classifier, pictures = task(net)
+    choice = tell_unlike(classifier, pictures, torch.arange(60), torch.arange(60, 90), World())
+    assert (choice.value, classifier.unlike) == (None, None)
+    assert "does not end in a linear layer" in choice.reason
+    nobody = tell_unlike(classifier, pictures, torch.arange(60), torch.arange(0), World())
+    assert nobody.reason.startswith("0 validation pictures")
+
+
+@pytest.fixture(scope="module")
+def told(shared_bars, tmp_path_factory):
+    """A run on the bars with enough validation pictures for a threshold."""
+    out = tmp_path_factory.mktemp("told") / "run"
+    fields = {"epochs": 3, "batch_size": 16, "threads": 1, "plan": "default"}
+    fields |= {"validation_fraction": 0.3, "test_fraction": 0.2}
+    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **fields)
+
+
+def test_a_run_keeps_its_threshold_and_checks_it_on_the_test_pictures(told):
+    result = told.results["unlike"]
+    stored = load_model_file(told.path).unlike
+    assert result["threshold"] == stored.threshold
+    assert (
+        result["pictures"]
+        == stored.pictures
+        == told.results["classes"][0]["validation_images"]
+        + told.results["classes"][1]["validation_images"]
+    )
+    assert result["images"] == told.results["images"]
+    page = (told.path / "report.html").read_text()
+    assert "A picture is called unlike anything seen in training if its score" in page
+
+
+def test_strange_pictures_are_named_in_every_listing(told, shared_bars, tmp_path, capfd):
+    usual = sorted(shared_bars.rglob("*.png"))[:8]
+    noise = np.random.default_rng(0).integers(0, 256, (4, 12, 12, 1), dtype=np.uint8)
+    strange = [told_file(tmp_path / f"{number}.png", one) for number, one in enumerate(noise)]
+    paths = [str(path) for path in (*usual, *strange)]
+    list_predictions(told.path, paths)
+    lines = capfd.readouterr().out.splitlines()
+    assert ["unlike anything seen in training" in line for line in lines[8:]] == [True] * 4
+    list_predictions(told.path, paths, as_json=True)
+    rows = json.loads(capfd.readouterr().out)["predictions"]
+    assert [row["unlike"] for row in rows[8:]] == [True] * 4
+    list_predictions(told.path, paths, csv="-")
+    table = capfd.readouterr().out.splitlines()
+    assert table[0] == "path,predicted,probability,problem,unlike,score"
+    assert all(",,yes," in row for row in table[9:])
+    predictor = onsight.load(told.path)
+    threshold = predictor.file.unlike.threshold
+    for features in (False, True):
+        for one in predictor.predictions(paths, features=features):
+            assert one.unlike == (one.score > threshold)
+
+
+def told_file(path, pixels):
+    from PIL import Image
+
+    Image.fromarray(pixels[:, :, 0]).save(path)
+    return path
