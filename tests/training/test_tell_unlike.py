@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from onsight.evaluation.unlike import choose_unlike
 from onsight.features.feature_pass import with_features
 from onsight.inference.listing import list_predictions
 from onsight.models.classifier import Classifier
-from onsight.models.file import load_model_file
+from onsight.models.file import load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.training.ranks.world import World
 from onsight.training.unlike import tell_unlike
@@ -111,30 +112,34 @@ def test_a_run_keeps_its_threshold_and_checks_it_on_the_test_pictures(told):
     assert "A picture is called unlike anything seen in training if its score" in page
 
 
-def test_strange_pictures_are_named_in_every_listing(told, shared_bars, tmp_path, capfd):
-    usual = sorted(shared_bars.rglob("*.png"))[:8]
-    noise = np.random.default_rng(0).integers(0, 256, (4, 12, 12, 1), dtype=np.uint8)
-    strange = [told_file(tmp_path / f"{number}.png", one) for number, one in enumerate(noise)]
-    paths = [str(path) for path in (*usual, *strange)]
-    list_predictions(told.path, paths)
+def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars, tmp_path, capfd):
+    """A threshold between the scores of some pictures, planted in the file."""
+    paths = [str(path) for path in sorted(shared_bars.rglob("*.png"))[::12]]
+    scores = [one.score for one in onsight.load(told.path).predictions(paths)]
+    threshold = float(np.median(scores))
+    file = load_model_file(told.path)
+    model = tmp_path / "model.safetensors"
+    save_model(model, replace(file, unlike=replace(file.unlike, threshold=threshold)))
+    above = [score > threshold for score in scores]
+    assert sum(above) == len(paths) // 2
+    list_predictions(model, paths)
     lines = capfd.readouterr().out.splitlines()
-    assert ["unlike anything seen in training" in line for line in lines[8:]] == [True] * 4
-    list_predictions(told.path, paths, as_json=True)
+    assert [line.endswith("(unlike anything seen in training)") for line in lines] == above
+    list_predictions(model, paths, as_json=True)
     rows = json.loads(capfd.readouterr().out)["predictions"]
-    assert [row["unlike"] for row in rows[8:]] == [True] * 4
-    list_predictions(told.path, paths, csv="-")
-    table = capfd.readouterr().out.splitlines()
-    assert table[0] == "path,predicted,probability,problem,unlike,score"
-    assert all(",,yes," in row for row in table[9:])
-    predictor = onsight.load(told.path)
-    threshold = predictor.file.unlike.threshold
-    for features in (False, True):
-        for one in predictor.predictions(paths, features=features):
-            assert one.unlike == (one.score > threshold)
+    assert [row["unlike"] for row in rows] == above
+    assert [row["score"] for row in rows] == scores
+    list_predictions(model, paths, csv="-")
+    header, *table = capfd.readouterr().out.splitlines()
+    assert header == "path,predicted,probability,problem,unlike,score"
+    assert [",,yes," in row for row in table] == above
+    predictions = onsight.load(model).predictions(paths, features=True)
+    assert [(one.unlike, one.score) for one in predictions] == list(zip(above, scores, strict=True))
 
 
-def told_file(path, pixels):
-    from PIL import Image
-
-    Image.fromarray(pixels[:, :, 0]).save(path)
-    return path
+def test_a_file_without_a_threshold_says_nothing(told, shared_bars, tmp_path, capfd):
+    model = tmp_path / "model.safetensors"
+    save_model(model, replace(load_model_file(told.path), unlike=None))
+    list_predictions(model, [str(shared_bars / "down")], as_json=True)
+    row = json.loads(capfd.readouterr().out)["predictions"][0]
+    assert (row["unlike"], row["score"]) == (None, None)
