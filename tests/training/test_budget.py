@@ -49,12 +49,13 @@ def test_training_gets_the_time_that_evaluating_and_closing_leave():
     clock.now = 10.0
     budget.reserve(tested=900, validation=100, picture_seconds=0.004)
     budget.begin(0.0)
-    # 900 pictures are tested, and 100 validated and once more used to fit the temperature.
-    assert budget.left_seconds == pytest.approx(60 - 1.8 - 4.4 - 10)
+    # 900 pictures are tested, and 100 validated, once more used to fit the temperature, and again
+    # with 100 of training to tell unlike ones.
+    assert budget.left_seconds == pytest.approx(60 - 1.8 - 5.2 - 10)
     assert budget.share == 0
-    assert share_at(budget, clock, 10 + 43.8 / 2) == pytest.approx(0.5)
+    assert share_at(budget, clock, 10 + 43.0 / 2) == pytest.approx(0.5)
     assert not budget.is_over()
-    assert share_at(budget, clock, 53.81) == pytest.approx(1)
+    assert share_at(budget, clock, 53.01) == pytest.approx(1)
     assert budget.is_over()
 
 

@@ -61,11 +61,12 @@ def finish(
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
         "unlike": _check_unlike(trained.classifier, judged, dataset),
-        "unlike_reason": trained.unlike.reason,
         **views,
     }
     if judged.folds:
         results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
+    if results["unlike"] is None:
+        results["unlike_reason"] = trained.unlike.reason
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = learning_curve(
