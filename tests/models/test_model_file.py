@@ -14,6 +14,7 @@ from onsight.errors import ModelError
 from onsight.models.catalog import make_model
 from onsight.models.file import ModelFile, build_model, load_model_file, picture_keys, save_model
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unlike import Unlike
 from onsight.tensorfile import read_tensors, write_tensors
 
 PREPROCESSING = Preprocessing(
@@ -231,3 +232,41 @@ def test_picture_keys_are_the_first_half_of_the_digests():
     digests = np.random.default_rng(0).integers(0, 256, (5, 16), np.uint8)
     expected = [int.from_bytes(bytes(row[:8]), "big", signed=True) for row in digests]
     assert picture_keys(digests).tolist() == expected
+
+
+def test_what_tells_unlike_pictures_comes_back_and_an_old_file_has_none(tmp_path):
+    file, path = model_file("mine:net", tiny()), tmp_path / "model.safetensors"
+    save_model(path, file)
+    assert load_model_file(path).unlike is None
+    stored = Unlike(torch.randn(7, 4).half(), 0.125, 0.01, 100)
+    save_model(path, replace(file, unlike=stored))
+    loaded = load_model_file(path)
+    assert torch.equal(loaded.unlike.bank, stored.bank)
+    assert replace(loaded.unlike, bank=stored.bank) == stored
+    build_model(loaded, tiny())
+    with pytest.raises(ModelError, match="does not have the 4 features"):
+        build_model(replace(loaded, weights=wider().state_dict()), wider())
+
+
+def test_damaged_facts_on_unlike_pictures_are_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    stored = Unlike(torch.zeros(7, 4).half(), 0.125, 0.01, 100)
+    save_model(path, replace(model_file("mine:net", tiny()), unlike=stored))
+    tensors, facts = read_tensors(path)
+    kept = facts["unlike"]
+    for damaged in ({**kept, "threshold": "2"}, {**kept, "share": -1}, {**kept, "threshold": None}):
+        write_tensors(path, tensors, facts | {"unlike": damaged})
+        with pytest.raises(ModelError, match="numbers from 0 on"):
+            load_model_file(path)
+    for damaged in ({}, [], 3):
+        write_tensors(path, tensors, facts | {"unlike": damaged})
+        with pytest.raises(ModelError, match="not a complete Onsight model file"):
+            load_model_file(path)
+    for bank in (torch.zeros(7, 4), torch.zeros(7).half(), torch.zeros(4, 4).half()):
+        write_tensors(path, {**tensors, "onsight.unlike": bank}, facts)
+        with pytest.raises(ModelError, match="must be float16"):
+            load_model_file(path)
+
+
+def wider() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(5, 3))

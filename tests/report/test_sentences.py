@@ -11,6 +11,7 @@ from onsight.report.sentences import (
     pair_sentence,
     temperature_sentence,
     trust,
+    unlike_sentence,
 )
 
 
@@ -87,6 +88,34 @@ def test_a_temperature_is_told_with_what_it_changed_or_why_there_is_none() -> No
     assert temperature_sentence(none) == "No temperature is applied: too few pictures."
     old: Any = {}
     assert temperature_sentence(old) == ""
+
+
+def test_what_tells_unlike_pictures_is_told_with_its_check() -> None:
+    found: Any = {
+        "threshold": 0.12345,
+        "share": 0.01,
+        "pictures": 607,
+        "images": 1000,
+        "flagged": 0.004,
+        "flagged_low": 0.0016,
+        "flagged_high": 0.0102,
+    }
+    told: Any = {"unlike": found, "unlike_reason": "set on them", "split": "test"}
+    assert unlike_sentence(told) == (
+        "A picture is called unlike anything seen in training if its score, the cosine distance of "
+        "its features to those of the fifth nearest training picture, is above 0.123, which 607 "
+        "held-out pictures set to flag at most 1.0% of new ones of their kind. Of 1,000 pictures "
+        "not used for that, 0.4% were flagged (0.2% to 1.0%)."
+    )
+    assert "pictures judged by the other folds" in unlike_sentence(told | {"split": "folds"})
+    unchecked = told | {"unlike": found | {"flagged": None, "images": 0}}
+    assert unlike_sentence(unchecked).endswith("their kind. No others are left to check it.")
+    none: Any = {"unlike": None, "unlike_reason": "too few pictures"}
+    assert unlike_sentence(none) == (
+        "It does not tell pictures unlike those of training: too few pictures."
+    )
+    old: Any = {}
+    assert unlike_sentence(old) == ""
 
 
 def test_what_more_pictures_bring_is_told_in_points() -> None:

@@ -49,12 +49,13 @@ def test_training_gets_the_time_that_evaluating_and_closing_leave():
     clock.now = 10.0
     budget.reserve(tested=900, validation=100, picture_seconds=0.004)
     budget.begin(0.0)
-    # 900 pictures are tested, and 100 validated and once more used to fit the temperature.
-    assert budget.left_seconds == pytest.approx(60 - 1.8 - 4.4 - 10)
+    # 900 pictures are tested, and 100 validated, once more used to fit the temperature, and again
+    # with 100 of training to tell unlike ones.
+    assert budget.left_seconds == pytest.approx(60 - 1.8 - 5.2 - 10)
     assert budget.share == 0
-    assert share_at(budget, clock, 10 + 43.8 / 2) == pytest.approx(0.5)
+    assert share_at(budget, clock, 10 + 43.0 / 2) == pytest.approx(0.5)
     assert not budget.is_over()
-    assert share_at(budget, clock, 53.81) == pytest.approx(1)
+    assert share_at(budget, clock, 53.01) == pytest.approx(1)
     assert budget.is_over()
 
 
@@ -95,8 +96,9 @@ def test_validation_takes_at_most_a_tenth_of_the_time():
     budget = Budget(101.5, Clock(0.0))
     budget.reserve(tested=100, validation=1000, picture_seconds=0.2)
     assert budget.validated == int(0.1 * (100 - 20) / 0.2) == 40
-    assert budget.validation_seconds == pytest.approx(100 - 20 - 8)  # 8 s for the temperature
-    assert budget.left_seconds == pytest.approx(100 - 20 - 8 - 8)
+    # 8 s for the temperature, and twice 8 s for what tells unlike pictures
+    assert budget.validation_seconds == pytest.approx(100 - 20 - 8 - 16)
+    assert budget.left_seconds == pytest.approx(100 - 20 - 8 - 16 - 8)
     budget.reserve(tested=100, validation=10, picture_seconds=0.2)
     assert budget.validated == 10
 
@@ -104,10 +106,13 @@ def test_validation_takes_at_most_a_tenth_of_the_time():
 def test_the_temperature_is_fitted_on_what_there_is_still_time_for():
     clock = Clock(0.0)
     budget = Budget(101.5, clock)
-    budget.reserve(tested=100, validation=40, picture_seconds=0.2)  # 20 s and twice 8 s
-    for now, pictures in ((72.0, 40), (73.1, 34), (79.9, 0), (90.0, 0)):
+    budget.reserve(tested=100, validation=40, picture_seconds=0.2)  # 20 s and four times 8 s
+    for now, pictures in ((56.0, 40), (57.1, 34), (63.9, 0), (90.0, 0)):
         clock.now = now
         assert budget.pictures_to_calibrate() == pictures
+    for now, pictures in ((64.0, 40), (65.1, 37), (79.9, 0), (90.0, 0)):
+        clock.now = now
+        assert budget.pictures_to_compare() == pictures
     budget.reserve(tested=100, validation=1000, picture_seconds=1.0)
     assert budget.pictures_to_calibrate() == budget.validated == 0
     budget.reserve(tested=0, validation=5000, picture_seconds=1e-5)

@@ -37,7 +37,7 @@ def all_wrong(dataset, split=TEST):
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
     no_top5 = np.zeros(len(ids), bool)
-    return PerImageResults(ids, labels, 1 - labels, losses, losses, no_top5, losses)
+    return PerImageResults(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses)
 
 
 def features_of(classifier, data, ids):

@@ -1,5 +1,6 @@
 """What a model predicted for every picture of a split."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ class PerImageResults:
 
     ids, labels, predicted: int64 (n,); confidence: the predicted class's probability;
     losses: cross-entropy; in_top5: bool (n,), all False for 5 classes or fewer; raw_confidence:
-    the confidence without the temperature.
+    the confidence without the temperature; unlike: the score of pictures unlike anything seen in
+    training, NaN where it is not known.
     """
 
     ids: NDArray[np.int64]
@@ -44,6 +46,7 @@ class PerImageResults:
     losses: NDArray[np.float32]
     in_top5: NDArray[np.bool_]
     raw_confidence: NDArray[np.float32]
+    unlike: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,10 +78,11 @@ def _observe_batch(logits: Tensor, batch: Batch, temperature: float) -> tuple[Te
     raw = confidence
     if temperature != 1:
         raw = (logits * temperature).softmax(dim=1).amax(dim=1)
-    return batch.ids, labels, predicted, confidence, losses, in_top5, raw
+    unknown = torch.full_like(losses, math.nan)
+    return batch.ids, labels, predicted, confidence, losses, in_top5, raw, unknown
 
 
 def _nothing() -> PerImageResults:
     empty = np.zeros(0, np.int64)
     floats = np.zeros(0, np.float32)
-    return PerImageResults(empty, empty, empty, floats, floats, np.zeros(0, bool), floats)
+    return PerImageResults(empty, empty, empty, floats, floats, np.zeros(0, bool), floats, floats)

@@ -140,10 +140,28 @@ class LearningCurve(TypedDict):
     gain_high: float
 
 
+class UnlikeResult(TypedDict):
+    """Which pictures are said to be unlike anything seen in training: those of a score above.
+
+    share: of new pictures like those of training, at most so many are flagged nonetheless;
+    pictures: held-out ones that the threshold was set on; flagged: the share of images others that
+    really are, None if there are none.
+    """
+
+    threshold: float
+    share: float
+    pictures: int
+    images: int
+    flagged: float | None
+    flagged_low: float | None
+    flagged_high: float | None
+
+
 class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
-    temperature: what the logits are divided by before they become probabilities; folds: by how many
+    temperature: what the logits are divided by before they become probabilities; unlike: None if
+    the model does not tell unlike pictures, for a reason; folds: by how many
     models the pictures were judged, each once; fitted: how many pictures a frozen network's head
     was fitted on, where those of validation are among them; used, problems: numbers of pictures
     used and refused; best_blend: how far the model lies on the way from a fine-tuning's start to
@@ -154,6 +172,8 @@ class Results(Metrics, TtaResult, total=False):
     split: str
     temperature: float
     temperature_reason: str
+    unlike: UnlikeResult | None
+    unlike_reason: str
     learning_curve: LearningCurve
     folds: int
     fold_results: list[FoldResult]

@@ -14,10 +14,12 @@ from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.evaluation.results import Results
+from onsight.evaluation.unlike import evaluate_scored, unlike_result
 from onsight.files import check_writable
 from onsight.inference.held_out import open_held_out
 from onsight.inference.predictor import load
 from onsight.models.tta import TtaForward
+from onsight.models.unlike import is_unlike
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
@@ -64,8 +66,8 @@ def evaluate(
     begun = time.perf_counter()
     place = predictor.classifier.device
     loader = Loader(Pictures.of(pack), ids, evaluation_batch(place, pack.format.shown), place)
-    temperature = predictor.file.temperature
-    per_image = evaluate_batches(predictor.classifier, loader.in_order(), temperature)
+    stored = predictor.file.unlike
+    per_image = evaluate_scored(predictor.classifier, loader.in_order())
     seconds = time.perf_counter() - begun
     views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
     if csv:
@@ -73,7 +75,8 @@ def evaluate(
     return {
         **summarise(per_image, predictor.classes),
         **views,
-        "temperature": temperature,
+        "temperature": predictor.file.temperature,
+        "unlike": unlike_result(stored, is_unlike(per_image.unlike, stored)) if stored else None,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

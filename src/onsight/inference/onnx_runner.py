@@ -41,6 +41,7 @@ class OnnxRunner:
         self.classes: tuple[str, ...] = tuple(facts["classes"])
         self.format = Preprocessing.of(facts["picture"]).format
         self.at_once = _AT_ONCE
+        self.threshold: float | None = None
         self._session = session
 
     @property

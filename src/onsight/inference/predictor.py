@@ -31,7 +31,9 @@ class Prediction:
 
     predicted: also None if it was withheld, because its probability is lower than was asked for;
     probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used;
-    features: float32 (D,), what the network's last layer was given, if they were asked for.
+    unlike: whether it is unlike anything seen in training, None if the model cannot tell; score:
+    how unlike, compared with the model's threshold; features: float32 (D,), what the network's last
+    layer was given, if they were asked for.
     """
 
     path: str
@@ -39,6 +41,8 @@ class Prediction:
     probability: float | None
     problem: str | None
     probabilities: NDArray[np.float32] | None
+    unlike: bool | None = None
+    score: float | None = None
     features: NDArray[np.float32] | None = None
 
     @property
@@ -151,16 +155,26 @@ class Predictor:
             if one.problem is not None:
                 yield Prediction(name, None, None, one.problem, None)
                 continue
-            winner, probability, row, feature = next(outcomes)
-            yield Prediction(name, self.classes[winner], probability, None, row, feature)
+            winner, probability, row, score, feature = next(outcomes)
+            known = name, self.classes[winner], probability, None, row
+            yield Prediction(*known, *self._unlike(score), feature)
 
     def _outcomes(self, pictures: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
-        """(class number, its probability, probabilities, features) of each picture of a batch."""
+        """(class number, its probability, probabilities, score, features) of each picture."""
         found = self.runner.run(pictures, features)
         winners = found.probabilities.argmax(axis=1)
         best = found.probabilities[np.arange(len(winners)), winners]
+        scores = repeat(None) if found.scores is None else found.scores.tolist()
         given = repeat(None) if found.features is None else found.features
-        return zip(winners.tolist(), best.tolist(), found.probabilities, given, strict=False)
+        columns = winners.tolist(), best.tolist(), found.probabilities, scores, given
+        return zip(*columns, strict=False)
+
+    def _unlike(self, score: float | None) -> tuple[bool | None, float | None]:
+        """Whether a picture is unlike anything seen in training, and the score that says so."""
+        threshold = self.runner.threshold
+        if threshold is None or score is None:
+            return None, None
+        return not score <= threshold, score  # NaN is unlike anything
 
     def _embed_nothing(self) -> NDArray[np.float32]:
         """The features (0, D) of no pictures."""

@@ -19,22 +19,27 @@ from onsight.words import listed
 class Outputs(NamedTuple):
     """What a network says about a batch.
 
-    probabilities: float32 (B, K); features: float32 (B, D), if they were asked for.
+    probabilities: float32 (B, K); scores: float32 (B,), how unlike the pictures seen in training
+    they are, if it can tell; features: float32 (B, D), if they were asked for.
     """
 
     probabilities: NDArray[np.float32]
+    scores: NDArray[np.float32] | None = None
     features: NDArray[np.float32] | None = None
 
 
 class Runner(Protocol):
     """A trained network that takes prepared pictures.
 
-    format: what pictures are decoded and fitted to; at_once: how many it takes best.
+    format: what pictures are decoded and fitted to; at_once: how many it takes best;
+    threshold: of the score above which a picture is unlike anything seen in training, None if it
+    cannot tell.
     """
 
     classes: tuple[str, ...]
     format: PictureFormat
     at_once: int
+    threshold: float | None
 
     @property
     def facts(self) -> Mapping[str, object]:

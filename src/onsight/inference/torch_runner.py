@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.unlike import scores_of, with_scores
 from onsight.features.feature_pass import with_features
 from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, runner_facts
@@ -27,8 +30,9 @@ class TorchRunner:
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
         self.classifier = Classifier(
-            net, prepared.normalization, prepared.precision, device, file.temperature
+            net, prepared.normalization, prepared.precision, device, file.temperature, file.unlike
         )
+        self.threshold = file.unlike.threshold if file.unlike else None
         self.at_once = evaluation_batch(device, self.format.shown)
 
     @property
@@ -41,10 +45,17 @@ class TorchRunner:
     def run(self, pictures: Pixels, features: bool = False) -> Outputs:
         """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
         images = torch.from_numpy(pictures)
-        if not features:
-            return Outputs(self.classifier(images).softmax(dim=1).cpu().numpy())
-        logits, found = with_features(self.classifier, images)
-        return Outputs(logits.softmax(dim=1).cpu().numpy(), found.cpu().numpy())
+        if features:
+            logits, found = with_features(self.classifier, images)
+            scores = scores_of(self.classifier, found)
+            return self._outputs(logits, scores, found.cpu().numpy())
+        return self._outputs(*with_scores(self.classifier, images))
+
+    def _outputs(
+        self, logits: Tensor, scores: Tensor, features: NDArray[np.float32] | None = None
+    ) -> Outputs:
+        told = None if self.threshold is None else scores.cpu().numpy()
+        return Outputs(logits.softmax(dim=1).cpu().numpy(), told, features)
 
 
 def load_runner(model: str | Path, device: str, module: nn.Module | str | None) -> TorchRunner:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from onsight.data.normalization import Normalization
 from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.hardware.reproducible import deterministic
+from onsight.models.unlike import Unlike
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -16,7 +17,7 @@ class Classifier:
     """Maps uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode.
 
     The network's own logits are divided by temperature, so that softmax gives probabilities that
-    can be trusted.
+    can be trusted. unlike: what tells pictures that are unlike anything seen in training.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class Classifier:
         precision: str,
         device: torch.device,
         temperature: float = 1.0,
+        unlike: Unlike | None = None,
     ) -> None:
         self.net = net
         self.normalization = normalization
         self.precision = precision
         self.device = device
         self.temperature = temperature
+        self.unlike = unlike and unlike.to(device)
         self.at_once: int | None = None  # pictures, once memory has run out
 
     @torch.inference_mode()

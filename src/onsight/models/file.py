@@ -20,8 +20,9 @@ from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
 from onsight.models.growth import no_larger_than
-from onsight.models.head import add_hidden_layer
+from onsight.models.head import add_hidden_layer, head_of
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unlike import NEAREST, Unlike
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
@@ -29,6 +30,7 @@ _FORMAT = "onsight-model"
 _VERSION = 1
 _NAMES_SHOWN = 3
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
+_BANK = "onsight.unlike"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class ModelFile:
     results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
     of the pictures that trained or chose the model, so that none of them ever judges it.
     temperature: what the network's logits are divided by; hidden_units: of the hidden layer that
-    its head was given, 0 for the model's own head.
+    its head was given, 0 for the model's own head; unlike: what tells pictures unlike anything
+    seen in training, None if there were too few to set a threshold.
     """
 
     model: str
@@ -50,6 +53,7 @@ class ModelFile:
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0
     hidden_units: int = 0
+    unlike: Unlike | None = None
 
 
 def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -60,7 +64,8 @@ def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
 def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     """Write a model file completely or not at all. Raises DiskError.
 
-    weights_only: no tensor but the network's, for programs that load every tensor into it.
+    weights_only: no tensor but the network's, for programs that load every tensor into it; without
+    what tells unlike pictures.
     """
     facts = {
         "format": _FORMAT,
@@ -74,11 +79,16 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
         "provenance": file.provenance,
     }
     seen = np.sort(file.seen)
+    tensors = dict(file.weights)
     if weights_only:
         facts["seen"] = base64.b64encode(seen.astype("<i8").tobytes()).decode()
-        write_tensors(path, file.weights, facts)
     else:
-        write_tensors(path, {**file.weights, _SEEN: torch.from_numpy(seen)}, facts)
+        tensors[_SEEN] = torch.from_numpy(seen)
+    if file.unlike and not weights_only:
+        numbers = dict(vars(file.unlike))
+        tensors[_BANK] = numbers.pop("bank")
+        facts["unlike"] = numbers
+    write_tensors(path, tensors, facts)
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -101,6 +111,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
             seen=_seen(weights, facts),
+            unlike=_unlike(facts.get("unlike"), weights),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
@@ -128,6 +139,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
+    _check_unlike(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
 
@@ -159,6 +171,21 @@ def _temperature(value: Any) -> float:
     return float(value)
 
 
+def _unlike(facts: Any, tensors: dict[str, Tensor]) -> Unlike | None:
+    """What save_model wrote of it, taken out of the tensors of the file; None in an old file."""
+    if facts is None:
+        return None
+    bank = tensors.pop(_BANK)
+    if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
+        raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
+    threshold, share, pictures = (
+        _typed(facts, dict)[name] for name in ("threshold", "share", "pictures")
+    )
+    if not all(isinstance(one, int | float) and 0 <= one < math.inf for one in facts.values()):
+        raise TypeError(f"what tells unlike pictures must be numbers from 0 on, not {facts!r}")
+    return Unlike(bank, threshold, share, pictures)
+
+
 def _units(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value <= HIDDEN_UNITS:
         raise TypeError(f"a head has 0 to {HIDDEN_UNITS:,} hidden units, not {value!r}")
@@ -185,6 +212,12 @@ def _check_weights(file: ModelFile, module: nn.Module) -> None:
         raise ModelError(
             f"the weights do not fit '{file.model}': {'; '.join(problems[:_NAMES_SHOWN])}{tail}"
         )
+
+
+def _check_unlike(file: ModelFile, module: nn.Module) -> None:
+    head, wide = head_of(module), file.unlike.bank.shape[1] if file.unlike else 0
+    if wide and (head is None or head.in_features != wide):
+        raise ModelError(f"'{file.model}' does not have the {wide:,} features of its file")
 
 
 def _problem(name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None) -> str:

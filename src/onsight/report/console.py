@@ -24,6 +24,7 @@ from onsight.report.sentences import (
     is_unbalanced,
     pair_sentence,
     temperature_sentence,
+    unlike_sentence,
 )
 from onsight.words import fixed_percent, percent, plural
 
@@ -150,6 +151,8 @@ def _details(results: Results) -> Iterator[str]:
     if results["expected_calibration_error"] is not None:
         error = percent(results["expected_calibration_error"])
         yield f"expected calibration error {error}. {temperature_sentence(results)}".strip()
+    if unlike := unlike_sentence(results):
+        yield unlike
     pairs = results["confused_pairs"] or []
     yield from (pair_sentence(pair) for pair in pairs[:_PAIRS_SHOWN])
     if len(pairs) > _PAIRS_SHOWN:

@@ -19,6 +19,7 @@ from onsight.report.sentences import (
     noise_sentences,
     temperature_sentence,
     trust,
+    unlike_sentence,
 )
 
 _ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
@@ -63,7 +64,8 @@ class MeanConfidence(NamedTuple):
 class Calibration:
     """How confident it was (claimed) against how often it was right, on average and in bins.
 
-    temperature: a sentence on what was done about it, or empty.
+    temperature: a sentence on what was done about it, or empty; unlike: one on what tells unlike
+    pictures, or empty.
     """
 
     svg: str
@@ -73,6 +75,7 @@ class Calibration:
     right: float
     verdict: str
     temperature: str
+    unlike: str
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,8 @@ def calibration(results: Results) -> Calibration | None:
     bins = [row for row in results["calibration"] if row["images"]]
     verdict = trust(mean.claimed, mean.right, results)
     svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
-    return Calibration(svg, bins, *mean, verdict, temperature_sentence(results))
+    said = temperature_sentence(results), unlike_sentence(results)
+    return Calibration(svg, bins, *mean, verdict, *said)
 
 
 def mean_confidence(results: Results) -> MeanConfidence | None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from onsight.evaluation.intervals import folds_wider
 from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
-from onsight.words import percent
+from onsight.words import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
 _UNBALANCED = 2.0  # times the held-out pictures
@@ -140,6 +140,31 @@ def temperature_sentence(results: Results) -> str:
     return (
         f"It was {percent(before)} before the outputs were divided by a temperature of "
         f"{results['temperature']:g}" + (f" ({reason}{same})." if reason else ".")
+    )
+
+
+def unlike_sentence(results: Results) -> str:
+    """What tells pictures unlike anything seen in training, and how many others it flags."""
+    if "unlike" not in results:
+        return ""
+    found = results["unlike"]
+    if found is None:
+        reason = results.get("unlike_reason")
+        return f"It does not tell pictures unlike those of training: {reason}." if reason else ""
+    sentence = (
+        "A picture is called unlike anything seen in training if its score, the cosine distance of "
+        "its features to those of the fifth nearest training picture, is above "
+        f"{found['threshold']:.3g}, which "
+        f"{plural(found['pictures'], 'held-out picture')} set to flag at most "
+        f"{percent(found['share'])} of new ones of their kind."
+    )
+    if found["flagged"] is None:
+        return f"{sentence} No others are left to check it."
+    low, high = percent(found["flagged_low"]), percent(found["flagged_high"])
+    count = plural(found["images"], "picture")
+    by = "judged by the other folds" if results.get("split") == "folds" else "not used for that"
+    return (
+        f"{sentence} Of {count} {by}, {percent(found['flagged'])} were flagged ({low} to {high})."
     )
 
 

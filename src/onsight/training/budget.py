@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from onsight.training.step.calibrate import SAMPLE
+from onsight.training.unlike import SAMPLE as COMPARED
 
 _CLOSING_SHARE = 0.9  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
@@ -36,7 +37,7 @@ class Budget:
         self.begun = self.now
         self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * self.now)
         self.tried_seconds = 0.0
-        self.tested = self.validated = self.calibrated = 0
+        self.tested = self.validated = self.calibrated = self.compared = 0
         self.picture_seconds = 0.0
         self.kept_seconds = 0.0
         self.reached = 0.0
@@ -59,7 +60,7 @@ class Budget:
     @property
     def validation_seconds(self) -> float:
         """Seconds left for training and validation together."""
-        evaluated = self.tested + self.calibrated
+        evaluated = self.tested + self.calibrated + 2 * self.compared
         after = self.closing_seconds + self.kept_seconds + evaluated * self.picture_seconds
         return self.seconds - after - self.now
 
@@ -84,7 +85,8 @@ class Budget:
         """Keep the time to evaluate these pictures after training.
 
         Of the validation part, only as many pictures as take a tenth of the time for training, and
-        none if those are too few to tell anything; the same once more, for the temperature.
+        none if those are too few to tell anything; the same once more, for the temperature, and at
+        most twice more, for what tells unlike pictures.
         """
         self.tested, self.validated, self.calibrated = tested, 0, 0
         self.picture_seconds = picture_seconds
@@ -94,6 +96,7 @@ class Budget:
             fitting = int(most / picture_seconds)
             self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
         self.calibrated = min(SAMPLE, self.validated)
+        self.compared = min(COMPARED, self.validated)
 
     def keep_validations(self, count: int) -> None:
         """Keep the time for so many more validations after training, if a tenth of it is enough."""
@@ -164,6 +167,15 @@ class Budget:
         if not short:
             return self.calibrated
         return max(0, self.calibrated - math.ceil(short / self.picture_seconds))
+
+    def pictures_to_compare(self) -> int:
+        """How many training and validation pictures each there is time to compare after that."""
+        self.calibrated = 0  # that is over
+        self.look()
+        short = max(0.0, -self.validation_seconds)
+        if not short:
+            return self.compared
+        return max(0, self.compared - math.ceil(short / (2 * self.picture_seconds)))
 
     @property
     def trial_seconds(self) -> float:

@@ -3,21 +3,26 @@
 import time
 from typing import Any
 
+import numpy as np
+
 from onsight.config import Config
 from onsight.data.dataset import Dataset
-from onsight.data.index import TRAIN, VALIDATION
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.intervals import Z_95, folds_wider
 from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import PerImageResults
-from onsight.evaluation.results import Results, TtaResult
+from onsight.evaluation.results import Results, TtaResult, UnlikeResult
+from onsight.evaluation.unlike import pooled_over_folds, unlike_result
 from onsight.files import write_json
 from onsight.hardware.usage import (
     peak_device_memory_bytes,
     peak_memory_bytes,
     seconds_since_start,
 )
+from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
+from onsight.models.unlike import is_unlike
 from onsight.report.gallery import Lookalikes, save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.budget import Budget
@@ -55,10 +60,13 @@ def finish(
         "split": judged.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
+        "unlike": _check_unlike(trained.classifier, judged, dataset),
         **views,
     }
     if judged.folds:
         results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
+    if results["unlike"] is None:
+        results["unlike_reason"] = trained.unlike.reason
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = learning_curve(
@@ -74,6 +82,23 @@ def finish(
     lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
     phases["similar pictures"] = time.perf_counter() - begun
     return _write_out(results, judged.per_image, lookalikes, dataset, folder, phases)
+
+
+def _check_unlike(classifier: Classifier, judged: Judged, dataset: Dataset) -> UnlikeResult | None:
+    """How many of the pictures that did not set the threshold are flagged.
+
+    With folds, the threshold that the classifier keeps is set on all pictures.
+    """
+    stored, scores = classifier.unlike, judged.per_image.unlike
+    if stored is None:
+        return None
+    flagged = np.zeros(0, np.bool_)
+    if judged.folds and np.isfinite(scores).all():
+        stored, flagged = pooled_over_folds(stored, scores, dataset.fold[judged.per_image.ids])
+        classifier.unlike = stored
+    elif judged.split == SPLIT_NAMES[TEST]:
+        flagged = is_unlike(scores, stored)
+    return unlike_result(stored, flagged)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:

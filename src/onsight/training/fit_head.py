@@ -35,6 +35,7 @@ from onsight.report.console import Reporter
 from onsight.training.build import loss_weights
 from onsight.training.hidden_head import try_hidden_layer
 from onsight.training.pictures.training_data import TrainingData
+from onsight.training.unlike import SAMPLE
 from onsight.words import fixed_percent, plural
 
 _AGAIN = 1.5  # times as long as fitting on the training pictures, to be on the safe side
@@ -53,7 +54,8 @@ class FittedHead:
     """What fitting a head gave: a row for the history, and its cost.
 
     images: pictures whose features were computed, counting each view. logits, labels: (n, K) and
-    (n,) of the validation pictures. kept: the same head fitted on the validation pictures too, to
+    (n,) of the validation pictures, features: (n, D) theirs; seen: (m, D) of the first 1,000
+    training pictures. kept: the same head fitted on the validation pictures too, to
     replace the one that they judged; None where that one stays.
     pictures: how many kept is fitted on. fewer: what it achieved with fewer pictures, if it is not
     fine-tuned and there was time to find out.
@@ -64,6 +66,8 @@ class FittedHead:
     seconds: float
     logits: Tensor
     labels: Tensor
+    features: Tensor
+    seen: Tensor
     kept: LinearHead | HiddenHead | None = None
     pictures: int = 0
     fewer: tuple[WithFewer, ...] = ()
@@ -117,7 +121,7 @@ def fit_head(
         fewer = right_with_fewer(rounds, chosen.settings, classes, weights)
     seconds = time.perf_counter() - begun
     count = len(every) if every else 0
-    judged = logits, validation.labels
+    judged = logits, validation.labels, validation.views[0], train.views[0, :SAMPLE]
     return FittedHead(row, passes.images, seconds, *judged, kept, count, tuple(fewer))
 
 

@@ -1,15 +1,13 @@
 """Judges a trained network on the held-out pictures, over all ranks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches, evaluation_batch
 from onsight.evaluation.results import FoldResult
+from onsight.evaluation.unlike import evaluate_scored
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
 from onsight.training.ranks.ddp import gather_per_image
@@ -40,13 +38,10 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     device, ranks = classifier.device, (world.rank, world.size)
     at_once = evaluation_batch(device, dataset.format.shown)
     loader = Loader(dataset.pictures, ids, at_once, device, *ranks)
-    per_image = _predict(classifier, loader, world, classifier.temperature)
-    views = None if tta == "one" else _predict(TtaForward(classifier, tta), loader, world)
+    mine = evaluate_scored(classifier, loader.in_order())
+    per_image = gather_per_image(mine, ids, world)
+    views = None
+    if tta != "one":
+        mine = evaluate_batches(TtaForward(classifier, tta), loader.in_order())
+        views = gather_per_image(mine, ids, world)
     return Judged(per_image, views, SPLIT_NAMES[split])
-
-
-def _predict(
-    forward: Callable[[Tensor], Tensor], loader: Loader, world: World, temperature: float = 1.0
-) -> PerImageResults:
-    judged = evaluate_batches(forward, loader.in_order(), temperature)
-    return gather_per_image(judged, loader.ids, world)

@@ -32,5 +32,6 @@ def make_model_file(
         weights=dict(classifier.net.state_dict()),
         seen=picture_keys(dataset.pack.digests[taken]),
         temperature=classifier.temperature,
+        unlike=classifier.unlike,
         hidden_units=hidden_units(classifier.net),
     )

@@ -19,6 +19,7 @@ from onsight.features.heads.fewer_pictures import WithFewer
 from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
+from onsight.models.unlike import Unlike
 from onsight.report.console import Reporter
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.autotune.adapt import adaptation
@@ -39,6 +40,7 @@ from onsight.training.run_folder.record import Record
 from onsight.training.step.calibrate import calibrate, set_temperature
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
+from onsight.training.unlike import set_unlike, tell_unlike
 from onsight.words import listed
 
 
@@ -64,7 +66,8 @@ class RunContext:
 class Trained:
     """A network with the weights that were chosen, how its training went, and seconds by phase.
 
-    temperature: the classifier's, with its reason; fitted: how many pictures a frozen network's
+    temperature: the classifier's, with its reason; unlike: what tells it unlike pictures, with the
+    reason; fitted: how many pictures a frozen network's
     head was fitted on in the end, if validation pictures are among them; fewer: what that head
     achieved with fewer pictures, if known.
     """
@@ -72,6 +75,7 @@ class Trained:
     classifier: Classifier
     progress: Progress
     temperature: Choice[float]
+    unlike: Choice[Unlike | None]
     seconds: dict[str, float]
     fitted: int = 0
     fewer: tuple[WithFewer, ...] = ()
@@ -132,9 +136,10 @@ def _without_training(head: FittedHead, classifier: Classifier, context: RunCont
     seconds = {"training": head.seconds}
     # The temperature is that of the head which has not learned from validation pictures.
     temperature = set_temperature(classifier, head.logits, head.labels, context.world)
+    unlike = set_unlike(classifier, head.seen, head.features, context.world)
     if head.kept:
         put_head(classifier.net, head.kept)
-    return Trained(classifier, progress, temperature, seconds, head.pictures, head.fewer)
+    return Trained(classifier, progress, temperature, unlike, seconds, head.pictures, head.fewer)
 
 
 def _calibrated(
@@ -150,8 +155,11 @@ def _calibrated(
     if budget:
         ids = ids[: budget.pictures_to_calibrate()]
     temperature = calibrate(classifier, dataset.pictures, ids, context.world)
+    most = budget.pictures_to_compare() if budget else len(dataset.pack)
+    seen, held_out = (dataset.ids(split)[:most] for split in (TRAIN, VALIDATION))
+    unlike = tell_unlike(classifier, dataset.pictures, seen, held_out, context.world)
     seconds["calibration"] = time.perf_counter() - begun
-    return Trained(classifier, progress, temperature, seconds)
+    return Trained(classifier, progress, temperature, unlike, seconds)
 
 
 def _make_trainer(

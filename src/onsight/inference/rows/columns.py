@@ -12,7 +12,8 @@ import numpy as np
 
 from onsight.inference.predictor import Prediction
 
-PLAIN = ("path", "predicted", "probability", "problem")
+KNOWN = ("path", "predicted", "probability", "problem")
+PLAIN = (*KNOWN, "unlike", "score")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Columns:
     def cells(self, one: Prediction) -> list[str]:
         """A row of text, empty where there is nothing."""
         cells = [one.path, one.predicted or "", _decimals(one.probability), one.problem or ""]
+        cells.append("" if one.unlike is None else str(one.unlike).lower())
+        cells.append("" if one.score is None else f"{one.score:.6g}")
         if self.has_unsure:
             cells.append("" if one.problem else str(one.unsure).lower())
         for named in self._best(one) if self.top else ():

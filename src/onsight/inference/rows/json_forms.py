@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from onsight.inference.predictor import Prediction
-from onsight.inference.rows.columns import PLAIN, Columns
+from onsight.inference.rows.columns import KNOWN, Columns
 from onsight.inference.rows.counts import Counts
 from onsight.inference.rows.form import WholeLines
 
@@ -35,7 +35,7 @@ class JsonLines:
         try:
             for line in lines:
                 row = json.loads(line)
-                path, predicted, probability, problem = (row[name] for name in PLAIN)
+                path, predicted, probability, problem = (row[name] for name in KNOWN)
                 yield Prediction(path, predicted, probability, problem, None), lines.end
         except (ValueError, TypeError, KeyError):  # a row that was cut short
             return

@@ -78,6 +78,7 @@ def _schema(columns: Columns) -> Any:
 
     text, share = pyarrow.string(), pyarrow.float32()
     fields = {"path": text, "predicted": text, "probability": share, "problem": text}
+    fields |= {"unlike": pyarrow.bool_(), "score": share}
     if columns.has_unsure:
         fields["unsure"] = pyarrow.bool_()
     if columns.top:

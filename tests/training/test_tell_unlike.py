@@ -1,0 +1,145 @@
+"""Unlike pictures from training to prediction: ranks agree, strangers flagged, files and lines."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import onsight
+from onsight.data.loader import Pictures
+from onsight.data.normalization import Normalization
+from onsight.evaluation.unlike import choose_unlike
+from onsight.features.feature_pass import with_features
+from onsight.inference.listing import list_predictions
+from onsight.models.classifier import Classifier
+from onsight.models.file import load_model_file, save_model
+from onsight.report.console import SilentReporter
+from onsight.training.ranks.world import World
+from onsight.training.unlike import tell_unlike
+
+CPU = torch.device("cpu")
+
+
+def task(net=None):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (90, 12), dtype=torch.uint8, generator=generator)
+    pictures = Pictures(pixels, torch.arange(90), torch.zeros(90, dtype=torch.int64), (2, 2, 3))
+    torch.manual_seed(0)
+    net = net or nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Linear(8, 2))
+    return Classifier(net, Normalization((0.5,) * 3, (1.0,) * 3), "fp32", CPU), pictures
+
+
+class RankInThread(World):
+    """One of two ranks that meet at a barrier instead of in a process group."""
+
+    size = 2
+    barrier = Barrier(2)
+    contributions: ClassVar[dict] = {}
+
+    def __init__(self, rank):
+        super().__init__()
+        self.rank = rank
+
+    def all_reduce(self, tensor):
+        self.contributions[self.rank] = tensor.clone()
+        self.barrier.wait()
+        total = self.contributions[0] + self.contributions[1]
+        self.barrier.wait()
+        return total
+
+    def agree(self, value):
+        return self.all_reduce(torch.tensor(value if self.is_main else 0.0).double()).item()
+
+
+def test_ranks_share_the_work_and_tell_alike():
+    alone, pictures = task()
+    seen, held_out = torch.arange(0, 60), torch.arange(60, 90)
+    choice = tell_unlike(alone, pictures, seen, held_out, World())
+    images = pictures.pixels.view(-1, 2, 2, 3)
+    features = with_features(alone, images)[1]
+    expected = choose_unlike(features[:60], features[60:])
+    assert choice.reason == expected.reason == "set on 30 validation pictures"
+    assert choice.value.threshold == pytest.approx(expected.value.threshold, abs=1e-6)
+    classifiers = [task()[0] for _ in range(2)]
+
+    def tell(rank):
+        return tell_unlike(classifiers[rank], pictures, seen, held_out, RankInThread(rank))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(tell, range(2))
+    assert first.value.threshold == second.value.threshold
+    assert torch.equal(first.value.bank, second.value.bank)
+    assert first.value.threshold == pytest.approx(choice.value.threshold, abs=1e-6)
+
+
+def test_a_network_without_features_says_so():
+    net = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten())
+    classifier, pictures = task(net)
+    choice = tell_unlike(classifier, pictures, torch.arange(60), torch.arange(60, 90), World())
+    assert (choice.value, classifier.unlike) == (None, None)
+    assert "does not end in a linear layer" in choice.reason
+    nobody = tell_unlike(classifier, pictures, torch.arange(60), torch.arange(0), World())
+    assert nobody.reason.startswith("0 validation pictures")
+
+
+@pytest.fixture(scope="module")
+def told(shared_bars, tmp_path_factory):
+    """A run on the bars with enough validation pictures for a threshold."""
+    out = tmp_path_factory.mktemp("told") / "run"
+    fields = {"epochs": 3, "batch_size": 16, "threads": 1, "plan": "default"}
+    fields |= {"validation_fraction": 0.3, "test_fraction": 0.2}
+    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **fields)
+
+
+def test_a_run_keeps_its_threshold_and_checks_it_on_the_test_pictures(told):
+    result = told.results["unlike"]
+    stored = load_model_file(told.path).unlike
+    assert result["threshold"] == stored.threshold
+    assert (
+        result["pictures"]
+        == stored.pictures
+        == told.results["classes"][0]["validation_images"]
+        + told.results["classes"][1]["validation_images"]
+    )
+    assert result["images"] == told.results["images"]
+    page = (told.path / "report.html").read_text()
+    assert "A picture is called unlike anything seen in training if its score" in page
+
+
+def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars, tmp_path, capfd):
+    """A threshold between the scores of some pictures, planted in the file."""
+    paths = [str(path) for path in sorted(shared_bars.rglob("*.png"))[::12]]
+    scores = [one.score for one in onsight.load(told.path).predictions(paths)]
+    threshold = float(np.median(scores))
+    file = load_model_file(told.path)
+    model = tmp_path / "model.safetensors"
+    save_model(model, replace(file, unlike=replace(file.unlike, threshold=threshold)))
+    above = [score > threshold for score in scores]
+    assert sum(above) == len(paths) // 2
+    list_predictions(model, paths)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.endswith("(unlike anything seen in training)") for line in lines] == above
+    list_predictions(model, paths, as_json=True)
+    rows = json.loads(capfd.readouterr().out)["predictions"]
+    assert [row["unlike"] for row in rows] == above
+    assert [row["score"] for row in rows] == scores
+    list_predictions(model, paths, csv="-")
+    header, *table = capfd.readouterr().out.splitlines()
+    assert header == "path,predicted,probability,problem,unlike,score"
+    assert [",,yes," in row for row in table] == above
+    predictions = onsight.load(model).predictions(paths, features=True)
+    assert [(one.unlike, one.score) for one in predictions] == list(zip(above, scores, strict=True))
+
+
+def test_a_file_without_a_threshold_says_nothing(told, shared_bars, tmp_path, capfd):
+    model = tmp_path / "model.safetensors"
+    save_model(model, replace(load_model_file(told.path), unlike=None))
+    list_predictions(model, [str(shared_bars / "down")], as_json=True)
+    row = json.loads(capfd.readouterr().out)["predictions"][0]
+    assert (row["unlike"], row["score"]) == (None, None)
