@@ -23,6 +23,13 @@ def predict(
         Path | None,
         Parameter(help="Draw the first 64 pictures and their predictions into this PNG file."),
     ] = None,
+    heatmap: Annotated[
+        Path | None,
+        Parameter(
+            help="Draw where each picture speaks for the predicted class, a PNG file for each, "
+            "into this new folder. Needs captum."
+        ),
+    ] = None,
     device: Device = "auto",
     module: Module = None,
     json_: Json = False,
@@ -41,5 +48,12 @@ def predict(
     from onsight.inference.listing import list_predictions
 
     list_predictions(
-        model, paths, csv=csv, grid=save_grid, device=device, module=module, as_json=json_
+        model,
+        paths,
+        csv=csv,
+        grid=save_grid,
+        heat=heatmap,
+        device=device,
+        module=module,
+        as_json=json_,
     )

@@ -15,7 +15,7 @@ from onsight.inference.paths import input_paths
 from onsight.inference.predictor import Prediction, load
 from onsight.report.console import Reporter
 from onsight.report.tables import csv_text
-from onsight.words import fixed_percent
+from onsight.words import fixed_percent, plural
 
 _HEADER = ("path", "predicted", "probability", "problem")
 
@@ -26,19 +26,25 @@ def list_predictions(
     *,
     csv: str | None = None,
     grid: Path | None = None,
+    heat: Path | None = None,
     device: str = "auto",
     module: str | nn.Module | None = None,
     as_json: bool = False,
 ) -> None:
     """Predict and print a row for every input in order, or write the rows to a CSV file.
 
-    grid: a PNG file to draw the first pictures into. Raises UserError, DiskError.
+    grid: a PNG file to draw the first pictures into; heat: a new folder for a heat map of each
+    picture. Raises UserError, DiskError.
     """
     reporter = Reporter()
     if grid:
         from onsight.inference.grid import check_grid_place, save_grid  # loads matplotlib
 
         check_grid_place(grid)
+    if heat:
+        from onsight.inference.heat_files import check_heat_folder, save_heat_maps, with_pixels
+
+        check_heat_folder(heat)
     inputs = input_paths(paths)
     for target in (grid, Path(csv) if csv else None):
         if target:
@@ -61,6 +67,9 @@ def list_predictions(
     if grid:
         shown = save_grid(grid, predictions, predictor)
         reporter.say(f"{grid} shows the first {shown:,} of {len(predictions):,} inputs")
+    if heat:
+        count = save_heat_maps(heat, with_pixels(predictions, predictor), predictor)
+        reporter.say(f"{heat} has {plural(count, 'heat map')}")
     if as_json:
         print_paths(_as_json(predictions, refused))
 
