@@ -23,6 +23,7 @@ class StubRunner:
     classes = ("dark", "middle", "light")
     format = PictureFormat(4, 4, 1)
     at_once = 4
+    threshold = None
 
     def __init__(self, seconds=0.0, stop_after=None):
         self.seconds = seconds

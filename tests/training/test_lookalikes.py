@@ -14,7 +14,7 @@ from onsight.data.index import TEST, TRAIN
 from onsight.evaluation.per_image import PerImageResults
 from onsight.features.feature_pass import FeatureStore, features_key, with_features
 from onsight.models.classifier import Classifier
-from onsight.report.gallery import save_gallery
+from onsight.report.gallery import MistakesHeat, save_gallery
 from onsight.training import lookalikes
 from onsight.training.budget import Budget
 from onsight.training.build import make_net
@@ -134,7 +134,8 @@ def test_the_gallery_keeps_them_side_by_side(prepared, tmp_path):
     config, data = prepared
     wrong, pack = all_wrong(data.dataset), data.dataset.pack
     found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
-    save_gallery(tmp_path, wrong, pack, found)
+    no_heat = MistakesHeat(np.zeros((0, 12, 12), np.float32))
+    save_gallery(tmp_path, wrong, pack, found, no_heat)
     gallery = json.loads((tmp_path / "gallery.json").read_text())
     assert gallery["lookalikes"] == {"searched": found.of, "of": found.of, "reason": ""}
     assert [item["path"] for item in gallery["wrong"]] == [

@@ -65,6 +65,14 @@ def predict(
             help="Draw the first 64 pictures and their predictions into this PNG file.",
         ),
     ] = None,
+    heatmap: Annotated[
+        Path | None,
+        Parameter(
+            group=_FILES,
+            help="Draw where each picture speaks for the predicted class, a PNG file for each, "
+            "into this new folder. Needs captum.",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         Parameter(
@@ -94,5 +102,5 @@ def predict(
     from onsight.inference.listing import list_predictions
     from onsight.inference.rows.wanted import Wanted
 
-    wanted = Wanted(csv, jsonl, parquet, json_, top, min_confidence, save_grid, resume)
+    wanted = Wanted(csv, jsonl, parquet, json_, top, min_confidence, save_grid, heatmap, resume)
     list_predictions(model, inputs, wanted, device=device, module=module)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -25,6 +26,8 @@ from onsight.words import duration, plural
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from onsight.inference.heat_files import HeatFolder
 
 _SHOWN = 64  # inputs, in a grid
 
@@ -84,20 +87,33 @@ def _predict_all(
 ) -> list[tuple[Prediction, Input]]:
     """Write the rows of all inputs; returns the first ones for a grid."""
     counts, known = begun.counts, begun.counts.images
-    shown: list[Prediction] = []
-    inputs: list[Input] = []
+    shown: list[tuple[Prediction, Input]] = []
+    under_way: deque[Input] = deque()
+    heat = _heat_folder(wanted.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
-        for batch in predictor.batches(_remembering(begun.inputs, inputs)):
+        for batch in predictor.batches(_noting(begun.inputs, under_way)):
             rows = [_withheld(one, wanted.min_confidence) for one in batch]
+            inputs = [under_way.popleft() for _ in rows]
             for sink in begun.sinks:
                 sink.write(rows)
+            if heat:
+                heat.write(rows, inputs, counts.images + 1)
             counts.add(rows)
             bar.advance(len(rows))
-            if len(shown) < _SHOWN:
-                shown += [replace(one, probabilities=None) for one in rows[: _SHOWN - len(shown)]]
+            shown += list(zip(rows, inputs, strict=True))[: _SHOWN - len(shown)]
     reporter.say(_summary(counts, known, time.monotonic() - started))
-    return list(zip(shown, inputs, strict=True))
+    if heat:
+        reporter.say(f"{wanted.heat} has {plural(heat.count, 'heat map')}")
+    return shown
+
+
+def _heat_folder(folder: Path | None, predictor: Predictor) -> "HeatFolder | None":
+    if folder is None:
+        return None
+    from onsight.inference.heat_files import HeatFolder  # loads torch
+
+    return HeatFolder(folder, predictor)
 
 
 def _withheld(one: Prediction, least: float | None) -> Prediction:
@@ -139,11 +155,10 @@ def _not_empty(inputs: Iterator[Input]) -> Iterator[Input]:
     return chain([first], inputs)
 
 
-def _remembering(inputs: Iterator[Input], first: list[Input]) -> Iterator[Input]:
-    """The same inputs; the first ones are also put into a list."""
+def _noting(inputs: Iterator[Input], under_way: deque[Input]) -> Iterator[Input]:
+    """The same inputs, each noted when it is taken."""
     for one in inputs:
-        if len(first) < _SHOWN:
-            first.append(one)
+        under_way.append(one)
         yield one
 
 

@@ -1,5 +1,8 @@
 """A trial forward pass, to check that a network suits the pictures and classes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -38,11 +41,18 @@ def trial_forward(net: nn.Module, pictures: Tensor) -> object:
 
     The net, the mode of each of its modules and the random state stay as they were.
     """
+    with left_as_it_was(net), torch.no_grad():
+        return net.eval()(pictures)
+
+
+@contextmanager
+def left_as_it_was(net: nn.Module) -> Iterator[None]:
+    """Restores the mode of each of a net's modules and the random state after a block."""
     # Each module's own mode is restored: a net may keep parts in evaluation mode on purpose.
     modes = [(module, module.training) for module in net.modules()]
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return net.eval()(pictures)
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         for module, training in modes:
             module.training = training

@@ -14,7 +14,8 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def embedded_gallery(run: Path, listed: Row | None) -> Row | None:
     """The wrong and right predictions that gallery.json lists with their pictures.
 
-    lookalikes: how many training pictures were compared with the mistakes, if the file says so.
+    lookalikes: how many training pictures were compared with the mistakes; heat: of how many
+    mistakes it was drawn; if the file says so.
     """
     if listed is None:
         return None
@@ -23,13 +24,16 @@ def embedded_gallery(run: Path, listed: Row | None) -> Row | None:
         side: [_embedded(folder, item) for item in listed.get(side, [])]
         for side in ("wrong", "right")
     }
-    return sides | {"lookalikes": listed.get("lookalikes")}
+    return sides | {name: listed.get(name) for name in ("lookalikes", "heat")}
 
 
 def _embedded(folder: Path, item: Row) -> Row:
-    near = item.get("near_file")
-    strip = Said(_picture(folder / Path(near).name)) if near else None
-    return Said(item | _picture(folder / Path(item["file"]).name) | {"strip": strip})
+    others = {"strip": item.get("near_file"), "heat": item.get("heat_file")}
+    pictures = {
+        name: Said(_picture(folder / Path(file).name)) if file else None
+        for name, file in others.items()
+    }
+    return Said(item | _picture(folder / Path(item["file"]).name) | pictures)
 
 
 def _picture(path: Path) -> Row:

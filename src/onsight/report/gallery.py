@@ -13,9 +13,11 @@ from PIL import Image
 from onsight.data.pack import Pack
 from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically, write_json
+from onsight.heatmaps.overlay import enlarged, overlay
 
 _MOST = 40  # pictures of each kind
 _SMALL_SIDE = 64  # pixels of a lookalike's longer side at most
+_HEAT_SIDE = 160  # pixels of the longer side of a heat map at least
 _EDGE = 1  # pixels of white beside each lookalike
 
 
@@ -31,9 +33,10 @@ class GalleryItem(TypedDict):
     """A picture in gallery.json; path: where it came from; probability: of the predicted class.
 
     near: the training pictures that a mistake looks most like, if they were searched; near_file:
-    these side by side.
+    these side by side; heat_file: where a mistake speaks for the predicted class, if computed.
     """
 
+    heat_file: NotRequired[str]
     near: NotRequired[list[NearItem]]
     near_file: NotRequired[str]
     file: str
@@ -59,6 +62,17 @@ class Lookalikes:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class MistakesHeat:
+    """Where the first m of the worst mistakes speak for the class that was predicted.
+
+    heats: float32 (m, H, W), 0 to 1; reason: why there are none or fewer, if so.
+    """
+
+    heats: NDArray[np.float32]
+    reason: str = ""
+
+
 def worst_mistakes(per_image: PerImageResults) -> NDArray[np.int64]:
     """The places of the mistakes that the gallery shows, the largest loss first."""
     wrong = np.flatnonzero(per_image.labels != per_image.predicted)
@@ -66,15 +80,20 @@ def worst_mistakes(per_image: PerImageResults) -> NDArray[np.int64]:
 
 
 def save_gallery(
-    folder: Path, per_image: PerImageResults, pack: Pack, lookalikes: Lookalikes
+    folder: Path,
+    per_image: PerImageResults,
+    pack: Pack,
+    lookalikes: Lookalikes,
+    heat: MistakesHeat,
 ) -> None:
     """Write the pictures as PNG files, and gallery.json, which describes them.
 
     Pictures are numbered by digest, so the first correct predictions are a fair sample.
-    lookalikes: of the worst mistakes, in their order.
+    lookalikes, heat: of the worst mistakes, in their order.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
-    wrong = _save_all(folder, "wrong", worst_mistakes(per_image), per_image, pack)
+    mistakes = worst_mistakes(per_image)
+    wrong = _save_all(folder, "wrong", mistakes, per_image, pack)
     for number, (item, pictures, similarities) in enumerate(
         zip(wrong, lookalikes.pictures, lookalikes.similarities, strict=False)
     ):
@@ -84,6 +103,12 @@ def save_gallery(
         ]
         item["near_file"] = f"near-{number:02d}.png"
         _write_png(folder / item["near_file"], _side_by_side(pictures.tolist(), pack))
+    for number, (item, picture, values) in enumerate(
+        zip(wrong, per_image.ids[mistakes], heat.heats, strict=False)
+    ):
+        item["heat_file"] = f"heat-{number:02d}.png"
+        drawn = overlay(*enlarged(pack.pixels[pack.rows[picture]], values, _HEAT_SIDE))
+        _write_png(folder / item["heat_file"], Image.fromarray(drawn))
     write_json(
         folder / "gallery.json",
         {
@@ -94,6 +119,7 @@ def save_gallery(
                 "of": lookalikes.of,
                 "reason": lookalikes.reason,
             },
+            "heat": {"drawn": len(heat.heats), "of": len(wrong), "reason": heat.reason},
         },
     )
 

@@ -52,6 +52,11 @@ class Budget:
         """Read the clock of this process alone, where no other rank is at the same point."""
         self.now = self._clock()
 
+    def spare_seconds(self, most: float) -> float:
+        """Seconds, so many at most, for what may be left out of a run's end; of this process."""
+        self.peek()
+        return min(most, self.seconds - self.closing_seconds - self.now)
+
     @property
     def left_seconds(self) -> float:
         """Seconds left for training, without those for evaluating, saving and reporting."""

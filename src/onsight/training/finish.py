@@ -23,11 +23,12 @@ from onsight.hardware.usage import (
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.unlike import is_unlike
-from onsight.report.gallery import Lookalikes, save_gallery
+from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.budget import Budget
 from onsight.training.judge import Judged
 from onsight.training.lookalikes import find_lookalikes
+from onsight.training.mistakes_heat import find_heat
 from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
@@ -81,7 +82,10 @@ def finish(
     begun = time.perf_counter()
     lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
     phases["similar pictures"] = time.perf_counter() - begun
-    return _write_out(results, judged.per_image, lookalikes, dataset, folder, phases)
+    begun = time.perf_counter()
+    heat = find_heat(dataset, trained.classifier, judged.per_image, budget)
+    phases["heat maps"] = time.perf_counter() - begun
+    return _write_out(results, judged.per_image, lookalikes, heat, dataset, folder, phases)
 
 
 def _check_unlike(classifier: Classifier, judged: Judged, dataset: Dataset) -> UnlikeResult | None:
@@ -140,6 +144,7 @@ def _write_out(
     results: Results,
     per_image: PerImageResults,
     lookalikes: Lookalikes,
+    heat: MistakesHeat,
     dataset: Dataset,
     folder: RunFolder,
     phases: dict[str, float],
@@ -150,7 +155,7 @@ def _write_out(
     begun = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
-    save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes)
+    save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes, heat)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
     results["seconds"] = seconds_since_start()
     write_json(folder.path / "results.json", results)

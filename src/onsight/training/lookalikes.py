@@ -59,7 +59,7 @@ def _search(
     pictures: Tensor,
     budget: Budget | None,
 ) -> Lookalikes:
-    deadline = time.monotonic() + (_seconds_left(budget) if budget else _SECONDS)
+    deadline = time.monotonic() + (budget.spare_seconds(_SECONDS) if budget else _SECONDS)
     each = budget.picture_seconds if budget else 0.0
     features = _kept_features(config, dataset, classifier, pictures)
     queries = _features(dataset, classifier, mistakes, deadline, each)
@@ -86,11 +86,6 @@ def _kept_features(
     digests = torch.from_numpy(dataset.pack.digests)[pictures]
     key = features_key(classifier, dataset.format, digests)
     return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
-
-
-def _seconds_left(budget: Budget) -> float:
-    budget.peek()  # the other ranks are not here
-    return min(_SECONDS, budget.seconds - budget.closing_seconds - budget.now)
 
 
 def _features(

@@ -16,7 +16,8 @@ class Wanted:
     """The options of `onsight predict`.
 
     csv, jsonl: a file, or - for stdout; top: how many of the best classes a row has;
-    min_confidence: below this probability the class is withheld; grid: a PNG file.
+    min_confidence: below this probability the class is withheld; grid: a PNG file; heat: a new
+    folder for a heat map of each picture.
     """
 
     csv: str | None = None
@@ -26,6 +27,7 @@ class Wanted:
     top: int = 0
     min_confidence: float | None = None
     grid: Path | None = None
+    heat: Path | None = None
     resume: bool = False
 
     @property
@@ -60,10 +62,11 @@ class Wanted:
         if len(set(self.files)) < len(self.files):
             raise ConfigError("two kinds of output cannot go to the same file")
         self._check_files()
-        if self.resume and (len(self.files) != 1 or not self.text_files or self.on_stdout):
+        alone = len(self.files) == 1 and self.text_files and not self.on_stdout and not self.heat
+        if self.resume and not alone:
             raise ConfigError(
                 "--resume continues one file of --csv or --jsonl, and nothing else can be written "
-                "along with it: leave out --parquet, --json and --save-grid"
+                "along with it: leave out --parquet, --json, --save-grid and --heatmap"
             )
         for path in self.text_files.values():
             (check_resumable if self.resume else refuse_interrupted)(path)
@@ -79,3 +82,7 @@ class Wanted:
             from onsight.inference.grid import check_grid_place  # loads matplotlib
 
             check_grid_place(self.grid)
+        if self.heat:
+            from onsight.inference.heat_files import check_heat_folder  # loads torch
+
+            check_heat_folder(self.heat)

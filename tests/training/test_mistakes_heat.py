@@ -1,0 +1,111 @@
+"""Heat of mistakes at the end of a run. Oracle: the heat of the same pictures, computed alone."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from prepared import CPU, make_prepared
+from torch import nn
+
+from onsight.data.index import TEST
+from onsight.evaluation.per_image import PerImageResults
+from onsight.heatmaps.heat import heat_maps
+from onsight.heatmaps.overlay import enlarged, overlay
+from onsight.models.classifier import Classifier
+from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
+from onsight.training import mistakes_heat
+from onsight.training.budget import Budget
+from onsight.training.build import make_net
+from onsight.training.mistakes_heat import find_heat
+
+pytest.importorskip("captum")
+
+
+@pytest.fixture
+def prepared(bars):
+    config, data = make_prepared(bars, test_fraction=0.2)
+    return data, Classifier(
+        make_net(config, data.dataset, CPU, None), data.normalization, "fp32", CPU
+    )
+
+
+def all_wrong(dataset):
+    """Every test picture as a mistake, the last one the worst."""
+    ids = dataset.ids(TEST).numpy()
+    labels = dataset.pack.index.labels[ids].astype(np.int64)
+    losses = np.arange(len(ids), dtype=np.float32)
+    return PerImageResults(
+        ids, labels, 1 - labels, losses, losses, np.zeros(len(ids), bool), losses
+    )
+
+
+def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):
+    data, classifier = prepared
+    wrong = all_wrong(data.dataset)
+    found = find_heat(data.dataset, classifier, wrong)
+    images = data.pictures.gather(torch.from_numpy(wrong.ids[::-1].copy())).images
+    expected = heat_maps(classifier, images, torch.from_numpy(wrong.predicted[::-1].copy()))
+    assert found.reason == ""
+    assert len(found.heats) == min(40, len(wrong))
+    assert np.allclose(found.heats, expected[:40], atol=1e-5)
+
+
+def budget_of(seconds_left, picture_seconds):
+    budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
+    budget.reserve(24, 0, picture_seconds)
+    return budget
+
+
+@pytest.mark.parametrize(
+    ("most_seconds", "budget"),
+    [(-1.0, None), (1e9, budget_of(-0.1, 1e-6)), (1e9, budget_of(90.0, 1.0))],
+)
+def test_without_time_there_is_none_and_that_is_said(prepared, monkeypatch, most_seconds, budget):
+    monkeypatch.setattr(mistakes_heat, "_SECONDS", most_seconds)
+    data, classifier = prepared
+    found = find_heat(data.dataset, classifier, all_wrong(data.dataset), budget)
+    assert len(found.heats) == 0
+    assert "no time" in found.reason
+
+
+def test_a_net_without_maps_has_none_and_that_is_said(prepared):
+    data, _ = prepared
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
+    classifier = Classifier(net, data.normalization, "fp32", CPU)
+    found = find_heat(data.dataset, classifier, all_wrong(data.dataset))
+    assert len(found.heats) == 0
+    assert "has no convolution" in found.reason
+
+
+def test_without_captum_there_is_none_and_that_is_said(prepared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    data, classifier = prepared
+    found = find_heat(data.dataset, classifier, all_wrong(data.dataset))
+    assert len(found.heats) == 0
+    assert "onsight[heatmaps]" in found.reason
+
+
+def test_without_mistakes_nothing_is_missing(prepared):
+    data, classifier = prepared
+    wrong = all_wrong(data.dataset)
+    right = replace(wrong, predicted=wrong.labels)
+    assert find_heat(data.dataset, classifier, right).reason == ""
+
+
+def test_the_gallery_keeps_it_drawn_over_the_picture(prepared, tmp_path):
+    data, classifier = prepared
+    wrong, pack = all_wrong(data.dataset), data.dataset.pack
+    nothing = Lookalikes(np.zeros((0, 3), np.int64), np.zeros((0, 3), np.float32), 0, 0)
+    heat = find_heat(data.dataset, classifier, wrong).heats[:2]
+    save_gallery(tmp_path, wrong, pack, nothing, MistakesHeat(heat, "too slow"))
+    gallery = json.loads((tmp_path / "gallery.json").read_text())
+    assert gallery["heat"] == {"drawn": 2, "of": len(gallery["wrong"]), "reason": "too slow"}
+    files = [item.get("heat_file") for item in gallery["wrong"]]
+    assert files[:3] == ["heat-00.png", "heat-01.png", None]
+    pixels = pack.pixels[pack.rows[wrong.ids[-2]]]
+    with Image.open(tmp_path / "heat-01.png") as image:
+        assert np.array_equal(np.asarray(image), overlay(*enlarged(pixels, heat[1], 160)))
