@@ -46,22 +46,21 @@ async function show(file) {
     const list = node("ol");
     list.append(...found.slice(0, SHOWN).map(row));
     words.append(list);
-    return `${file.name}: ${found[0].name}, ${percent(found[0].probability)}`;
+    status.textContent = `${file.name}: ${found[0].name}, ${percent(found[0].probability)}`;
+    return true;
   } catch (error) {
     title.textContent = "Not a picture that this browser can read";
     words.append(node("p", String(error.message || error)));
-    return `${file.name}: could not be read`;
+    status.textContent = `${file.name} could not be read`;
+    return false;
   }
 }
 
 async function showAll(files) {
   const many = [...files];
-  for (const [place, file] of many.entries()) {
-    status.textContent = `picture ${place + 1} of ${many.length}`;
-    const said = await show(file);
-    status.textContent = said;
-  }
-  if (many.length > 1) status.textContent = `${many.length} pictures classified`;
+  let done = 0;
+  for (const file of many) done += await show(file);
+  if (many.length > 1) status.textContent = `${done} of ${many.length} pictures classified`;
 }
 
 function describe() {
