@@ -16,6 +16,14 @@ from cyclopts import App, CycloptsError
 from onsight.errors import OnsightError
 
 _INTERRUPTED = 130
+_LEFT_OUT = {
+    "jinja2",
+    "matplotlib",
+    "safetensors",
+    "timm",
+    "torch",
+    "torchvision",
+}  # by onsight-run
 
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
@@ -66,6 +74,14 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name not in _LEFT_OUT:
+            raise
+        _fail(
+            f"this needs {error.name}, which an installation of onsight-run leaves out; it "
+            "predicts and serves exported models. For everything else: pip install onsight",
+            2,
+        )
     except BrokenPipeError:  # whatever read stdout, such as head, has closed it
         _drop_output()
     except OSError as error:
