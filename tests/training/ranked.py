@@ -7,6 +7,8 @@ first rank writes the results.
 
 import json
 import sys
+import unittest.mock
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +22,7 @@ from onsight.models.catalog import make_model
 from onsight.training.ranks.ddp import Replica, gather_per_image
 from onsight.training.ranks.rank_info import rank_from_env
 from onsight.training.ranks.world import join
+from onsight.training.step.compiled import Compiled
 from onsight.training.step.losses import make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
@@ -38,6 +41,7 @@ PLAIN = {
     "weights": None,
     "accumulate": 1,
     "augmentation": {"flip": True, "translate": 0.1},
+    "compiled": False,  # with two ranks
 }
 CASES = {
     "plain": PLAIN,
@@ -49,6 +53,8 @@ CASES = {
     "fewer pictures than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
     "batch norm, fewer pictures than ranks": PLAIN
     | {"model": "compact", "count": 32, "batch": 10, "steps": 8},
+    "compiled": PLAIN | {"compiled": True, "steps": 12},
+    "compiled in parts": PLAIN | {"compiled": True, "accumulate": 2, "steps": 4},
     "idle parameters": PLAIN | {"model": "idle", "steps": 10},
 }
 EVALUATED = (0, 1, 2, 3, 10, 11, 1001)
@@ -90,12 +96,19 @@ def augmented(batch, augmentation, epoch):
     return tuple(map(torch.cat, zip(*map(apply, pairs), strict=True)))
 
 
+def compiled(pictures, replica):
+    """By torch's own compiler, but for its last part: generating code takes too long for a test."""
+    with unittest.mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
+        return Compiled(replica.parallel, pictures // replica.world.size, False)
+
+
 def train(case, world):
     """Loss and pictures of each step, and the final weights."""
     facts = CASES[case]
     torch.manual_seed(0)
     net = Idle() if facts["model"] == "idle" else make_model(facts["model"], (1, 16, 16), 4)
     net = net.to(torch.float64, memory_format=torch.channels_last)
+    replica = Replica(net, (1, 16, 16), CPU, world) if world.size > 1 else None
     step = Step(
         net,
         make_loss("cross-entropy", 0.0, WEIGHTS if facts["weights"] else None).double(),
@@ -104,7 +117,10 @@ def train(case, world):
         device=CPU,
         accumulate=facts["accumulate"],
         world=world,
-        replica=Replica(net, (1, 16, 16), CPU, world) if world.size > 1 else None,
+        replica=replica,
+        compiled=compiled(facts["batch"], replica)
+        if facts["compiled"] and world.size == 2
+        else None,
     )
     augmentation = Augmentation.of(**facts["augmentation"])
     ids = torch.arange(facts["count"])

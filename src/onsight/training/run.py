@@ -150,12 +150,11 @@ def _devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.de
 
 
 def _refuse_for_ranks(config: Config, ranks: int) -> None:
-    for field, what in (("compile", "compiled"), ("cuda_graph", "recorded")):
-        if getattr(config, field) == "on" and ranks > 1:
-            raise ConfigError(
-                f"--{field.replace('_', '-')} on cannot be combined with --ranks {ranks}: only the "
-                f"steps of a single process are {what}; leave out one of them"
-            )
+    if config.cuda_graph == "on" and ranks > 1:
+        raise ConfigError(
+            f"--cuda-graph on cannot be combined with --ranks {ranks}: only the steps of a single "
+            "process are recorded; leave out one of them"
+        )
 
 
 def _launch_ranks(

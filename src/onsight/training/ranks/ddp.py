@@ -5,6 +5,7 @@ as they become ready. Batch norm's statistics are those of the whole batch, so t
 of one process, whatever the number of ranks.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -30,6 +31,7 @@ class Replica:
         device: torch.device,
         world: World,
     ) -> None:
+        self.world = world
         normalises = any(isinstance(module, _BatchNorm) for module in net.modules())
         self.statistics = WholeBatchNorm(world) if normalises and device.type == "cpu" else None
         if normalises and device.type != "cpu":
@@ -44,17 +46,19 @@ class Replica:
         )
         self.parallel.register_comm_hook(world, _count_and_add_up)
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The logits (B, K) of this rank's share of a batch, which may be empty."""
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """The logits (B, K) of this rank's share of a batch, which may be empty.
+
+        forward: that of `parallel`, or what torch.compile made of it.
+        """
         with self.statistics or nullcontext():
             if len(inputs):
-                logits: Tensor = self.parallel(inputs)
-                return logits
+                return forward(inputs)
             # All ranks must take part in every step: without a picture, with a blank of weight 0.
             if self.statistics:
                 self.statistics.weight = 0.0
             blank = inputs.new_zeros(1, *inputs.shape[1:])
-            idle: Tensor = self.parallel(blank)[:0]
+            idle = forward(blank)[:0]
             if self.statistics:
                 self.statistics.weight = 1.0
             return idle
