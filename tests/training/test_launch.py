@@ -232,7 +232,11 @@ def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
         (["--ranks", "2", "--device", "cuda:7"], "no device 'cuda:7'"),
         (["--device", "cpu,cpu"], "each named once"),
         (["--ranks", "-1"], "--ranks -1"),
-        (["--ranks", "2", "--cuda-graph", "on"], "--cuda-graph on cannot be combined with --ranks"),
+        (
+            ["--ranks", "2", "--cuda-graph", "on", "--compile", "on"],
+            "--compile on and --cuda-graph on cannot be combined with --ranks 2",
+        ),
+        (["--decode-on", "gpu", "--residency", "stream"], "--decode-on gpu needs an NVIDIA GPU"),
         (["--cuda-graph", "on"], "only NVIDIA's and AMD's GPUs have CUDA graphs"),
     ],
 )

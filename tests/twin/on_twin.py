@@ -34,13 +34,13 @@ def config_and_pictures(model, count, **settings):
     return make_config({"model": model, **common, **settings}), dataset
 
 
-def make(model="lenet", count=PICTURES, module=None, device=DEVICE, **settings):
+def make(model="lenet", count=PICTURES, module=None, device=DEVICE, world=None, **settings):
     """(update, loader) on a device, for pictures of noise. module: a net of the test's own."""
     config, dataset = config_and_pictures(model, count, **settings)
     pictures, numbers = dataset.pictures, dataset.ids(TRAIN)
     normalization = measure(pictures, numbers)
     net = make_net(config, dataset, device, module).train()
-    update = make_update(config, net, dataset, normalization, device)
+    update = make_update(config, net, dataset, normalization, device, world)
     mixes = update.augmentation.mixes
     loader = Loader(pictures.to(device), numbers, BATCH, device, with_next=mixes)
     return update, loader

@@ -98,7 +98,10 @@ def make_step(
         config.momentum,
         config.layer_decay or 1.0,
     )
-    replica = Replica(net, dataset.input_shape, device, world) if world.size > 1 else None
+    graphed = config.cuda_graph == "on"
+    replica = None
+    if world.size > 1:
+        replica = Replica(net, dataset.input_shape, device, world, is_recorded=graphed)
     parts: dict[str, Any] = {
         "precision": config.precision,
         "device": device,
@@ -112,7 +115,7 @@ def make_step(
         parts["compiled"] = (
             _share_compiled(replica, full) if replica else _compiled(config, net, full, device)
         )
-    if config.cuda_graph == "on":
+    if graphed:
         full = _full_batch(config, dataset)
         together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
         return GraphedStep(net, loss, optimizer, pictures=full, together=together, **parts)
