@@ -78,7 +78,7 @@ def train(update: Update, batches: Batches, steps: int) -> list[float]:
 
 def trained(model: str, device: torch.device, **fields) -> tuple[list[float], list, Update]:
     """Losses and weights after some steps of 64 pictures."""
-    update, batches = make(model, device, 64, 2048, **fields)
+    update, batches = make(model, device, 64, min(PICTURES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
     return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
 

@@ -17,6 +17,7 @@ from onsight.cli import main
 from onsight.errors import Interrupted
 from onsight.hardware import ceilings
 from onsight.training.autotune import planning
+from onsight.training.step import graphed
 
 SETTINGS = {"model": "lenet", "plan": "default", "folds": "1"}
 FEW = SETTINGS | {"batch_size": 16}
@@ -110,7 +111,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         onsight.train(
             pictures,
             out=str(folder),
-            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 3},
+            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 2},
             ema=0.9 if cuda_graph == "off" else 0.0,
             cuda_graph=cuda_graph,
             batch_size=4,
@@ -171,8 +172,9 @@ def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
     finally:
         sys.path.remove(str(path))
     device = torch.device("twin:1")
-    for name, value in {"PICTURES": 2048, "WARM_UP_STEPS": 12, "STEPS": 16}.items():
+    for name, value in {"PICTURES": 1152, "WARM_UP_STEPS": 7, "STEPS": 9}.items():
         monkeypatch.setattr(card, name, value)
+    monkeypatch.setattr(graphed, "MOST_TOGETHER", 4)
     with machine_off() as machine:
         torch.twin.set_device(device)
         assert card.waits_a_step("lenet", device) == "0 waits a step"

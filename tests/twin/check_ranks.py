@@ -18,7 +18,7 @@ from onsight.training.ranks.world import World
 from onsight.training.step import graphed
 from onsight.training.step.deferred_losses import NonFiniteStepError
 
-WARM_UP, TOGETHER = 11, 4  # steps; torch asks for the first
+WARM_UP, TOGETHER = 11, 2  # steps; torch asks for the first
 STEPS = WARM_UP + 2 * TOGETHER
 RATE = 2**-10  # the same in float32, as a device holds it
 
@@ -139,7 +139,7 @@ def test_the_network_is_wrapped_and_warmed_up_on_the_stream_that_records(
 
 
 def test_a_bad_loss_of_another_rank_stops_all_updates(machine, world):
-    update, loader = of_ranks(world, 40, cuda_graph="on")
+    update, loader = of_ranks(world, 26, cuda_graph="on")
     train(update, loader, mirrored=True, steps=STEPS)
     before = weights(update)
     world.is_spoiled.fill_(1.0)
@@ -162,7 +162,7 @@ def spoil(update, loader, bad):
 
 
 def test_a_bad_loss_of_this_rank_is_told_and_spoils_nothing(machine, world):
-    update, loader = of_ranks(world, 40, cuda_graph="on")
+    update, loader = of_ranks(world, 26, cuda_graph="on")
     newest, error = spoil(update, loader, STEPS)
     assert newest - error.steps_ago == STEPS
     assert all(one.isfinite().all() for one in weights(update))

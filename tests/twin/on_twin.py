@@ -47,10 +47,10 @@ def make(model="lenet", count=PICTURES, module=None, device=DEVICE, world=None, 
 
 
 def steady(machine, update, loader, steps):
-    """Run a whole epoch, then some steps of another, of which alone the record is kept."""
-    for epoch in (0, 1):
+    """Run some steps of an epoch, then those of another, of which alone the record is kept."""
+    for epoch, count in ((0, min(steps, 3)), (1, steps)):
         machine.record.clear()
-        for step, batch in enumerate(islice(loader.epoch(0, epoch), steps)):
+        for step, batch in enumerate(islice(loader.epoch(0, epoch), count)):
             if step == 1:  # the first of an epoch draws its order
                 machine.record.waits.clear()
             update(batch, epoch, step)
