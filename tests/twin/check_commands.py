@@ -183,4 +183,8 @@ def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
         assert card.beside_the_cpu("lenet", device).endswith("within 0.0e+00")
         assert len(card.beside_the_cores(device, [4], 0.01)) == 3
         assert card.bare_rate("lenet", device, 4, 0.01) > 0
+        model, step, by_phase, _ = card.phases("lenet", device, 0.1)
+        assert model == "lenet"
+        told = [float(one.split()[-1]) for one in by_phase.split(", ")]
+        assert sum(told) == pytest.approx(float(step), rel=0.02)  # they add up
         machine.check()
