@@ -6,7 +6,8 @@ claims: on pictures of noise, each statement that the tests make on the simulate
 more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
 those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
 training step, batches and augmentation included, made one by one and replayed, beside a replay of
-the bare forward, loss, backward and update on one batch; and LeNet beside the CPU. Writes all into
+the bare forward, loss, backward and update on one batch; and LeNet beside the CPU. phases: those
+that `onsight explain` tells of LeNet and resnet18, beside torch.profiler's. Writes all into
 RESULTS.md.
 """
 
@@ -24,8 +25,12 @@ from onsight.accelerator import has_graphs, module_of
 from onsight.config import make_config
 from onsight.data.loader import Batch, Loader, Pictures
 from onsight.data.normalization import measure
+from onsight.explain.own.record import record_step
+from onsight.explain.tracing.devicetime import judged_phases
 from onsight.hardware.reproducible import reproducible
+from onsight.training.autotune.trial import Trial
 from onsight.training.build import make_net, make_update
+from onsight.training.pictures.training_data import TrainingData
 from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.seen_in_step import waits
 from onsight.training.step.update import Update
@@ -39,26 +44,34 @@ CPU = torch.device("cpu")
 Batches = Iterator[tuple[int, int, Batch]]
 
 
-def make(model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields):
-    """An update, and its batches with their epochs and steps, of pictures of noise."""
-    pictures = pictures or PICTURES
+def noise(pictures: int) -> SimpleNamespace:
+    """As much of a dataset as training needs, of pictures of noise."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (pictures, SIDE * SIDE * 3), generator=generator).byte()
     ids = torch.arange(pictures)
     resident = Pictures(pixels, ids, ids % CLASSES, (SIDE, SIDE, 3))
-    dataset = SimpleNamespace(
+    return SimpleNamespace(
         pictures=resident,
         input_shape=(3, SIDE, SIDE),
         classes=[str(number) for number in range(CLASSES)],
         counts=lambda split: np.full(CLASSES, pictures // CLASSES),
         ids=lambda split: ids,
     )
+
+
+def settings_of(model: str, batch_size: int, **fields):
     settings = {"model": model, "precision": "fp32", "learning_rate": 2**-10, **fields}
     config = make_config({"compile": "off", "cuda_graph": "off", **settings})
-    config = config.model_copy(update={"batch_size": batch_size})
+    return config.model_copy(update={"batch_size": batch_size})
+
+
+def make(model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields):
+    """An update, and its batches with their epochs and steps."""
+    dataset = noise(pictures or PICTURES)
+    config, resident = settings_of(model, batch_size, **fields), dataset.pictures
     net = make_net(config, dataset, device).train()
-    update = make_update(config, net, dataset, measure(resident, ids[:1000]), device)
-    loader = Loader(resident.to(device), ids, batch_size, device)
+    update = make_update(config, net, dataset, measure(resident, resident.rows[:1000]), device)
+    loader = Loader(resident.to(device), resident.rows, batch_size, device)
     return update, full_batches(loader)
 
 
@@ -78,7 +91,7 @@ def train(update: Update, batches: Batches, steps: int) -> list[float]:
 
 def trained(model: str, device: torch.device, **fields) -> tuple[list[float], list, Update]:
     """Losses and weights after some steps of 64 pictures."""
-    update, batches = make(model, device, 64, 2048, **fields)
+    update, batches = make(model, device, 64, min(PICTURES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
     return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
 
@@ -207,6 +220,25 @@ def beside_the_cores(device: torch.device, sizes: list[int], seconds: float) -> 
     return table([*header, "graph / CPU"], rows)
 
 
+def phases(model: str, device: torch.device, seconds: float) -> list[str]:
+    """A row: milliseconds of a step by Onsight's own phases, and of kernels by torch.profiler."""
+    dataset, batch_size = noise(PICTURES), 64
+    threads = torch.get_num_threads()
+    config = settings_of(model, batch_size, pretrained=False, threads=threads)
+    scaling = measure(dataset.pictures, dataset.pictures.rows[:1000])
+    trial = Trial(config, TrainingData(dataset, dataset.pictures.to(device), scaling, device))
+    record = record_step(trial, batch_size, seconds)
+    train = trial.at(batch_size)
+    train(1)
+    with torch.profiler.profile() as profile:
+        train(STEPS)
+    kernels = sum(row.self_device_time_total for row in profile.key_averages()) / 1000 / STEPS
+    judged = judged_phases(record.phases, record.device_phases)
+    own = sorted(judged.items(), key=lambda one: -one[1])
+    words = [f"{name} {1000 * spent / record.steps:.3f}" for name, spent in own if spent > 0]
+    return [model, f"{1000 * record.step_seconds:.3f}", ", ".join(words), f"{kernels:.3f}"]
+
+
 def synchronize(device: torch.device) -> None:
     if device.type != "cpu":
         module_of(device).synchronize(device)
@@ -229,6 +261,10 @@ def main() -> None:
         lines += steps(device, options.batch_sizes, options.seconds)
         lines += ["", "LeNet on the card and on the cores, images/s:", ""]
         lines += beside_the_cores(device, options.batch_sizes, options.seconds)
+    lines += ["", "Milliseconds of a step of 64 pictures, one by one:", ""]
+    header = ["model", "step", "its phases, by the device's clock", "kernels, by torch.profiler"]
+    rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
+    lines += table(header, rows)
     write_section("card", lines)
 
 

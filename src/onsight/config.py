@@ -369,6 +369,12 @@ class Config(BaseModel):
         "memory = in RAM, map = in the cache file, stream = nowhere, so that each batch is "
         "decoded again. auto: the first of these that has room.",
     )
+    decode_on: Annotated[Literal["cpu", "gpu"], _MACHINE, SHAPES_STEP] = Field(
+        "cpu",
+        description="What decodes the JPEGs of streamed training batches. gpu: an NVIDIA GPU "
+        "(nvJPEG), whose pixels differ by a few grey levels; needs --residency stream. All that "
+        "is evaluated is decoded by the CPU.",
+    )
     plan: Annotated[Literal["auto", "fresh", "default"], _MACHINE] = Field(
         "auto",
         description="How the settings left open here are chosen. auto: by timing the run's own "

@@ -7,7 +7,11 @@ first rank writes the results.
 
 import json
 import sys
+import unittest.mock
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -19,7 +23,10 @@ from onsight.evaluation.per_image import evaluate_batches
 from onsight.models.catalog import make_model
 from onsight.training.ranks.ddp import Replica, gather_per_image
 from onsight.training.ranks.rank_info import rank_from_env
-from onsight.training.ranks.world import join
+from onsight.training.ranks.world import Ranks, join
+from onsight.training.step import graphed
+from onsight.training.step.compiled import Compiled
+from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.losses import make_loss
 from onsight.training.step.optim import make_optimizer
 from onsight.training.step.step import Step
@@ -38,6 +45,8 @@ PLAIN = {
     "weights": None,
     "accumulate": 1,
     "augmentation": {"flip": True, "translate": 0.1},
+    "compiled": False,  # with two ranks
+    "graph": None,  # of several ranks: what becomes of steps recorded as one
 }
 CASES = {
     "plain": PLAIN,
@@ -49,6 +58,11 @@ CASES = {
     "fewer pictures than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
     "batch norm, fewer pictures than ranks": PLAIN
     | {"model": "compact", "count": 32, "batch": 10, "steps": 8},
+    "compiled": PLAIN | {"compiled": True, "steps": 12},
+    "compiled in parts": PLAIN | {"compiled": True, "accumulate": 2, "steps": 4},
+    "replayed": PLAIN | {"graph": "replayed", "rate": 2**-4},
+    "recording fails on one rank": PLAIN | {"graph": "fails", "rate": 2**-4, "steps": 18},
+    "one rank cannot be recorded": PLAIN | {"graph": "draws", "rate": 2**-4, "steps": 14},
     "idle parameters": PLAIN | {"model": "idle", "steps": 10},
 }
 EVALUATED = (0, 1, 2, 3, 10, 11, 1001)
@@ -90,22 +104,95 @@ def augmented(batch, augmentation, epoch):
     return tuple(map(torch.cat, zip(*map(apply, pairs), strict=True)))
 
 
+def compiled(pictures, replica):
+    """By torch's own compiler, but for its last part: generating code takes too long for a test."""
+    with unittest.mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
+        return Compiled(replica.parallel, pictures // replica.world.size, False)
+
+
+class StandIn:
+    """A recording whose replay makes the steps, as a CPU has no graphs."""
+
+    def __init__(self, like, groups, device, record_one, way, stream):
+        self.way, self.record_one, self.replays = way, record_one, 0
+
+    def replay(self, batches):
+        self.replays += 1
+        losses = torch.zeros(len(batches), dtype=torch.float64)
+        for batch, loss in zip(batches, losses, strict=True):
+            self.record_one(*batch, loss)
+        self.record_one.__self__.place_of_loss = None
+        return losses
+
+    def reset(self):
+        pass
+
+
+class BreaksOff(StandIn):
+    """A recording that fails within the backward pass."""
+
+    def __init__(self, like, groups, device, record_one, *rest):
+        def fails(gradient):
+            raise RuntimeError("cannot be recorded")
+
+        weight = groups[0]["params"][0]
+        planted = weight.register_hook(fails)
+        loss = torch.zeros((), dtype=torch.float64)
+        try:
+            # What is recorded is not sent.
+            with unittest.mock.patch.object(Ranks, "all_reduce", side_effect=lambda sum: sum):
+                record_one(*like[0], loss)
+        finally:
+            planted.remove()
+
+
+@contextmanager
+def graphs_stand_in(graph, world):
+    """What a device with graphs has; of several ranks only the last fails, or draws numbers."""
+    if not graph:
+        yield
+        return
+    is_last = world.rank == world.size - 1
+    drawn = {"host": graph == "draws" and is_last, "device": False}
+    recording = BreaksOff if graph == "fails" and is_last else StandIn
+    event = SimpleNamespace(synchronize=lambda: None)
+    replaced = partial(unittest.mock.patch.object, graphed)
+    with (
+        replaced("random_numbers", side_effect=lambda device: nullcontext(drawn)),
+        replaced("waits", side_effect=lambda device: nullcontext([])),
+        replaced("Recording", recording),
+        unittest.mock.patch.object(
+            torch.cpu.Stream, "record_event", return_value=event, create=True
+        ),
+    ):
+        yield
+
+
 def train(case, world):
     """Loss and pictures of each step, and the final weights."""
     facts = CASES[case]
     torch.manual_seed(0)
     net = Idle() if facts["model"] == "idle" else make_model(facts["model"], (1, 16, 16), 4)
     net = net.to(torch.float64, memory_format=torch.channels_last)
-    step = Step(
-        net,
-        make_loss("cross-entropy", 0.0, WEIGHTS if facts["weights"] else None).double(),
-        make_optimizer(net, facts["optimizer"], facts["rate"], 0.0, 0.9),
-        precision="fp32",
-        device=CPU,
-        accumulate=facts["accumulate"],
-        world=world,
-        replica=Replica(net, (1, 16, 16), CPU, world) if world.size > 1 else None,
-    )
+    graph = facts["graph"] if world.size > 1 else None
+    replica = Replica(net, (1, 16, 16), CPU, world, bool(graph)) if world.size > 1 else None
+    parts = {
+        "precision": "fp32",
+        "device": CPU,
+        "accumulate": facts["accumulate"],
+        "world": world,
+        "replica": replica,
+    }
+    if facts["compiled"] and world.size == 2:
+        parts["compiled"] = compiled(facts["batch"], replica)
+    loss = make_loss("cross-entropy", 0.0, WEIGHTS if facts["weights"] else None).double()
+    optimizer = make_optimizer(net, facts["optimizer"], facts["rate"], 0.0, 0.9)
+    if graph:
+        for group in optimizer.param_groups:
+            group["fused"] = True  # as on a GPU: others take no notice of a bad loss
+        step = GraphedStep(net, loss, optimizer, pictures=facts["batch"], together=3, **parts)
+    else:
+        step = Step(net, loss, optimizer, **parts)
     augmentation = Augmentation.of(**facts["augmentation"])
     ids = torch.arange(facts["count"])
     place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
@@ -116,14 +203,22 @@ def train(case, world):
         for batch in loader.epoch(1, epoch):
             inputs, targets = augmented(batch, augmentation, epoch)
             net.train()
-            losses += step(inputs, targets, batch.global_labels)
+            with graphs_stand_in(graph, world):
+                losses += step(inputs, targets, batch.global_labels)
             own = batch.ids.tolist()[: len(inputs)]
             seen.append(world.gather(f"{case}/{len(losses)}", json.dumps(own)))
+        with graphs_stand_in(graph, world):
+            losses += step.flush()
         epoch += 1
     pictures = [[i for share in shares for i in json.loads(share)] for shares in seen]
     weights = {name: tensor.flatten().tolist() for name, tensor in net.state_dict().items()}
     syncs = world.watchdog.syncs - before if world.size > 1 else 0
-    return {"losses": losses, "pictures": pictures, "weights": weights, "syncs": syncs}
+    said = world.gather(f"{case}/refused", step.refused)
+    found = {"losses": losses, "pictures": pictures, "weights": weights, "syncs": syncs}
+    return found | {
+        "refused": said,
+        "replays": getattr(step.recording, "replays", 0) if graph else 0,
+    }
 
 
 def evaluate(count, world):
@@ -146,9 +241,21 @@ def everything(world):
     }
 
 
+class Kept:
+    """A recording that is still there when the ranks part."""
+
+    is_free = False
+
+    def reset(self):
+        self.is_free = True
+
+
 if __name__ == "__main__":
     world = join(rank_from_env(), CPU)
+    kept = Kept()
+    world.recordings.add(kept)
     with world.joined():
         result = everything(world)
-        if world.is_main:
-            Path(sys.argv[1]).write_text(json.dumps(result))
+        assert not kept.is_free
+    if world.is_main:
+        Path(sys.argv[1]).write_text(json.dumps(result | {"is_free": kept.is_free}))

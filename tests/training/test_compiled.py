@@ -42,7 +42,7 @@ def test_full_batches_use_the_compiled_network_and_a_smaller_one_does_not_even_i
     forward = Compiled(net, 8, replays)
     for size in (5, 8, 8, 9, 5, 8):
         inputs = torch.randn(size, 3)
-        assert torch.equal(forward(inputs, 1), net(inputs))
+        assert torch.equal(forward.choose(size, 1)(inputs), net(inputs))
     assert compiled == [(8, False, mode)] * 3
 
 
@@ -50,7 +50,7 @@ def test_full_batches_use_the_compiled_network_and_a_smaller_one_does_not_even_i
 def test_the_parts_of_a_full_batch_are_compiled_without_graphs(compiled, replays):
     forward = Compiled(torch.nn.Linear(3, 2), 8, replays)
     for part in torch.randn(8, 3).tensor_split(3):
-        forward(part, 3)
+        forward.choose(len(part), 3)(part)
     assert compiled == [(3, False, "default")] * 2
 
 

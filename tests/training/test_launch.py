@@ -232,8 +232,11 @@ def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
         (["--ranks", "2", "--device", "cuda:7"], "no device 'cuda:7'"),
         (["--device", "cpu,cpu"], "each named once"),
         (["--ranks", "-1"], "--ranks -1"),
-        (["--ranks", "2", "--compile", "on"], "--compile on cannot be combined with --ranks 2"),
-        (["--ranks", "2", "--cuda-graph", "on"], "--cuda-graph on cannot be combined with --ranks"),
+        (
+            ["--ranks", "2", "--cuda-graph", "on", "--compile", "on"],
+            "--compile on and --cuda-graph on cannot be combined with --ranks 2",
+        ),
+        (["--decode-on", "gpu", "--residency", "stream"], "--decode-on gpu needs an NVIDIA GPU"),
         (["--cuda-graph", "on"], "only NVIDIA's and AMD's GPUs have CUDA graphs"),
     ],
 )
@@ -244,6 +247,16 @@ def test_impossible_ranks_are_refused_before_any_starts(bars, capsys, words, mes
     out, err = capsys.readouterr()
     assert out == ""
     assert message in err
+    assert err.count("error: ") == 1
+
+
+def test_batch_norm_over_ranks_of_a_cpu_is_not_compiled(bars, tmp_path, capfd):
+    words = ["--ranks", "2", "--compile", "on", "--model", "compact", "--threads", "1"]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", str(bars), *words, "--folds", "1", "--out", str(tmp_path / "run")])
+    assert stop.value.code == 2
+    err = capfd.readouterr().err
+    assert "--compile on cannot be combined with --ranks 2 on a CPU" in err
     assert err.count("error: ") == 1
 
 

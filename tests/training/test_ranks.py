@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onsight.training.ranks.world import World
+from onsight.training.ranks.world import World, join
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ranked
@@ -70,6 +70,32 @@ def test_the_weights_are_those_of_one_process(alone, shared):
         assert mine.keys() == theirs.keys()
         for name, values in mine.items():
             assert np.allclose(values, theirs[name], rtol=1e-10, atol=1e-10), (case, name)
+
+
+def test_ranks_replay_the_same_steps_or_none(shared):
+    trained = shared["trained"]
+    assert trained["replayed"]["replays"] == 2 * 3  # in each epoch that follows the warm-up
+    assert set(trained["replayed"]["refused"]) == {""}
+    for case, reason in (
+        ("recording fails on one rank", "cannot be recorded"),
+        ("one rank cannot be recorded", "the network draws random numbers on the host"),
+    ):
+        others = ["another rank cannot record its steps"] * (shared["size"] - 1)
+        assert trained[case]["refused"] == [*others, reason], case
+        assert trained[case]["replays"] == 0
+
+
+def test_recordings_are_freed_before_the_ranks_part(shared):
+    assert shared["is_free"]
+
+
+def test_ranks_that_record_leave_errors_of_nccl_to_the_watchdog(monkeypatch):
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    monkeypatch.setenv(name, "1")
+    join(None, ranked.CPU)
+    assert os.environ[name] == "1"
+    join(None, ranked.CPU, records=True)
+    assert os.environ[name] == "0"
 
 
 def test_every_picture_is_evaluated_once_with_the_same_bits(alone, shared):

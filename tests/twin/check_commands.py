@@ -17,6 +17,7 @@ from onsight.cli import main
 from onsight.errors import Interrupted
 from onsight.hardware import ceilings
 from onsight.training.autotune import planning
+from onsight.training.step import graphed
 
 SETTINGS = {"model": "lenet", "plan": "default", "folds": "1"}
 FEW = SETTINGS | {"batch_size": 16}
@@ -110,7 +111,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         onsight.train(
             pictures,
             out=str(folder),
-            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 3},
+            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 2},
             ema=0.9 if cuda_graph == "off" else 0.0,
             cuda_graph=cuda_graph,
             batch_size=4,
@@ -171,8 +172,9 @@ def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
     finally:
         sys.path.remove(str(path))
     device = torch.device("twin:1")
-    for name, value in {"PICTURES": 2048, "WARM_UP_STEPS": 12, "STEPS": 16}.items():
+    for name, value in {"PICTURES": 1152, "WARM_UP_STEPS": 7, "STEPS": 9}.items():
         monkeypatch.setattr(card, name, value)
+    monkeypatch.setattr(graphed, "MOST_TOGETHER", 4)
     with machine_off() as machine:
         torch.twin.set_device(device)
         assert card.waits_a_step("lenet", device) == "0 waits a step"
@@ -181,4 +183,8 @@ def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
         assert card.beside_the_cpu("lenet", device).endswith("within 0.0e+00")
         assert len(card.beside_the_cores(device, [4], 0.01)) == 3
         assert card.bare_rate("lenet", device, 4, 0.01) > 0
+        model, step, by_phase, _ = card.phases("lenet", device, 0.1)
+        assert model == "lenet"
+        told = [float(one.split()[-1]) for one in by_phase.split(", ")]
+        assert sum(told) == pytest.approx(float(step), rel=0.02)  # they add up
         machine.check()

@@ -1,5 +1,6 @@
 """Run by tests/testing/test_twin.py in processes of their own, as the twin changes torch."""
 
+import os
 from contextlib import contextmanager
 
 import numpy as np
@@ -32,6 +33,14 @@ def planted_pictures(count=60, side=12, classes=3):
 def no_page(monkeypatch):
     """No report.html: drawing it, which no device changes, takes half of a small run's time."""
     monkeypatch.setattr(html, "write_report", lambda folder: folder / "report.html")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks():
+    """Files need not survive a power cut here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -34,23 +34,23 @@ def config_and_pictures(model, count, **settings):
     return make_config({"model": model, **common, **settings}), dataset
 
 
-def make(model="lenet", count=PICTURES, module=None, device=DEVICE, **settings):
+def make(model="lenet", count=PICTURES, module=None, device=DEVICE, world=None, **settings):
     """(update, loader) on a device, for pictures of noise. module: a net of the test's own."""
     config, dataset = config_and_pictures(model, count, **settings)
     pictures, numbers = dataset.pictures, dataset.ids(TRAIN)
     normalization = measure(pictures, numbers)
     net = make_net(config, dataset, device, module).train()
-    update = make_update(config, net, dataset, normalization, device)
+    update = make_update(config, net, dataset, normalization, device, world)
     mixes = update.augmentation.mixes
     loader = Loader(pictures.to(device), numbers, BATCH, device, with_next=mixes)
     return update, loader
 
 
 def steady(machine, update, loader, steps):
-    """Run a whole epoch, then some steps of another, of which alone the record is kept."""
-    for epoch in (0, 1):
+    """Run some steps of an epoch, then those of another, of which alone the record is kept."""
+    for epoch, count in ((0, min(steps, 3)), (1, steps)):
         machine.record.clear()
-        for step, batch in enumerate(islice(loader.epoch(0, epoch), steps)):
+        for step, batch in enumerate(islice(loader.epoch(0, epoch), count)):
             if step == 1:  # the first of an epoch draws its order
                 machine.record.waits.clear()
             update(batch, epoch, step)

@@ -102,7 +102,7 @@ class Stream:
     ) -> _Begun:
         images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=locked)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
-        windows = self._windows(ids, epoch_key)
+        windows = self.windows(ids, epoch_key)
         tasks = []
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -110,7 +110,8 @@ class Stream:
         labels = self.labels_of(ids)
         return _Begun(Batch(images, labels, ids, labels), tasks)
 
-    def _windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> _Windows:
+    def windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> list[Window | None]:
+        """The part that is shown of each picture, None for all of it. ids: int64 (B,)."""
         if epoch_key is None or self.crop_area == 1:
             return [None] * len(ids)
         columns = [AREA, RATIO, CROP_Y, CROP_X]
@@ -121,17 +122,20 @@ class Stream:
     def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
         """Decode pictures into their places in a batch. places: uint8 (len(rows), H, W, C)."""
         for row, window, place in zip(rows, windows, places, strict=True):
-            try:
-                content = self.source.read(row)
-                if window:
-                    place[:] = crop_picture(content, window, self.format)
-                else:
-                    place[:] = prepare_picture(content, self.format)[1]
-            except PictureError as error:
-                raise DataError(
-                    f"{self.source.index.locators[row]}: {error}; it could be read when the run "
-                    "began. Restore it, or start a new run"
-                ) from error
+            place[:] = self.picture(row, window)
+
+    def picture(self, row: int, window: Window | None) -> Pixels:
+        """A picture of the source, or a window of it: uint8 (H, W, C). Raises DataError."""
+        try:
+            content = self.source.read(row)
+            if window:
+                return crop_picture(content, window, self.format)
+            return prepare_picture(content, self.format)[1]
+        except PictureError as error:
+            raise DataError(
+                f"{self.source.index.locators[row]}: {error}; it could be read when the run "
+                "began. Restore it, or start a new run"
+            ) from error
 
 
 def _finished(begun: _Begun) -> Batch:

@@ -11,6 +11,7 @@ from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
+from onsight.errors import ConfigError
 from onsight.models.catalog import load_weights, make_model
 from onsight.models.freeze import freeze_backbone
 from onsight.models.memory_format import set_memory_format
@@ -86,7 +87,7 @@ def make_step(
     device: torch.device,
     world: World,
 ) -> Step:
-    """The optimisation step with its loss and optimizer."""
+    """The optimisation step with its loss and optimizer. Raises ConfigError."""
     weights = loss_weights(config, dataset)
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
@@ -97,16 +98,23 @@ def make_step(
         config.momentum,
         config.layer_decay or 1.0,
     )
-    graphed, compiled = config.cuda_graph == "on", config.compile == "on"
+    graphed = config.cuda_graph == "on"
+    replica = None
+    if world.size > 1:
+        replica = Replica(net, dataset.input_shape, device, world, is_recorded=graphed)
     parts: dict[str, Any] = {
         "precision": config.precision,
         "device": device,
         "clip_norm": config.clip_norm,
         "accumulate": config.accumulate,
         "world": world,
-        "compiled": _compile(config, net, dataset, device) if compiled else None,
-        "replica": Replica(net, dataset.input_shape, device, world) if world.size > 1 else None,
+        "replica": replica,
     }
+    if config.compile == "on":
+        full = _full_batch(config, dataset)
+        parts["compiled"] = (
+            _share_compiled(replica, full) if replica else _compiled(config, net, full, device)
+        )
     if graphed:
         full = _full_batch(config, dataset)
         together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
@@ -114,9 +122,21 @@ def make_step(
     return Step(net, loss, optimizer, **parts)
 
 
-def _compile(config: Config, net: nn.Module, dataset: Dataset, device: torch.device) -> Compiled:
-    replays = device.type == "cuda" and config.cuda_graph != "on"
-    return Compiled(net, _full_batch(config, dataset), replays)
+def _compiled(config: Config, net: nn.Module, full: int, device: torch.device) -> Compiled:
+    return Compiled(net, full, device.type == "cuda" and config.cuda_graph != "on")
+
+
+def _share_compiled(replica: Replica, full: int) -> Compiled:
+    """For this rank's share of a full batch."""
+    world = replica.world
+    if replica.statistics:
+        raise ConfigError(
+            f"--compile on cannot be combined with --ranks {world.size} on a CPU if the network "
+            "has batch norm: torch has none over several ranks there that it can compile; leave "
+            "out one of them"
+        )
+    share = torch.arange(full).tensor_split(world.size)[world.rank]
+    return Compiled(replica.parallel, len(share), replays=False)
 
 
 def _full_batch(config: Config, dataset: Dataset) -> int:

@@ -116,6 +116,8 @@ def train(
     _refuse_for_ranks(config, ranks)
     if config.cuda_graph == "on" and (why_not := why_not_graphed(config, devices.value[0])):
         raise ConfigError(f"--cuda-graph on is not possible here: {why_not}")
+    if config.decode_on == "gpu":
+        _refuse_decoding_on(devices.value[0], config)
     if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
@@ -129,7 +131,7 @@ def train(
     device = Choice(devices.value[0], devices.reason)
     keep_freed_memory()
     with KERNELS[config.kernels](threads.value):
-        world = join(rank_info, device.value)
+        world = join(rank_info, device.value, records=config.cuda_graph == "on")
         with world.joined():
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
             refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
@@ -152,12 +154,20 @@ def _devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.de
 
 
 def _refuse_for_ranks(config: Config, ranks: int) -> None:
-    for field, what in (("compile", "compiled"), ("cuda_graph", "recorded")):
-        if getattr(config, field) == "on" and ranks > 1:
-            raise ConfigError(
-                f"--{field.replace('_', '-')} on cannot be combined with --ranks {ranks}: only the "
-                f"steps of a single process are {what}; leave out one of them"
-            )
+    if config.compile == config.cuda_graph == "on" and ranks > 1:
+        raise ConfigError(
+            f"--compile on and --cuda-graph on cannot be combined with --ranks {ranks}: leave out "
+            "one of the three"
+        )
+
+
+def _refuse_decoding_on(device: torch.device, config: Config) -> None:
+    has_nvjpeg = device.type == "cuda" and torch.version.hip is None
+    if not has_nvjpeg or config.residency != "stream" or config.fit == "pad":
+        raise ConfigError(
+            "--decode-on gpu needs an NVIDIA GPU, --residency stream and --fit stretch or crop; "
+            f"here they are {device}, {config.residency} and {config.fit}: leave it out"
+        )
 
 
 def _launch_ranks(

@@ -5,8 +5,9 @@ as they become ready. Batch norm's statistics are those of the whole batch, so t
 of one process, whatever the number of ranks.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -15,13 +16,17 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from onsight.accelerator import module_of
 from onsight.evaluation.per_image import PerImageResults
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
 
 
 class Replica:
-    """This rank's copy of a network; all copies start from the first rank's weights."""
+    """This rank's copy of a network; all copies start from the first rank's weights.
+
+    is_recorded: whether steps are recorded as a CUDA graph. Then all work belongs into `on_stream`.
+    """
 
     def __init__(
         self,
@@ -29,32 +34,65 @@ class Replica:
         shape: tuple[int, int, int],
         device: torch.device,
         world: World,
+        is_recorded: bool = False,
     ) -> None:
+        self.world, self.device = world, device
+        # For a graph, torch asks that the network be wrapped on a stream of its own, on which the
+        # steps before it are made too: the wrapper keeps the nodes that add gradients up.
+        self.stream: Any = module_of(device).Stream(device) if is_recorded else None
         normalises = any(isinstance(module, _BatchNorm) for module in net.modules())
         self.statistics = WholeBatchNorm(world) if normalises and device.type == "cpu" else None
         if normalises and device.type != "cpu":
             from timm.layers import convert_sync_batchnorm  # knows timm's own norms too
 
             net = convert_sync_batchnorm(net)
-        self.parallel = DistributedDataParallel(
-            net,
-            device_ids=None if device.type == "cpu" else [device],
-            gradient_as_bucket_view=True,
-            find_unused_parameters=_has_idle_parameters(net, shape, device),
-        )
-        self.parallel.register_comm_hook(world, _count_and_add_up)
+        self.net = net
+        self.has_idle_parameters = _has_idle_parameters(net, shape, device)
+        self.parallel = self._wrapped()
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The logits (B, K) of this rank's share of a batch, which may be empty."""
+    def _wrapped(self) -> DistributedDataParallel:
+        with self.on_stream():
+            parallel = DistributedDataParallel(
+                self.net,
+                device_ids=None if self.device.type == "cpu" else [self.device],
+                gradient_as_bucket_view=True,
+                find_unused_parameters=self.has_idle_parameters,
+            )
+        if self.stream is None:  # a hook in Python would count only once what is replayed
+            parallel.register_comm_hook(self.world, _count_and_add_up)
+        return parallel
+
+    def renew(self) -> None:
+        """Forget a step that broke off; all ranks must do so at the same time."""
+        self.parallel._remove_autograd_hooks()
+        self.parallel = self._wrapped()
+
+    @contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Let the block's work go to the stream of the wrapped network, in order with the rest."""
+        if self.stream is None:
+            yield
+            return
+        module = module_of(self.device)
+        around = module.current_stream(self.device)
+        self.stream.wait_stream(around)
+        with module.stream(self.stream):
+            yield
+        around.wait_stream(self.stream)
+
+    def run(self, forward: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """The logits (B, K) of this rank's share of a batch, which may be empty.
+
+        forward: that of `parallel`, or what torch.compile made of it.
+        """
         with self.statistics or nullcontext():
             if len(inputs):
-                logits: Tensor = self.parallel(inputs)
-                return logits
+                return forward(inputs)
             # All ranks must take part in every step: without a picture, with a blank of weight 0.
             if self.statistics:
                 self.statistics.weight = 0.0
             blank = inputs.new_zeros(1, *inputs.shape[1:])
-            idle: Tensor = self.parallel(blank)[:0]
+            idle = forward(blank)[:0]
             if self.statistics:
                 self.statistics.weight = 1.0
             return idle

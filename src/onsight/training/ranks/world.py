@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Protocol
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,13 @@ _COLLECTIVE = timedelta(minutes=30)  # for a hang in evaluation; elsewhere the w
 _LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
 
 
+class Resettable(Protocol):
+    """Something that can be freed of what it has recorded."""
+
+    def reset(self) -> None:
+        """Free it."""
+
+
 class World:
     """A single process: every sum is its own, and nobody waits."""
 
@@ -33,6 +42,7 @@ class World:
 
     def __init__(self) -> None:
         self.stop = StopRequest()
+        self.recordings: WeakSet[Resettable] = WeakSet()  # of work that the ranks do together
 
     @property
     def stopping(self) -> bool:
@@ -49,7 +59,7 @@ class World:
         return lambda: number
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks of a tensor on the CPU."""
+        """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
         return tensor
 
     def agree(self, value: float) -> float:
@@ -145,7 +155,7 @@ class Ranks(World):
         return wait
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks of a tensor on the CPU."""
+        """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
         dist.all_reduce(tensor)
         return tensor
 
@@ -227,6 +237,9 @@ class Ranks(World):
             names = [self.watchdog.describe(rank) for rank in self.watchdog.find_lost()]
             who = ", ".join(names) or "another rank"
             raise RankLost(f"{who} was lost; the job was ended") from error
+        finally:
+            for recording in self.recordings:  # NCCL waits for them before it ends
+                recording.reset()
         self.watchdog.leave()
         dist.destroy_process_group()
 
@@ -255,8 +268,14 @@ class Ranks(World):
             ) from error
 
 
-def join(rank_info: RankInfo | None, device: torch.device) -> World:
-    """The world of this process; waits up to five minutes for the other ranks."""
+def join(rank_info: RankInfo | None, device: torch.device, records: bool = False) -> World:
+    """The world of this process; waits up to five minutes for the other ranks.
+
+    records: whether steps are to be recorded as a CUDA graph; torch then asks that NCCL's errors be
+    left to others, which here is the watchdog.
+    """
+    if records:
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     return World() if rank_info is None else Ranks(rank_info, device)
 
 

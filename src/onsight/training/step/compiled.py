@@ -6,27 +6,29 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+Forward = Callable[[Tensor], Tensor]  # inputs (B, C, H, W) to logits (B, K)
+
 
 class Compiled:
     """Compiles for the size of a full batch, or of its largest part; others use the network as is.
 
-    pictures: those of a full batch; replays: replay the forward and the backward pass of whole
-    batches as CUDA graphs, which spares the host most of its work.
+    net: wrapped in torch's DistributedDataParallel already, if several ranks train it, as torch
+    asks for; pictures: those of a full batch on this rank; replays: replay the forward and the
+    backward pass of whole batches as CUDA graphs, which spares the host most of its work.
     """
 
     def __init__(self, net: nn.Module, pictures: int, replays: bool) -> None:
         self.net = net
         self.pictures = pictures
-        self.whole = torch.compile(
+        self.whole: Forward = torch.compile(
             net, dynamic=False, mode="reduce-overhead" if replays else "default"
         )
         # No graphs: a gradient may lie in a graph's own memory, which the next part would overwrite
         # before it is added.
-        self.part = torch.compile(net, dynamic=False, mode="default")
+        self.part: Forward = torch.compile(net, dynamic=False, mode="default")
 
-    def __call__(self, inputs: Tensor, parts: int) -> Tensor:
-        """The logits (B, K) of inputs (B, C, H, W); parts: those that a batch is computed in."""
-        forward: Callable[[Tensor], Tensor] = self.net
-        if len(inputs) == math.ceil(self.pictures / parts):
-            forward = self.whole if parts == 1 else self.part
-        return forward(inputs)
+    def choose(self, pictures: int, parts: int) -> Forward:
+        """The forward pass for so many pictures; parts: those that a batch is computed in."""
+        if pictures != math.ceil(self.pictures / parts):
+            return self.net
+        return self.whole if parts == 1 else self.part

@@ -3,12 +3,16 @@
 Source: Nguyen et al., "Accelerating PyTorch with CUDA Graphs" (2021), pytorch.org/blog.
 """
 
+import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules import _functions
 
+from onsight.accelerator import module_of
 from onsight.hardware.memory import free_kept_memory
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.recording import Recording, StepBatch
@@ -16,8 +20,10 @@ from onsight.training.step.seen_in_step import random_numbers, waits
 from onsight.training.step.step import Step
 
 _WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
+_WARM_UP_STEPS_OF_RANKS = 11  # torch's own number: DistributedDataParallel measures the first ten
 MOST_TOGETHER = 8
 _OF_A_REPLAY, _OF_A_STEP = 5, 50  # launches, about: what a replay and a step by itself cost
+_WAITS_ONLY_IF_EAGER = _functions.__file__  # SyncBatchNorm, which does not while it is recorded
 _MOST_WAITING_BYTES = 64 << 20  # of the inputs of steps that are replayed together
 
 
@@ -28,35 +34,40 @@ class GraphedStep(Step):
     be recorded, of which on_refused is told the reason. Once a loss is not finite, no step
     changes the weights, except in fp16, where the gradients' scale decides on each step alone.
 
-    pictures: those of a full batch; together: steps to replay at once, as `choose_together` says,
-    or 1 if something is done after each.
+    With several ranks, all replay the same steps or none does, and a loss that is not finite on one
+    of them stops all.
+
+    pictures: those of a full batch, over all ranks; together: steps to replay at once, as
+    `choose_together` says, or 1 if something is done after each.
     """
 
     def __init__(self, *args: Any, pictures: int, together: int, **named: Any) -> None:
         super().__init__(*args, **named)
         self.pictures = pictures
         self.together = together
-        self.warm_up_left = _WARM_UP_STEPS
+        self.warm_up_left = self._warm_up_steps
         self.waiting: list[StepBatch] = []
         self.recording: Recording | None = None
         self.place_of_loss: Tensor | None = None  # of the step that is being recorded
         # 1 once a loss was not finite: the optimizer then changes nothing.
         self.spoiled = None if self.scaler.is_enabled() else torch.zeros((), device=self.device)
-        self._limit(0)
+        self.losses.lag = max(self.losses.lag, 2 * together)
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
     ) -> list[float]:
         """As of `Step`; the update may be made later, together with those of the next steps."""
         rates = [float(np.float32(group["lr"])) for group in self.optimizer.param_groups]
-        batch = StepBatch(inputs, targets, global_labels, rates)
+        labels = global_labels if self.replica else None
+        batch = StepBatch(inputs, targets, labels, rates)
         if self.recording is not None and self.recording.way != self._way:
-            self.recording, self.warm_up_left = None, _WARM_UP_STEPS
-        fits = len(inputs) == self.pictures and not self.refused
-        if fits and self.warm_up_left:
+            self.recording, self.warm_up_left = None, self._warm_up_steps
+        # Of ranks, some may have as many pictures as ever when the whole batch has fewer.
+        is_full = len(inputs if labels is None else labels) == self.pictures
+        if is_full and self.warm_up_left:
             return self._warm_up(batch)
         self.waiting.append(batch)
-        if not fits:
+        if self.refused or not is_full:
             return self._catch_up()
         return self._replay() if len(self.waiting) == self.together else self.losses.ready()
 
@@ -78,7 +89,8 @@ class GraphedStep(Step):
 
     def _make(self, batch: StepBatch) -> list[float]:
         self._set_rates(batch.rates)
-        return super().__call__(batch.inputs, batch.targets, batch.global_labels)
+        with self.replica.on_stream() if self.replica else nullcontext():
+            return super().__call__(batch.inputs, batch.targets, batch.global_labels)
 
     def _catch_up(self) -> list[float]:
         """Make the steps that wait for others, which will not come."""
@@ -95,7 +107,7 @@ class GraphedStep(Step):
     def _warm_up(self, batch: StepBatch) -> list[float]:
         """Make a step, and find out whether such steps can be recorded."""
         self.warm_up_left -= 1
-        is_first = self.warm_up_left == _WARM_UP_STEPS - 1
+        is_first = self.warm_up_left == self._warm_up_steps - 1
         with random_numbers(self.device) as drawn, waits(self.device) as lines:
             losses = self._make(batch)
         if drawn["host"]:
@@ -103,20 +115,41 @@ class GraphedStep(Step):
         if drawn["device"]:
             self.together = 1  # its generator is seeded before each step
         elif is_first:
-            self._limit(batch.inputs.nbytes)
-        if lines and not self.warm_up_left:
+            self._limit(batch.inputs)
+        if is_first and self.replica and self.replica.has_idle_parameters:
+            self._refuse("the ranks look for parameters without a gradient in each step")
+        if self.warm_up_left:
+            return losses
+        lines = [line for line in lines if not line.startswith(_WAITS_ONLY_IF_EAGER)]
+        if lines:
             self._refuse(f"a step makes the host wait for the device ({lines[0]})")
+        self._agree()
         return losses
 
-    def _limit(self, input_bytes: int) -> None:
-        """Let no more steps wait than there is room for, and losses be read after two replays."""
-        fit = _MOST_WAITING_BYTES // max(1, input_bytes)
+    def _limit(self, like: Tensor) -> None:
+        """Let no more steps wait than there is room for, and losses be read after two replays.
+
+        Every rank finds the same number, though some have one picture less.
+        """
+        share = math.ceil(self.pictures / self.world.size)
+        fit = _MOST_WAITING_BYTES // max(1, share * math.prod(like.shape[1:]) * like.element_size())
         self.together = max(1, min(self.together, fit))
         self.losses.lag = max(self.losses.lag, 2 * self.together)
 
+    def _agree(self) -> None:
+        """Let all ranks replay steps or none, and one by one if one of them has to."""
+        self.world.count_sync()
+        mine = torch.tensor([float(bool(self.refused)), float(self.together == 1)])
+        refusing, alone = self.world.all_reduce(mine).tolist()
+        if alone:
+            self.together = 1
+        if refusing and not self.refused:
+            self._refuse("another rank cannot record its steps")
+
     def _refuse(self, reason: str) -> None:
-        self.refused, self.recording = reason, None
-        self.on_refused(reason)
+        if not self.refused:
+            self.refused, self.recording = reason, None
+            self.on_refused(reason)
 
     def _halve(self) -> None:
         super()._halve()
@@ -125,6 +158,8 @@ class GraphedStep(Step):
     def _take_loss(self, loss: Tensor) -> None:
         if self.spoiled is not None:
             torch.maximum(self.spoiled, 1 - loss.isfinite().float(), out=self.spoiled)
+            if self.replica:
+                self.world.all_reduce(self.spoiled).clamp_(max=1)
         if self.place_of_loss is None:
             super()._take_loss(loss)
         else:
@@ -147,6 +182,10 @@ class GraphedStep(Step):
     # together
 
     @property
+    def _warm_up_steps(self) -> int:
+        return _WARM_UP_STEPS_OF_RANKS if self.replica else _WARM_UP_STEPS
+
+    @property
     def _way(self) -> tuple[str, int]:
         return self.precision, self.accumulate
 
@@ -164,25 +203,38 @@ class GraphedStep(Step):
         rates = [group["lr"] for group in groups]
         try:
             self.recording = Recording(
-                self.waiting, groups, self.device, self._record_one, self._way
+                self.waiting, groups, self.device, self._record_one, self._way, self._stream()
             )
+            self.world.recordings.add(self.recording)
         except RuntimeError as error:  # of torch, which has many ways to say that it cannot
             self._refuse(_first_cause(error))
         finally:
             self.place_of_loss = None
             self._set_rates(rates)
+        self._agree()
         if self.refused:
             self.optimizer.zero_grad(set_to_none=True)
             self._renew_scaler()
+            if self.replica:
+                self.replica.renew()
             free_kept_memory(self.device)
 
+    def _stream(self) -> Any:
+        """Where to record."""
+        return self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
+
     def _record_one(
-        self, inputs: Tensor, targets: Tensor, rates: list[Tensor], loss: Tensor
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        global_labels: Tensor | None,
+        rates: list[Tensor],
+        loss: Tensor,
     ) -> None:
         """Do the work of one step, while it is recorded. loss: where the step's loss goes."""
         self.place_of_loss = loss
         self._set_rates(rates)
-        self._try(inputs, targets, None)
+        self._try(inputs, targets, global_labels)
         self._update()
 
     def _renew_scaler(self) -> None:

@@ -11,7 +11,7 @@ from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
-from onsight.training.step.compiled import Compiled
+from onsight.training.step.compiled import Compiled, Forward
 from onsight.training.step.deferred_losses import DeferredLosses
 from onsight.training.step.losses import Loss
 
@@ -159,10 +159,10 @@ class Step:
         return loss, self.loss.total_weight(targets) / weight
 
     def _logits(self, inputs: Tensor) -> Tensor:
+        forward: Forward = self.replica.parallel if self.replica else self.model
         if self.compiled:
-            return self.compiled(inputs, self.accumulate)
-        logits: Tensor = (self.replica or self.model)(inputs)
-        return logits
+            forward = self.compiled.choose(len(inputs), self.accumulate)
+        return self.replica.run(forward, inputs) if self.replica else forward(inputs)
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
         # torch averages the gradients over the ranks; multiplying by their number makes it a sum.
