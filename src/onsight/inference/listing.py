@@ -3,9 +3,10 @@
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from onsight.inference.predictor import Prediction, Predictor, load
 from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
 from onsight.inference.rows.open_sinks import Begun, begin
-from onsight.inference.rows.partial_file import partial_path
+from onsight.inference.rows.partial_file import job_path, partial_path
 from onsight.inference.rows.wanted import Wanted
 from onsight.report.console import Reporter
 from onsight.words import duration, plural
@@ -165,22 +166,26 @@ def _noting(inputs: Iterator[Input], under_way: deque[Input]) -> Iterator[Input]
 def _without_outputs(inputs: Iterator[Input], wanted: Wanted) -> Iterator[Input]:
     """The inputs but for files that are being written.
 
-    Raises OutputError for a file to write that is one of the pictures.
+    Reading one raises OutputError if it is a file to write, found in the threads that read.
     """
-    targets = [path for path in wanted.files if path.exists()]
-    facts = [(path, path.stat()) for path in targets]
-    partial = {str(partial_path(path).absolute()) for path in wanted.text_files.values()}
+    known = {path: path.stat() for path in wanted.files if path.exists()}
+    written = {
+        str(name(path).absolute())
+        for path in wanted.text_files.values()
+        for name in (partial_path, job_path)
+    }
+    endings = tuple(os.path.basename(path) for path in written)
     for one in inputs:
-        if one.file and os.path.abspath(one.name).removesuffix(".json") in partial:
+        if endings and one.name.endswith(endings) and os.path.abspath(one.name) in written:
             continue
-        for path, known in facts:
-            if one.file and _is_same(one.name, known):
+        yield one._replace(read=partial(_read, one, known)) if known and one.file else one
+
+
+def _read(one: Input, known: Mapping[Path, os.stat_result]) -> bytes:
+    """The bytes of an input. Raises OutputError if it is a file to write, PictureError."""
+    with suppress(OSError):
+        facts = os.stat(one.name)
+        for path, others in known.items():
+            if os.path.samestat(facts, others):
                 raise OutputError(f"{path} is one of the pictures: choose another name")
-        yield one
-
-
-def _is_same(path: str, known: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), known)
-    except OSError:
-        return False
+    return one.read()

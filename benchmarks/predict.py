@@ -1,0 +1,205 @@
+"""How close is `onsight predict` to what the machine can do, and does it hold at scale?
+
+    python benchmarks/predict.py MODEL FOLDER [--pictures 5000] [--rounds 3]
+        [--inputs 100000] [--kills 20]
+
+Three questions. Throughput: rows a second of the command on FOLDER's JPEGs to a CSV file, beside
+decoding alone (the same decoder, all cores, no model) and the model alone (pictures decoded before,
+in batches in RAM). Where the model computes on the same cores as the decoder, both need their time:
+the last column is the rate at which these two would be done one after the other. The command's
+start-up is stated apart. Memory: a list of --inputs paths on stdin, of files repeated; resident
+memory after a tenth of the rows and at the end. Interrupted: killed --kills times at random
+instants and resumed, is the file that of an uninterrupted run to the byte?
+"""
+
+import argparse
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as for the command on a busy machine
+
+import numpy as np
+from harness import circumstances, interleave, table, write_section
+
+from onsight.hardware.cores import usable_cores
+from onsight.inference.inputs.files import walk
+from onsight.inference.pictures import read_picture
+from onsight.inference.predictor import Predictor, load
+from onsight.inference.rows.partial_file import partial_path
+
+COMMAND, DECODING, MODEL = "onsight predict", "decoding alone", "the model alone"
+POLL_SECONDS = 0.02
+CHUNK = 64
+
+
+def start(model: Path, words: Iterable[str], listed: Path | None = None) -> subprocess.Popen:
+    command = [sys.executable, "-m", "onsight", "predict", str(model), *words]
+    source = open(listed, "rb") if listed else None  # noqa: SIM115  # closed with the process
+    return subprocess.Popen(command, stdin=source, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen) -> str:
+    """What it said. Raises SystemExit if it failed."""
+    said = process.communicate()[1]
+    if process.stdin:
+        process.stdin.close()
+    if process.returncode:
+        raise SystemExit(said)
+    return said
+
+
+def command_rate(model: Path, listed: Path, out: Path, starts: list[float]) -> float:
+    begun = time.perf_counter()
+    said = finish(start(model, ["-", "--csv", str(out)], listed))
+    seconds = time.perf_counter() - begun
+    rows = len(listed.read_bytes().splitlines())
+    rate = float(re.search(r"([\d,]+) images/s", said)[1].replace(",", ""))
+    starts.append(seconds - rows / rate)
+    return rate
+
+
+def decoding_rate(paths: list[str], predictor: Predictor) -> float:
+    def decode(chunk: list[str]) -> None:
+        for path in chunk:
+            read_picture(path, predictor.format)
+
+    chunks = [paths[place : place + CHUNK] for place in range(0, len(paths), CHUNK)]
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(decode, chunks))
+    return len(paths) / (time.perf_counter() - begun)
+
+
+def model_rate(batches: list[np.ndarray], predictor: Predictor) -> float:
+    begun = time.perf_counter()
+    for batch in batches:
+        predictor.runner.run(batch)
+    return sum(map(len, batches)) / (time.perf_counter() - begun)
+
+
+def throughput(model: Path, paths: list[str], listed: Path, folder: Path, rounds: int) -> list[str]:
+    predictor = load(model)
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        pixels = list(pool.map(partial(read_picture, target=predictor.format), paths))
+    size = predictor.runner.at_once
+    batches = [np.stack(pixels[place : place + size]) for place in range(0, len(pixels), size)]
+    starts: list[float] = []
+    contenders: dict[str, Callable[[], float]] = {
+        COMMAND: lambda: command_rate(model, listed, folder / "rate.csv", starts),
+        DECODING: lambda: decoding_rate(paths, predictor),
+        MODEL: lambda: model_rate(batches, predictor),
+    }
+    rates = interleave(contenders, rounds)
+    rows = []
+    for ours, decoding, inference in zip(*rates.values(), strict=True):
+        both = 1 / (1 / decoding + 1 / inference)
+        least = min(decoding, inference)
+        cells = [f"{rate:,.0f}" for rate in (ours, decoding, inference)]
+        rows.append([*cells, f"{ours / least:.2f}", f"{ours / both:.2f}"])
+    header = [COMMAND, DECODING, MODEL, "of the slower", "of both in turn"]
+    facts = ", ".join(f"{name} {fact}" for name, fact in predictor.runner.facts.items())
+    return [
+        f"{facts}; {len(paths):,} files, images/s, start-up {min(starts):.1f} to "
+        f"{max(starts):.1f} s apart:",
+        "",
+        *table(header, rows),
+    ]
+
+
+def resident_megabytes(process: subprocess.Popen) -> float:
+    try:
+        text = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def memory(model: Path, paths: list[str], inputs: int, folder: Path) -> list[str]:
+    listed, out = folder / "repeated", folder / "memory.jsonl"
+    with open(listed, "w") as file:
+        file.writelines(f"{path}\n" for path in itertools.islice(itertools.cycle(paths), inputs))
+    process = start(model, ["-", "--jsonl", str(out)], listed)
+    row_bytes = None
+    early = last = most = 0.0
+    while process.poll() is None:
+        last = resident_megabytes(process) or last
+        most = max(most, last)
+        if not early and partial_path(out).exists():
+            row_bytes = row_bytes or _row_bytes(partial_path(out))
+            done = partial_path(out).stat().st_size / row_bytes if row_bytes else 0
+            early = last if done >= inputs / 10 else 0.0
+        time.sleep(POLL_SECONDS)
+    finish(process)
+    return [
+        f"Memory over {inputs:,} inputs: {early:,.0f} MiB after a tenth, {last:,.0f} MiB at the "
+        f"end, {most:,.0f} MiB at most."
+    ]
+
+
+def _row_bytes(file: Path) -> float | None:
+    content = file.read_bytes()
+    return len(content) / content.count(b"\n") if b"\n" in content else None
+
+
+def killed(model: Path, listed: Path, kills: int, folder: Path) -> list[str]:
+    whole, out = folder / "whole.csv", folder / "killed.csv"
+    finish(start(model, ["-", "--csv", str(whole)], listed))
+    size, draw = whole.stat().st_size, random.Random(0)
+    places = sorted(draw.randrange(size) for _ in range(kills))
+    for place in places:
+        process = start(model, ["-", "--csv", str(out), "--resume"], listed)
+        while process.poll() is None:
+            partial_file = partial_path(out)
+            if partial_file.exists() and partial_file.stat().st_size >= place:
+                time.sleep(draw.uniform(0, 5 * POLL_SECONDS))
+                process.kill()
+                break
+            time.sleep(POLL_SECONDS)
+        process.communicate()
+    if not out.exists():
+        finish(start(model, ["-", "--csv", str(out), "--resume"], listed))
+    same = out.read_bytes() == whole.read_bytes()
+    return [
+        f"Killed {kills} times and resumed: the file is "
+        f"{'the same to the byte' if same else 'NOT the same'} (n = {kills} kills, {size:,} bytes)."
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pictures", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--inputs", type=int, default=100_000, help="0: leave out memory")
+    parser.add_argument("--kills", type=int, default=20, help="0: leave out interruptions")
+    options = parser.parse_args()
+    paths = list(itertools.islice(walk(str(options.folder.absolute())), options.pictures))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        listed = folder / "list"
+        listed.write_text("".join(f"{path}\n" for path in paths))
+        lines = throughput(options.model, paths, listed, folder, options.rounds)
+        if options.inputs:
+            lines += ["", *memory(options.model, paths[:1000], options.inputs, folder)]
+        if options.kills:
+            lines += ["", *killed(options.model, listed, options.kills, folder)]
+    title = f"## Predicting at scale: {options.model.name}"
+    write_section(f"predict-{options.model.name}", [title, "", f"{circumstances()}.", "", *lines])
+
+
+if __name__ == "__main__":
+    main()
