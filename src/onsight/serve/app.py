@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from onsight.serve.body import Held
 from onsight.serve.explain import Explain
-from onsight.serve.gate import Gate, TokenCheck
+from onsight.serve.gate import Gate, TokenCheck, refuse
 from onsight.serve.metrics import Metrics
 from onsight.serve.observe import Observer
 from onsight.serve.page_files import page_files
@@ -62,7 +62,7 @@ def make_app(
     ]
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _refusal},
+        exception_handlers={HTTPException: _refusal, Exception: _failure},
         middleware=_layers(access),
         lifespan=lambda app: _lifespan(shelf),
     )
@@ -110,6 +110,11 @@ async def _refusal(request: Request, error: Exception) -> Response:
     """Every refusal says why in the same form."""
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    """A failure of ours; what it was is said in the log alone."""
+    return refuse(500, "the server failed: see its log")
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -10,6 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from onsight.serve.settings import Limits
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 FIELD = "pictures"
 _BUSY = {"Retry-After": "1"}
@@ -122,11 +126,18 @@ class _Form:
         self._disposition = b""
         self._content = bytearray()
 
-    def callbacks(self) -> dict[str, object]:
+    def callbacks(self) -> "MultipartCallbacks":
         """What the parser calls."""
-        names = ("part_begin", "header_field", "header_value", "header_end", "headers_finished")
-        names += ("part_data", "part_end", "end")
-        return {f"on_{name}": getattr(self, f"_{name}") for name in names}
+        return {
+            "on_part_begin": self._part_begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers_finished,
+            "on_part_data": self._part_data,
+            "on_part_end": self._part_end,
+            "on_end": self._end,
+        }
 
     def _part_begin(self) -> None:
         if len(self.parts) == self._most:

@@ -15,6 +15,8 @@ _LATE = 408, "the request did not arrive in time"
 _LONG = 431, "the request's line and headers are too long"
 _CROWDED = 503, "too many connections: try again in a moment"
 
+_HEADER_BYTES = 4  # around its name and value
+
 Refused = Callable[[int], object]
 
 
@@ -75,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, or what follows a body in chunks."""
         super().on_header(name, value)
-        self._count(len(name) + len(value))
+        self._count(len(name) + len(value) + _HEADER_BYTES)
 
     def on_headers_complete(self) -> None:
         """The request is given to the app."""
@@ -148,7 +150,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         status, reason = refusal
         cycle = None if self._rests() else self.cycle
-        if cycle is None or not cycle.response_started:
+        was_answered = (
+            self._is_partial and not self._in_head if cycle is None else cycle.response_started
+        )
+        if not was_answered:
             body = json.dumps({"error": reason}).encode()
             head = (
                 f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

@@ -1,4 +1,4 @@
-"""`onsight serve`: listens, loads the models, answers until it is told to stop, and ends in order."""
+"""`onsight serve`: listens, loads the models, answers until it is told to stop."""
 
 import asyncio
 import errno
@@ -70,24 +70,27 @@ def run(
     shelf.open()
     server = make_server(shelf, access, limits, metrics)
     address = url(listener)
-    devices = {
-        str(shelf.get(name).predictor.runner.facts.get("device", "?")) for name in shelf.names
-    }
-    log("serving", url=address, models=shelf.names, devices=sorted(devices), limits=vars(limits))
+    log("serving", url=address, models=shelf.devices(), limits=vars(limits))
     print(f"serving {', '.join(shelf.names)} on {address} (Ctrl-C stops)", flush=True)
     server.run([listener])
 
 
 def make_server(shelf: Shelf, access: Access, limits: Limits, metrics: Metrics) -> Server:
     """A server that is ready to run."""
-    logger = logging.getLogger("uvicorn")
-    logger.handlers = [JsonLines(logging.WARNING)]
-    logger.propagate = False
+    for name in ("uvicorn", "python_multipart"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [JsonLines()], False
+        logger.setLevel(logging.ERROR)  # below that are the faults of clients
     _allow_files(limits.connections + _SPARE_FILES)
+
+    def refused(status: int) -> None:
+        metrics.refused(status)
+        log("refused", status=status)
+
     app = make_app(shelf, access, limits, metrics, lambda: server.is_stopping)
     config = uvicorn.Config(
         app,
-        http=partial(BoundedProtocol, limits=limits, refused=metrics.refused),  # type: ignore[arg-type]
+        http=partial(BoundedProtocol, limits=limits, refused=refused),  # type: ignore[arg-type]
         ws="none",
         access_log=False,
         log_config=None,

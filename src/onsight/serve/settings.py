@@ -74,7 +74,7 @@ class Access:
 
 
 def read_token(file: Path | None) -> str:
-    """The token in a file or else in the environment; an empty text for none. Raises ConfigError."""
+    """The token in a file or else the environment, or an empty text. Raises ConfigError."""
     source, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
     if file is not None:
         source = f"--token-file {file}"

@@ -71,6 +71,11 @@ class Shelf:
         """A model, the first one if no name is given, or None."""
         return self._served.get(self.names[0] if name is None else name)
 
+    def devices(self) -> dict[str, str]:
+        """The device that each model computes on."""
+        runners = {name: served.predictor.runner for name, served in self._served.items()}
+        return {name: str(runner.facts.get("device")) for name, runner in runners.items()}
+
     def states(self) -> dict[str, str]:
         """What is to be said of each model: `ready`, or what is wrong with it."""
         states = {}

@@ -55,7 +55,7 @@ class Similar:
         return self._refusal(served) is None
 
     async def answer(self, request: Request) -> JSONResponse:
-        """The most similar pictures with their labels. Raises HTTPException: 501, or 503 at first."""
+        """The most similar pictures. Raises HTTPException: 501, or 503 while they are opened."""
         given = asked(request, "model", "count")
         count = min(count_of(given, "count", _COUNT), _MOST)
         served = served_for(self._shelf, given)
