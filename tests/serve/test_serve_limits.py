@@ -1,4 +1,4 @@
-"""Requests that take too much or never end: refused to the byte, closed in time, nobody else hurt."""
+"""Requests that take too much or never end: refused to the byte, closed in time, nobody hurt."""
 
 import socket
 import threading
