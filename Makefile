@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak api-fuzz format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -34,6 +34,14 @@ unit: setup
 
 soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
 	$(BIN)/pytest soak --timeout 3600 -rP
+
+.venv-fuzz/installed: soak/requirements-api-fuzz.txt
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -r soak/requirements-api-fuzz.txt
+	@touch $@
+
+api-fuzz: setup .venv-fuzz/installed  ## some thousand made-up requests to every URL of the server
+	$(BIN)/python soak/api_fuzz.py .venv-fuzz/bin/schemathesis
 
 format: setup  ## format every file
 	$(BIN)/ruff format .
@@ -101,4 +109,4 @@ bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/explain_planted.py --only pageable_copies
 
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
