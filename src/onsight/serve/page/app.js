@@ -56,14 +56,14 @@ const queue = new Queue({
   },
 });
 
-/** "12 pictures: 8 coat, 3 shirt, 1 bag. 1 has no answer." */
+/** "12 pictures: 8 × coat, 2 × shirt, bag. 1 has no answer." */
 function summary(results) {
   const found = new Map();
   for (const { predicted } of results) found.set(predicted, (found.get(predicted) ?? 0) + 1);
   const without = found.get(null) ?? 0;
   found.delete(null);
   const classes = [...found].sort((a, b) => b[1] - a[1]);
-  const listed = classes.slice(0, TOP).map(([name, n]) => `${count(n)} ${name}`);
+  const listed = classes.slice(0, TOP).map(([name, n]) => (n > 1 ? `${count(n)} × ${name}` : name));
   if (classes.length > TOP) listed.push(`${count(classes.length - TOP)} other classes`);
   const answers = listed.length ? `: ${listed.join(", ")}.` : ".";
   const lost = without ? ` ${count(without)} ${without === 1 ? "has" : "have"} no answer.` : "";
