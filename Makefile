@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak browser format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -34,6 +34,10 @@ unit: setup
 
 soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
 	$(BIN)/pytest soak --timeout 3600 -rP
+
+browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
+	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
+	$(BIN)/pytest tests/browser -rs
 
 format: setup  ## format every file
 	$(BIN)/ruff format .

@@ -1,18 +1,18 @@
-"""A browser, and a server with the page, for the tests of the page."""
+"""A browser, and a server with the page, for the tests of the page: `make browser`."""
 
-import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from PIL import Image
-from stub_server import Stub, serving
+from stub_server import Stub, picture_bytes, serving
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
+if TYPE_CHECKING:
+    from playwright import sync_api
 
-CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+NAMES = ["chromium", "chromium-browser", "google-chrome"]
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -24,11 +24,18 @@ FLAGS = [
 ]
 
 
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Only who names this folder runs its tests: most machines have no Chromium."""
+    return None if any("browser" in name for name in config.args) else True
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator["sync_api.Browser"]:
     if CHROMIUM is None:
-        pytest.skip("needs Chromium: no chromium, chromium-browser or google-chrome on the path")
-    with sync_api.sync_playwright() as playwright:
+        pytest.skip(f"needs Chromium: none of {', '.join(NAMES)} is on the path")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
@@ -74,14 +81,6 @@ def new_page(browser) -> Iterator[Callable[..., "sync_api.Page"]]:
 @pytest.fixture
 def page(new_page, stub):
     return new_page(stub.address)
-
-
-def picture_bytes(seed: int = 0, size: tuple[int, int] = (48, 36), form: str = "PNG") -> bytes:
-    rng = np.random.default_rng(seed)
-    pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, form)
-    return buffer.getvalue()
 
 
 @pytest.fixture

@@ -85,6 +85,14 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
+def picture_bytes(seed: int = 0, size: tuple[int, int] = (48, 36), form: str = "PNG") -> bytes:
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, form)
+    return buffer.getvalue()
+
+
 def parts(content_type: str, body: bytes) -> list[tuple[str | None, bytes]]:
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     message = message_from_bytes(head + body)
@@ -131,7 +139,9 @@ class Handler(BaseHTTPRequestHandler):
             self._send(401, {"error": "a token is needed: Authorization: Bearer TOKEN"}, {})
         elif url.path == "/models":
             names = self.stub.names
-            self._send(200, {"models": names, "default": names[0], "max_bytes": self.stub.max_bytes}, {})
+            self._send(
+                200, {"models": names, "default": names[0], "max_bytes": self.stub.max_bytes}, {}
+            )
         else:
             name = parse_qs(url.query).get("model", self.stub.names)[0]
             self._send(200, card(self.stub, name), {})
@@ -151,7 +161,11 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, png(heat), {"Content-Type": "image/png"})
         elif url.path == "/similar":
             picture = base64.b64encode(png(np.full((28, 28), 90, np.uint8))).decode()
-            one = {"label": "coat", "similarity": 0.93, "picture": f"data:image/png;base64,{picture}"}
+            one = {
+                "label": "coat",
+                "similarity": 0.93,
+                "picture": f"data:image/png;base64,{picture}",
+            }
             self._send(200, {"similar": [one] * 5}, {})
         else:
             self._predict(query, body)
@@ -160,7 +174,9 @@ class Handler(BaseHTTPRequestHandler):
         stub = self.stub
         if stub.busy:
             stub.busy -= 1
-            self._send(503, {"error": "the server is busy: try again in a moment"}, {"Retry-After": "1"})
+            self._send(
+                503, {"error": "the server is busy: try again in a moment"}, {"Retry-After": "1"}
+            )
             return
         if len(body) > stub.max_bytes:
             self._send(413, {"error": "The pictures are too large together."}, {})

@@ -1,17 +1,19 @@
 """axe-core finds no serious fault, whatever is open, by day and by night."""
 
 import pytest
-from playwright.sync_api import Page, expect
 
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs: pip install playwright")
 axe_playwright = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="needs: pip install axe-playwright-python"
 )
 
 
-def faults(page: Page) -> list[str]:
+def faults(page: sync_api.Page) -> list[str]:
     found = axe_playwright.Axe().run(page).response["violations"]
     return [
-        f"{one['impact']}: {one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]
+        f"{one['impact']}: {one['id']}: {node['html'][:200]}"
+        for one in found
+        for node in one["nodes"]
     ]
 
 
@@ -21,7 +23,7 @@ def test_no_fault_in_any_state(new_page, stub, picture, tmp_path, scheme, width)
     # The policy of the page forbids what axe does to be put into it.
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
     page = new_page(stub.address, bypass_csp=True, **options)
-    expect(page.locator("#knows")).to_contain_text("It knows")
+    sync_api.expect(page.locator("#knows")).to_contain_text("It knows")
     assert faults(page) == []
 
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
@@ -29,17 +31,17 @@ def test_no_fault_in_any_state(new_page, stub, picture, tmp_path, scheme, width)
     page.set_input_files("#files", [picture("a.png"), tmp_path / "broken.jpg"])
     page.get_by_role("checkbox", name="Heat map").check()
     page.locator("summary:visible").click()
-    expect(page.get_by_alt_text("A training picture of coat")).to_have_count(5)
-    expect(page.locator(".laid")).to_be_visible()
+    sync_api.expect(page.get_by_alt_text("A training picture of coat")).to_have_count(5)
+    sync_api.expect(page.locator(".laid")).to_be_visible()
     assert faults(page) == []
 
     for opener in ["About this model", "Use it from code"]:
         page.get_by_role("button", name=opener).click()
-        expect(page.get_by_role("dialog")).to_be_visible()
+        sync_api.expect(page.get_by_role("dialog")).to_be_visible()
         assert faults(page) == []
         page.keyboard.press("Escape")
 
     stub.token = "open sesame"
     page.set_input_files("#files", picture("b.png", seed=1))
-    expect(page.locator("#token")).to_be_visible()
+    sync_api.expect(page.locator("#token")).to_be_visible()
     assert faults(page) == []

@@ -57,7 +57,9 @@ def test_nothing_is_inline() -> None:
         assert "style" not in attributes
         assert not [name for name in attributes if name.startswith("on")]
     for text in SCRIPTS.values():
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text
+        )
 
 
 def test_what_the_page_loads_is_among_its_files() -> None:

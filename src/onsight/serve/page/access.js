@@ -10,7 +10,6 @@ let asked = null; // one dialog for all who are refused at the same time
 function openDialog() {
   document.getElementById("access-problem").hidden = !hasToken();
   field.value = "";
-  dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(field.value !== ""), { once: true });

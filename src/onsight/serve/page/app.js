@@ -5,6 +5,7 @@ import { askToken, withAccess } from "./access.js";
 import * as api from "./api.js";
 import { copyButtons, showCode } from "./code.js";
 import { takeIn } from "./intake.js";
+import { whenNear } from "./preview.js";
 import { Queue } from "./queue.js";
 import { Result, TOP } from "./result.js";
 import { count, percent, pictures, size } from "./words.js";
@@ -23,13 +24,12 @@ function say(sentence) {
   part("said").textContent = sentence;
 }
 
-// What is asked beside the queue: for a token where refused, again where busy, else told.
+// What is asked beside the queue; `told` says that the server is busy, or what went wrong.
 async function asking(ask, told) {
   const tell = (sentence) => {
-    if (!told) return say(sentence);
     told.hidden = !sentence;
     told.textContent = sentence;
-    return say(sentence);
+    say(sentence);
   };
   try {
     const answer = await withAccess(() => ask(tell));
@@ -106,7 +106,7 @@ function add(files) {
   fresh.push(...results);
   const small = results.filter((result) => result.file.size <= limit);
   for (const result of results) {
-    if (result.file.size <= limit) result.showPicture();
+    if (result.file.size <= limit) whenNear(result.element, () => result.showPicture());
     else result.fail(`It has ${size(result.file.size)}; this server takes ${size(limit)} at most.`);
   }
   if (small.length) queue.add(small);
@@ -114,7 +114,10 @@ function add(files) {
 }
 
 async function choose(name) {
-  model = await withAccess(() => api.card(name));
+  const card = await withAccess(() => api.card(name));
+  if (part("model").value !== name) return; // another was chosen meanwhile
+  model = card;
+  problem = null;
   part("name").textContent = model.name;
   document.title = `${model.name} · Onsight`;
   const known = model.classes.slice(0, 12).join(", ");
@@ -134,8 +137,8 @@ async function start() {
     limit = told.max_bytes ?? Infinity;
     part("model").replaceChildren(...names.map((name) => new Option(name)));
     part("model").value = told.default;
-    part("models").hidden = names.length < 2;
     await choose(told.default);
+    part("models").hidden = names.length < 2;
   } catch (failed) {
     problem = failed.message;
   }
@@ -151,8 +154,13 @@ takeIn({
 });
 copyButtons(say);
 part("model").addEventListener("change", async () => {
-  await asking(() => choose(part("model").value));
-  part("model").value = model.name;
+  try {
+    await choose(part("model").value);
+  } catch (failed) {
+    problem = failed.message;
+    part("model").value = model.name;
+  }
+  showState();
 });
 part("stop").addEventListener("click", () => queue.stop());
 part("again").addEventListener("click", () => (problem ? start() : queue.resume()));

@@ -17,6 +17,7 @@ export function addHeat(result, part, classes) {
   async function show() {
     const name = choice.value;
     dials.hidden = !toggle.checked;
+    told.hidden = true;
     laid.hidden = true;
     if (!toggle.checked) return;
     part.ariaBusy = "true";
@@ -30,6 +31,8 @@ export function addHeat(result, part, classes) {
     laid.src = drawn.get(name);
     laid.alt = `The heat map: where the picture speaks for ${name}`;
     laid.hidden = false;
+    told.textContent = `Bright and outlined: what spoke for ${name}.`;
+    told.hidden = false;
     const stage = result.element.querySelector(".stage");
     (stage ?? result.element.querySelector(".lost")).append(laid);
   }

@@ -1,7 +1,10 @@
 // Pictures that are dropped (in folders, too), pasted, chosen or photographed, as lists of files.
 
 async function filesIn(entry) {
-  if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
+  if (entry.isFile) {
+    const unreadable = new File([], entry.name); // the server says that it is empty
+    return [await new Promise((resolve) => entry.file(resolve, () => resolve(unreadable)))];
+  }
   const reader = entry.createReader();
   const files = [];
   for (;;) {

@@ -26,3 +26,21 @@ export function preview(file) {
   turn = made;
   return made;
 }
+
+const awaited = new WeakMap();
+const observer = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      observer.unobserve(target);
+      awaited.get(target)();
+    }
+  },
+  { rootMargin: "600px" },
+);
+
+/** Calls `action()` once the element comes near to what is seen. */
+export function whenNear(element, action) {
+  awaited.set(element, action);
+  observer.observe(element);
+}

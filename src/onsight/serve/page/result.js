@@ -127,7 +127,8 @@ export class Result {
       const open = button.ariaExpanded === "false";
       if (open && !all) {
         const options = { model: this.model.name, top: total };
-        const answer = await this.asking((onBusy) => predict([this.file], { ...options, onBusy }));
+        const asked = (onBusy) => predict([this.file], { ...options, onBusy });
+        const answer = await this.asking(asked, chart.querySelector(".told"));
         if (!answer) return;
         all = answer[0].probabilities;
       }

@@ -10,7 +10,7 @@ function entry({ label, similarity, picture }) {
   const name = document.createElement("b");
   name.textContent = label;
   const figure = document.createElement("small");
-  figure.textContent = `similarity ${similarity.toFixed(2)}`;
+  figure.textContent = similarity.toFixed(2);
   line.append(image, name, figure);
   return line;
 }
