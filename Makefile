@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak api-fuzz format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak api-fuzz browser format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -42,6 +42,10 @@ soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: som
 
 api-fuzz: setup .venv-fuzz/installed  ## some thousand made-up requests to every URL of the server
 	$(BIN)/python soak/api_fuzz.py .venv-fuzz/bin/schemathesis
+
+browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
+	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
+	$(BIN)/pytest tests/browser -rs
 
 format: setup  ## format every file
 	$(BIN)/ruff format .

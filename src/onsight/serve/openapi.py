@@ -91,7 +91,7 @@ _NEIGHBOUR = _object(
         "picture": {"type": "string", "pattern": "^data:image/png;base64,"},
     }
 )
-_NAMES: Schema = {"models": _list(_STRING), "default": _STRING}
+_NAMES: Schema = {"models": _list(_STRING), "default": _STRING, "max_bytes": _COUNT}
 _CLASS = _object({"class": _STRING, "recall": _SHARE, "low": _SHARE, "high": _SHARE, "n": _COUNT})
 _INPUT = _object(
     {

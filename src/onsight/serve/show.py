@@ -29,8 +29,10 @@ class Show:
         return JSONResponse(card(served, can))
 
     async def models(self, request: Request) -> JSONResponse:
-        """The names of all models."""
-        return JSONResponse({"models": self._shelf.names, "default": self._shelf.names[0]})
+        """The names of all models, and the bytes that a request may have."""
+        names = self._shelf.names
+        told = {"models": names, "default": names[0], "max_bytes": self._limits.body_bytes}
+        return JSONResponse(told)
 
     async def health(self, request: Request) -> JSONResponse:
         """The process is up."""
