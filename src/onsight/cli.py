@@ -35,6 +35,7 @@ _COMMANDS = {
     "same.",
     "embed": "Write the features of pictures to a file, for other programs.",
     "similar": "Find the pictures that look most like others.",
+    "serve": "Answer HTTP requests with predictions, and show a page to drop pictures on.",
     "models": "List models with their cost, and say whose weights are here without a network.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.data.cache import find_cache_folder
@@ -68,23 +69,29 @@ class SearchSet:
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
         """The most similar pictures for each query, which must have features and be a file."""
-        wanted = torch.from_numpy(np.array([query.features for query in queries], np.float32))
-        rows, similarities = nearest(wanted, self.features, count)
+        wanted = np.array([query.features for query in queries], np.float32)
         return [
-            [
-                self._neighbour(int(self.ids[row]), similarity, digest)
-                for row, similarity in zip(places.tolist(), found.tolist(), strict=True)
-            ]
-            for places, found, digest in zip(
-                rows, similarities, map(self._digest, queries), strict=True
+            [self.neighbour(*pair, digest) for pair in found]
+            for found, digest in zip(
+                self.search(wanted, count), map(self._digest, queries), strict=True
             )
+        ]
+
+    def search(self, features: NDArray[np.float32], count: int) -> list[list[tuple[int, float]]]:
+        """(picture number, similarity) of the most similar pictures for each row of (q, D)."""
+        rows, similarities = nearest(torch.from_numpy(features), self.features, count)
+        numbers = self.ids[rows]
+        return [
+            list(zip(*pair, strict=True))
+            for pair in zip(numbers.tolist(), similarities.tolist(), strict=True)
         ]
 
     def _digest(self, query: Prediction) -> bytes:
         content = read_regular_file(query.path)
         return digest_of(prepare_picture(content, self.pack.format)[0])
 
-    def _neighbour(self, picture: int, similarity: float, digest: bytes) -> Neighbour:
+    def neighbour(self, picture: int, similarity: float, digest: bytes = b"") -> Neighbour:
+        """A picture that was found. digest: of the picture that it looks like, if known."""
         index = self.pack.index
         return Neighbour(
             path=_place(self.source, index.locators[picture]),

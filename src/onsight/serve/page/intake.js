@@ -1,0 +1,56 @@
+// Pictures that are dropped (in folders, too), pasted, chosen or photographed, as lists of files.
+
+async function filesIn(entry) {
+  if (entry.isFile) {
+    const unreadable = new File([], entry.name); // the server says that it is empty
+    return [await new Promise((resolve) => entry.file(resolve, () => resolve(unreadable)))];
+  }
+  const reader = entry.createReader();
+  const files = [];
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (!some.length) return files; // a reader gives about a hundred at a time
+    for (const one of some) files.push(...(await filesIn(one)));
+  }
+}
+
+async function dropped(transfer) {
+  const items = [...transfer.items].filter((item) => item.kind === "file");
+  const entries = items.map((item) => item.webkitGetAsEntry?.());
+  if (!entries.some((entry) => entry?.isDirectory)) return [...transfer.files];
+  const found = await Promise.all(entries.map((entry) => (entry ? filesIn(entry) : [])));
+  return found.flat().filter((file) => !file.name.startsWith("."));
+}
+
+const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+
+/** Calls `onPictures(files)` for whatever is given to the page. */
+export function takeIn({ choose, photograph, files, camera, onPictures }) {
+  for (const [button, input] of [[choose, files], [photograph, camera]]) {
+    button.addEventListener("click", () => input.click());
+    input.addEventListener("change", () => {
+      onPictures([...input.files]);
+      input.value = ""; // so that the same picture can be chosen again
+    });
+  }
+  const over = (state) => document.body.classList.toggle("over", state);
+  document.addEventListener("dragover", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    event.dataTransfer.dropEffect = "copy";
+    over(true);
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) over(false);
+  });
+  document.addEventListener("drop", async (event) => {
+    over(false);
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    onPictures(await dropped(event.dataTransfer));
+  });
+  document.addEventListener("paste", (event) => {
+    const pasted = [...(event.clipboardData?.files ?? [])];
+    if (pasted.length) onPictures(pasted);
+  });
+}

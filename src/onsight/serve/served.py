@@ -1,0 +1,88 @@
+"""One model that is served: it decodes in the common threads and computes in its own."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.pillow_pixels import Pixels
+from onsight.errors import PictureError
+from onsight.inference.pictures import read_picture
+from onsight.inference.predictor import Predictor
+from onsight.serve.batcher import Batcher, Failed, give
+from onsight.serve.metrics import Metrics
+
+Outcome = NDArray[np.float32] | PictureError | Failed
+
+
+class Served:
+    """A model with its queue. place: where it was loaded from; decoders: the common threads.
+
+    K classes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: Path,
+        predictor: Predictor,
+        decoders: Executor,
+        queued: int,
+        metrics: Metrics,
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.predictor = predictor
+        self.classes = predictor.classes
+        self._decoders = decoders
+        self._metrics = metrics
+        self._compute(self._blank())  # a network that cannot run is found now, and is warm later
+        self.batcher = Batcher(
+            self._compute, predictor.runner.at_once, queued, metrics.batch.labels(name).observe
+        )
+        metrics.watch_queue(name, lambda: self.batcher.length)
+
+    async def outcomes(self, contents: Sequence[bytes]) -> list[Outcome]:
+        """The probabilities (K,) of each picture, or what is wrong with it. Raises QueueFull."""
+        loop = asyncio.get_running_loop()
+        with self.batcher.room(len(contents)):
+            answers: list[asyncio.Future[Any]] = []
+            for content in contents:
+                answers.append(loop.create_future())
+                self.batcher.announce()
+                self._decoders.submit(self._decode, content, answers[-1])
+            found = [await answer for answer in answers]
+        refused = sum(isinstance(one, Exception) for one in found)
+        self._metrics.pictures.labels(self.name, "used").inc(len(found) - refused)
+        self._metrics.pictures.labels(self.name, "refused").inc(refused)
+        return found
+
+    async def pixels(self, content: bytes) -> Pixels:
+        """A picture as the network takes it, decoded in the threads. Raises PictureError."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._decoders, read_picture, content, self.predictor.format
+        )
+
+    def _decode(self, content: bytes, answer: "asyncio.Future[Any]") -> None:
+        pixels: Pixels | None = None
+        try:
+            pixels = read_picture(content, self.predictor.format)
+        except PictureError as error:
+            give(answer, error)
+        except Exception:
+            give(answer, PictureError("cannot be decoded"))
+            raise
+        finally:
+            self.batcher.put(pixels, answer)
+
+    def _compute(self, pictures: Pixels) -> NDArray[np.float32]:
+        return self.predictor.runner.run(pictures).probabilities
+
+    def _blank(self) -> Pixels:
+        size = self.predictor.format
+        return np.zeros((1, size.height, size.width, size.channels), np.uint8)
