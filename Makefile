@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak browser format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak api-fuzz browser format lock clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -34,6 +34,14 @@ unit: setup
 
 soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
 	$(BIN)/pytest soak --timeout 3600 -rP
+
+.venv-fuzz/installed: soak/requirements-api-fuzz.txt
+	$(PYTHON) -m venv .venv-fuzz
+	.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -r soak/requirements-api-fuzz.txt
+	@touch $@
+
+api-fuzz: setup .venv-fuzz/installed  ## some thousand made-up requests to every URL of the server
+	$(BIN)/python soak/api_fuzz.py .venv-fuzz/bin/schemathesis
 
 browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
@@ -105,4 +113,4 @@ bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/explain_planted.py --only pageable_copies
 
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -22,7 +22,7 @@ from onsight.errors import ModelError
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import Outputs
 from onsight.serve.metrics import Metrics
-from onsight.serve.server import listen, make_server, run, url
+from onsight.serve.server import listen, make_server, run
 from onsight.serve.settings import Access, Limits
 from onsight.serve.shelf import Shelf
 
@@ -84,7 +84,7 @@ class Running:
             connection.request(method, path, body, named)
             answer = connection.getresponse()
             content = answer.read()
-            if "json" in answer.headers.get("content-type", ""):
+            if content and "json" in answer.headers.get("content-type", ""):
                 content = json.loads(content)
             return answer.status, answer.headers, content
         finally:
@@ -109,7 +109,7 @@ def running(place, load=load_stub, access=None, **limits):
         shelf = Shelf([Path(place)], load, decoders, limits.queued, metrics)
         shelf.open()
         server = make_server(shelf, access, limits, metrics)
-        listener = listen(access)
+        listener = listen(access)  # which the server closes
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
@@ -150,6 +150,10 @@ def until(condition, seconds=20):
 
 if __name__ == "__main__":
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-    listener = listen(Access(port=0))
-    print(url(listener), flush=True)
-    run(listener, [Path(sys.argv[1])], lambda path: load_stub(path, seconds), Access(), Limits())
+    run(
+        listen(Access(port=0)),
+        [Path(sys.argv[1])],
+        lambda path: load_stub(path, seconds),
+        Access(),
+        Limits(),
+    )

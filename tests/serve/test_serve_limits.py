@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from serve_stub import FORM, form, load_stub, picture, running
+from serve_stub import FORM, form, load_stub, picture, running, until
 
 LIMIT = 100_000
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -169,7 +169,7 @@ def test_slow_clients_are_cut_off_while_others_are_answered(model):
         assert all(seconds < 10 for seconds, _ in ended.values()), ended
         for name in ("silent", "line", "headers", "body", "chunks", "form", "empty lines"):
             assert status_of(ended[name][1]) == 408, name
-        assert not server.server.server_state.connections
+        until(lambda: not server.server.server_state.connections)
 
 
 def test_a_resting_connection_is_closed_and_a_used_one_kept(model):

@@ -1,5 +1,6 @@
 """Receiving pictures: bytes, parts and headers are counted while they arrive, and never stored."""
 
+import io
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,7 +81,10 @@ async def read_parts(request: Request, limits: Limits, share: Share) -> list[Par
             "send pictures as multipart/form-data (curl -F pictures=@FILE), or one as image/* or "
             "application/octet-stream",
         )
-    return [Part(None, b"".join([chunk async for chunk in chunks]))]
+    content = io.BytesIO()  # which gives its bytes without a copy
+    async for chunk in chunks:
+        content.write(chunk)
+    return [Part(None, content.getvalue())]
 
 
 async def _chunks(request: Request, limit: int, share: Share) -> AsyncIterator[bytes]:
@@ -124,7 +128,7 @@ class _Form:
         self._most = most
         self._header = self._value = b""
         self._disposition = b""
-        self._content = bytearray()
+        self._content = io.BytesIO()
 
     def callbacks(self) -> "MultipartCallbacks":
         """What the parser calls."""
@@ -143,7 +147,7 @@ class _Form:
         if len(self.parts) == self._most:
             raise HTTPException(413, f"more than {self._most} pictures in a request")
         self._disposition = b""
-        self._content = bytearray()
+        self._content = io.BytesIO()
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -164,10 +168,10 @@ class _Form:
         self.parts.append(Part(None if name is None else name.decode("utf-8", "replace"), b""))
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
-        self._content += data[start:end]
+        self._content.write(memoryview(data)[start:end])
 
     def _part_end(self) -> None:
-        self.parts[-1].content = bytes(self._content)
+        self.parts[-1].content = self._content.getvalue()
 
     def _end(self) -> None:
         self.is_whole = bool(self.parts)

@@ -25,6 +25,8 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 400 or 403, or pass on."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         host = hosts[0].lower() if len(hosts) == 1 else ""
@@ -62,6 +64,8 @@ class TokenCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or pass on."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
         path = scope["path"]
         given = Headers(scope=scope).get("authorization", "").encode("latin-1")
         scheme, _, token = given.partition(b" ")

@@ -26,6 +26,7 @@ from onsight.serve.shelf import Load, Shelf
 
 _LAME_SECONDS = 0.5  # in which new requests are still told that the server stops
 _BACKLOG = 1024  # connections that wait to be taken
+_LAST_PORT = 65535
 _SPARE_FILES = 256  # beside one for each connection
 
 
@@ -33,6 +34,12 @@ class Server(uvicorn.Server):
     """uvicorn's server, which before it closes anything answers what it has accepted."""
 
     is_stopping = False
+    greeting = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so on stdout."""
+        await super().startup(sockets)
+        print(self.greeting, flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Refuse new requests from now on."""
@@ -54,16 +61,16 @@ def serve(
     access.check()
     if module and len(models) > 1:
         raise ConfigError("--module is the network of one model: name one MODEL with it")
-    for number in (signal.SIGTERM, signal.SIGINT):  # while loading, and when uvicorn passes it on
-        signal.signal(number, _end)
-    listener = listen(access)
-    run(listener, models, partial(load, device=device, module=module), access, limits)
+    with listen(access) as listener:
+        run(listener, models, partial(load, device=device, module=module), access, limits)
 
 
 def run(
     listener: socket.socket, models: Sequence[Path], load: Load, access: Access, limits: Limits
 ) -> None:
-    """Load models and answer on a socket, in this thread."""
+    """Load models and answer on a socket, in the main thread, until a signal ends it."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # while loading, and when uvicorn passes it on
+        signal.signal(number, _end)
     metrics = Metrics()
     decoders = ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode")
     shelf = Shelf(models, load, decoders, limits.queued, metrics)
@@ -71,7 +78,7 @@ def run(
     server = make_server(shelf, access, limits, metrics)
     address = url(listener)
     log("serving", url=address, models=shelf.devices(), limits=vars(limits))
-    print(f"serving {', '.join(shelf.names)} on {address} (Ctrl-C stops)", flush=True)
+    server.greeting = f"serving {', '.join(shelf.names)} on {address} (Ctrl-C stops)"
     server.run([listener])
 
 
@@ -92,6 +99,7 @@ def make_server(shelf: Shelf, access: Access, limits: Limits, metrics: Metrics) 
         app,
         http=partial(BoundedProtocol, limits=limits, refused=refused),  # type: ignore[arg-type]
         ws="none",
+        lifespan="on",
         access_log=False,
         log_config=None,
         proxy_headers=False,
@@ -106,19 +114,26 @@ def make_server(shelf: Shelf, access: Access, limits: Limits, metrics: Metrics) 
 
 def listen(access: Access) -> socket.socket:
     """A socket bound to where the server is to listen. Raises ConfigError if it cannot be."""
+    place = f"{access.host}:{access.port}"
     try:
+        if not 0 <= access.port <= _LAST_PORT:
+            raise OSError(f"ports go from 0 to {_LAST_PORT}")
         found = socket.getaddrinfo(access.host, access.port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {place}: {error}") from error
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, OverflowError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
             raise ConfigError(
                 f"port {access.port} of {access.host} is in use: choose another with --port, or "
                 "--port 0 for any that is free"
             ) from error
-        raise ConfigError(f"cannot listen on {access.host}:{access.port}: {error}") from error
+        raise ConfigError(f"cannot listen on {place}: {error}") from error
     return listener
 
 

@@ -1,0 +1,124 @@
+"""A client for load: requests at chosen times over kept connections, each answer timed."""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+BOUNDARY = "frontier"
+
+
+@dataclass
+class Answers:
+    """The seconds that each answer took, by status; 0 stands for a broken connection."""
+
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, status: int, seconds: float) -> None:
+        self.seconds.setdefault(status, []).append(seconds)
+
+    def count(self, status: int) -> int:
+        return len(self.seconds.get(status, []))
+
+    def percentile(self, status: int, share: float) -> float:
+        found = sorted(self.seconds.get(status, [float("nan")]))
+        return found[min(len(found) - 1, int(share * len(found)))]
+
+
+def request(content: bytes, port: int) -> bytes:
+    """A whole POST /predict with one picture in a form."""
+    body = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="pictures"; filename="a.jpg"\r\n'
+        "Content-Type: image/jpeg\r\n\r\n".encode()
+        + content
+        + f"\r\n--{BOUNDARY}--\r\n".encode()
+    )
+    head = (
+        f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n"
+        f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Pool:
+    """Connections that are kept for the next request."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def ask(self, data: bytes) -> int:
+        """The status of one request, 0 if the connection broke."""
+        try:
+            pair = self._free.pop() if self._free else await self._open()
+            reader, writer = pair
+            writer.write(data)
+            head = await reader.readuntil(b"\r\n\r\n")
+            lower = head.lower()
+            length = int(lower.partition(b"content-length: ")[2].split(b"\r")[0])
+            await reader.readexactly(length)
+            if b"connection: close" in lower:
+                writer.close()
+            else:
+                self._free.append(pair)
+            return int(head.split(b" ", 2)[1])
+        except (OSError, asyncio.IncompleteReadError):
+            return 0
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+    def close(self) -> None:
+        for _, writer in self._free:
+            writer.close()
+
+
+async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> Answers:
+    """Requests at random times, so many a second on average, whether or not others are answered."""
+    answers, pool, rng = Answers(), Pool(port), random.Random(0)
+    tasks = set()
+    due = begun = time.perf_counter()
+
+    async def one(data: bytes, due: float) -> None:
+        status = await pool.ask(data)
+        answers.add(status, time.perf_counter() - due)
+
+    turn = 0
+    while due - begun < seconds:
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.create_task(one(requests[turn % len(requests)], due))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        due += rng.expovariate(rate)
+        turn += 1
+    await asyncio.gather(*tasks)
+    pool.close()
+    return answers
+
+
+async def slow_client(port: int, start: bytes) -> float:
+    """Seconds until a client that sends a byte a second is cut off."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    begun = time.perf_counter()
+    writer.write(start)
+
+    async def drip() -> None:
+        while True:
+            await asyncio.sleep(1)
+            writer.write(b"x")
+
+    dripping = asyncio.create_task(drip())
+    try:
+        while await reader.read(4096):
+            pass
+    except OSError:
+        pass
+    dripping.cancel()
+    writer.close()
+    return time.perf_counter() - begun
+
+
+async def slow_clients(port: int, starts: Iterable[bytes]) -> list[float]:
+    """The same for many at once."""
+    return await asyncio.gather(*(slow_client(port, start) for start in starts))

@@ -1,0 +1,312 @@
+"""How `onsight serve` stands load, beside LitServe and FastAPI with the same weights.
+
+python benchmarks/serve_load.py [--rounds 3] [--seconds 5]     (about four minutes)
+
+Client and server share the machine's cores. Each server has the same network, the same decoder and
+the same requests: one photo of 500x375 in a form. Servers that wait for their turn are stopped.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+from onsight.hardware.spinning import choose_spinning
+
+choose_spinning()  # before torch loads, for this process and every server
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from harness import interleave, paired  # noqa: E402
+from PIL import Image, ImageFilter  # noqa: E402
+from serve_client import Answers, open_loop, request, slow_clients  # noqa: E402
+
+import onsight  # noqa: E402
+from onsight.models.catalog import make_model  # noqa: E402
+from onsight.models.file import ModelFile, save_model  # noqa: E402
+from onsight.models.preprocessing import Preprocessing  # noqa: E402
+
+PEERS = Path(__file__).parent / "peers"
+CLIENTS = 32
+WIDE = 10  # classes
+SLOW = 200
+
+
+def photos(count: int = 32) -> list[bytes]:
+    """JPEGs of 500x375 with shapes, edges and some noise, about as large as photos."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(count):
+        coarse = Image.fromarray(rng.integers(0, 255, (15, 20, 3), np.uint8))
+        smooth = coarse.resize((500, 375), Image.Resampling.NEAREST)
+        pixels = np.asarray(smooth.filter(ImageFilter.GaussianBlur(2)), np.int16)
+        noisy = np.clip(pixels + rng.normal(0, 6, pixels.shape), 0, 255).astype(np.uint8)
+        data = io.BytesIO()
+        Image.fromarray(noisy).save(data, "JPEG", quality=85)
+        found.append(data.getvalue())
+    return found
+
+
+def make_file(folder: Path, model: str, side: int) -> Path:
+    """A model file with random weights, which cost as much as trained ones."""
+    torch.manual_seed(0)
+    picture = {"height": side, "width": side, "channels": 3, "fit": "crop"}
+    scaling = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "precision": "fp32"}
+    rest = {"background": (255, 255, 255), "pixel_limit": 64_000_000}
+    preprocessing = Preprocessing.of({**picture, **scaling, **rest})
+    net = make_model(model, (3, side, side), WIDE)
+    classes = tuple(f"class {number}" for number in range(WIDE))
+    file = ModelFile(model, classes, preprocessing, {}, {}, dict(net.state_dict()))
+    save_model(folder / "model.safetensors", file)
+    return folder / "model.safetensors"
+
+
+class Contender:
+    """A server in a process group of its own, which can be stopped while others are measured."""
+
+    def __init__(self, name: str, command: list[str | Path], port: int) -> None:
+        self.name, self.port = name, port
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait(self) -> None:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                with urlopen(f"http://127.0.0.1:{self.port}/health", timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                time.sleep(0.2)
+        raise SystemExit(f"{self.name} did not start")
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Let it run for a while."""
+        self.signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGSTOP)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def start(file: Path) -> dict[str, Contender]:
+    commands: dict[str, Callable[[int], list[str | Path]]] = {
+        "onsight": lambda port: [
+            *(sys.executable, "-m", "onsight", "serve", file, "--port", str(port))
+        ],
+        "litserve": lambda port: [sys.executable, PEERS / "serve_litserve.py", file, str(port)],
+        "fastapi": lambda port: [sys.executable, PEERS / "serve_fastapi.py", file, str(port)],
+    }
+    found = {}
+    for name, command in commands.items():
+        port = free_port()
+        found[name] = Contender(name, command(port), port)
+        found[name].wait()
+        found[name].signal(signal.SIGSTOP)
+    return found
+
+
+def wrk_script(folder: Path, contents: list[bytes]) -> Path:
+    """A Lua script with which wrk sends the photos in turn."""
+    for number, content in enumerate(contents):
+        body = request(content, 0).partition(b"\r\n\r\n")[2]
+        (folder / f"{number}.body").write_bytes(body)
+    script = folder / "post.lua"
+    script.write_text(
+        f"""
+local bodies, turn = {{}}, 0
+for number = 0, {len(contents) - 1} do
+  local file = io.open("{folder}/" .. number .. ".body", "rb")
+  bodies[number] = file:read("*a")
+  file:close()
+end
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "multipart/form-data; boundary=frontier"
+request = function()
+  turn = (turn + 1) % {len(contents)}
+  return wrk.format(nil, "/predict", nil, bodies[turn])
+end
+"""
+    )
+    return script
+
+
+def throughput(contender: Contender, script: Path, seconds: float) -> float:
+    """Pictures per second with as many clients as keep it busy, all answered with 200."""
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{CLIENTS}",
+        f"-d{seconds:g}s",
+        "--timeout",
+        "30s",
+        "-s",
+        str(script),
+    ]
+    with contender.turn():
+        found = subprocess.run(
+            [*command, f"http://127.0.0.1:{contender.port}/predict"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    if "Non-2xx" in found or "Socket errors" in found:
+        raise SystemExit(f"{contender.name}: {found}")
+    return float(re.search(r"Requests/sec:\s+([\d.]+)", found)[1])  # type: ignore[index]
+
+
+def offline(file: Path, contents: list[bytes], seconds: float) -> float:
+    """Pictures per second of `predict_proba` on a list."""
+    predictor = offline_predictor(file)
+    begun, done = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        predictor.predict_proba(contents)
+        done += len(contents)
+    return done / (time.perf_counter() - begun)
+
+
+_loaded: dict[Path, onsight.Predictor] = {}
+
+
+def offline_predictor(file: Path) -> onsight.Predictor:
+    if file not in _loaded:
+        _loaded[file] = onsight.load(file)
+    return _loaded[file]
+
+
+def latency(answers: Answers) -> dict[str, float]:
+    p50, p99 = (1000 * answers.percentile(200, share) for share in (0.5, 0.99))
+    return {"n": answers.count(200), "p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
+
+
+def queue_length(port: int) -> float:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return float(re.search(rb"onsight_queue_pictures\S* ([\d.]+)", answer.read())[1])  # type: ignore[index]
+
+
+async def overload(
+    port: int, requests: list[bytes], rate: float, seconds: float
+) -> dict[str, object]:
+    """Ten times what it can do: refusals at once, nothing else, and a quick recovery."""
+    lengths = []
+
+    async def watch() -> None:
+        while True:
+            lengths.append(await asyncio.to_thread(queue_length, port))
+            await asyncio.sleep(0.25)
+
+    watching = asyncio.create_task(watch())
+    answers = await open_loop(port, requests, rate, seconds)
+    watching.cancel()
+    begun = time.perf_counter()
+    after = await open_loop(port, requests[:1], 5, 2)
+    return {
+        "offered_per_second": rate,
+        "statuses": {status: len(found) for status, found in answers.seconds.items()},
+        "refused_p50_ms": 1000 * answers.percentile(503, 0.5),
+        "refused_p99_ms": 1000 * answers.percentile(503, 0.99),
+        "accepted_p99_ms": 1000 * answers.percentile(200, 0.99),
+        "longest_queue": max(lengths),
+        "after_statuses": {status: len(found) for status, found in after.seconds.items()},
+        "recovered_in_s": time.perf_counter() - begun,
+    }
+
+
+async def beside_slow(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
+    """Normal load, first quiet, then beside clients of a byte a second."""
+    quiet = await open_loop(port, requests, rate, 12)
+    heads = (b"POST /predict HTTP/1.1\r\nX: ", requests[0][:400])
+    slow = asyncio.create_task(slow_clients(port, [heads[n % 2] for n in range(SLOW)]))
+    beside = await open_loop(port, requests, rate, 12)
+    cut = await slow
+    return {
+        "slow_clients": SLOW,
+        "cut_off_after_s": [min(cut), max(cut)],
+        "quiet": latency(quiet),
+        "beside": latency(beside),
+        "p99_ratio": beside.percentile(200, 0.99) / quiet.percentile(200, 0.99),
+        "statuses": {status: len(found) for status, found in beside.seconds.items()},
+    }
+
+
+def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, object]:
+    if not shutil.which("wrk"):
+        raise SystemExit("wrk is needed: apt install wrk")
+    contents = photos()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        file = make_file(folder, model, side)
+        contenders = start(file)
+        try:
+            script = wrk_script(folder, contents)
+            tasks: dict[str, Callable[[], float]] = {
+                each.name: lambda each=each: throughput(each, script, seconds)
+                for each in contenders.values()
+            }
+            rates = interleave(
+                {"offline": lambda: offline(file, contents, seconds), **tasks}, rounds
+            )
+            ours = contenders["onsight"]
+            found = figures(rates)
+            requests = [request(content, ours.port) for content in contents]
+            capacity = statistics.median(rates["onsight"])
+            with ours.turn():
+                busy = asyncio.run(open_loop(ours.port, requests, 0.7 * capacity, 15))
+                found["at_70_percent"] = latency(busy)
+                found["overload"] = asyncio.run(overload(ours.port, requests, 10 * capacity, 8))
+                found["slow"] = asyncio.run(beside_slow(ours.port, requests, 0.4 * capacity))
+        finally:
+            for each in contenders.values():
+                each.signal(signal.SIGKILL)
+                each.process.wait()
+    return {"model": model, "side": side, "clients": CLIENTS, **found}
+
+
+def figures(rates: dict[str, list[float]]) -> dict[str, object]:
+    best = [max(pair) for pair in zip(rates["litserve"], rates["fastapi"], strict=True)]
+    return {
+        "images_per_second": {name: statistics.median(found) for name, found in rates.items()},
+        "of_offline": str(paired(rates["onsight"], rates["offline"])),
+        "of_the_better_peer": str(paired(rates["onsight"], best)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--model", default="tf_efficientnet_lite0")
+    parser.add_argument("--side", type=int, default=160)
+    given = parser.parse_args()
+    print(json.dumps(measure(given.rounds, given.seconds, given.model, given.side)))
+
+
+if __name__ == "__main__":
+    main()
