@@ -111,13 +111,13 @@ def test_a_file_too_large_is_not_sent(new_page, stub, picture) -> None:
     stub.max_bytes = 2000
     page = new_page(stub.address)
     page.set_input_files("#files", picture("a.png"))
-    expect(page.get_by_role("article")).to_contain_text("this server takes 2 kB at most")
+    expect(page.get_by_role("article")).to_contain_text("this server takes 1 kB at most")
     assert stub.batches == []
 
 
 def test_pictures_too_large_together_are_sent_one_by_one(new_page, stub, picture) -> None:
     one, other = picture("a.png"), picture("b.png", seed=1)
-    stub.max_bytes = one.stat().st_size + 1000
+    stub.max_bytes = one.stat().st_size + 2000
     page = new_page(stub.address)
     page.set_input_files("#files", [one, other])
     expect(page.locator(".chart tbody")).to_have_count(2)
