@@ -10,6 +10,8 @@ import { Queue } from "./queue.js";
 import { Result, TOP } from "./result.js";
 import { count, percent, pictures, size } from "./words.js";
 
+const FORM_BYTES = 1024; // around a picture in a request
+
 const part = (id) => document.getElementById(id);
 
 let names = []; // of all models
@@ -17,7 +19,7 @@ let model = null; // the card of the chosen one
 let early = []; // files given before it was known
 let shown = [];
 let fresh = []; // results since the last announcement
-let limit = Infinity; // bytes of a request
+let limit = Infinity; // bytes of a picture
 let problem = null; // why the model is not known
 
 function say(sentence) {
@@ -134,7 +136,7 @@ async function start() {
   try {
     const told = await withAccess(api.models);
     names = told.models;
-    limit = told.max_bytes ?? Infinity;
+    limit = told.max_bytes - FORM_BYTES;
     part("model").replaceChildren(...names.map((name) => new Option(name)));
     part("model").value = told.default;
     await choose(told.default);

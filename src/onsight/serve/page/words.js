@@ -23,5 +23,5 @@ export const pictures = (number) => `${count(number)} picture${number === 1 ? ""
 export function size(bytes) {
   const megabytes = bytes / 1e6;
   if (megabytes < 0.1) return `${count(Math.ceil(bytes / 1000))} kB`;
-  return `${megabytes < 10 ? megabytes.toFixed(1) : count(Math.round(megabytes))} MB`;
+  return `${megabytes.toFixed(1)} MB`;
 }
