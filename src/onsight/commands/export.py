@@ -54,7 +54,7 @@ def export(
     The file takes pictures as bytes, uint8 (B, H, W, C) in the size that the model was trained
     on, and gives probabilities: resizing, normalization and temperature are inside. It is written
     only if its probabilities are within 0.001 of torch's on every held-out picture; agreement,
-    accuracy, speed and sizes are printed and kept beside it as NAME.proof.json.
+    accuracy, speed and sizes are printed and kept beside it as FILE.proof.json.
 
     Parameters
     ----------

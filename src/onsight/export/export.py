@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,33 +17,27 @@ import torch
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
-from onsight.errors import ConfigError, DataError, NotProven
+from onsight.errors import ConfigError
 from onsight.export.facts import facts_of
 from onsight.export.format import Classify, find_format
-from onsight.export.proof import LARGEST_DIFFERENCE, Proof, compare
+from onsight.export.pictures import calibration_pictures, proof_pictures
+from onsight.export.proof import Proof, check_difference, check_loss, compare
 from onsight.export.speed import compare_speed
 from onsight.export.whole import as_program
 from onsight.files import check_writable, disk_errors, sync_folder, write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.environment import package_versions
-from onsight.inference.held_out import HeldOut, open_held_out, training_source
+from onsight.inference.held_out import HeldOut
 from onsight.inference.predictor import Predictor
 from onsight.inference.torch_runner import TorchRunner
 from onsight.models.file import FILE_NAME, ModelFile, build_model, load_model_file
 from onsight.models.user import make_user_model
 from onsight.report.console import Reporter, SilentReporter
 
-MOST_LOST = 1.0
-"""Percentage points of accuracy that int8 may cost, at the upper end of the paired interval."""
-
-PROOF_SUFFIX = ".proof.json"
-
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported file, its proof, and the facts written beside it as NAME.proof.json."""
+    """An exported file, its proof, and the facts written beside it, in `proof_place`."""
 
     path: Path
     proof: Proof
@@ -56,7 +51,7 @@ def export(
     out: Path | None = None,
     on: str | None = None,
     int8: bool = False,
-    max_loss: float = MOST_LOST,
+    max_loss: float = 1.0,
     module: str | None = None,
     data_format: str = "auto",
     cache_folder: str = "",
@@ -65,8 +60,8 @@ def export(
     """Export a run folder or model file; nothing has the final name unless the proof holds.
 
     on: pictures for the proof instead of those that the run held out; max_loss: percentage points
-    that int8 may cost. Raises NotProven if the file does something else than the model;
-    UserError, DiskError.
+    of accuracy that int8 may cost, at the upper end of the paired 95% interval. Raises NotProven
+    if the file does something else than the model; UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
     form = find_format(to)
@@ -81,7 +76,7 @@ def export(
     file = _in_fp32(load_model_file(model), reporter)
     predictor = Predictor(TorchRunner(file, torch.device("cpu"), _net(file, module)))
     kept = find_cache_folder(cache_folder)
-    held_out = _proof_pictures(predictor, on, data_format, kept, reporter)
+    held_out = proof_pictures(predictor, on, data_format, kept, reporter)
     program = as_program(
         build_model(file, _net(file, module)), file.preprocessing, file.temperature, form.batch
     )
@@ -89,10 +84,13 @@ def export(
         written = workplace / target.name
         form.write(program, facts_of(file), written)
         if int8:
-            calibration = _calibration(predictor, held_out, kept, reporter)
-            written = _quantized(written, calibration, reporter)
+            calibration = calibration_pictures(predictor, held_out, kept, reporter)
+            _quantize(written, calibration, reporter)
         proof = _prove(predictor, form.run(written), held_out, reporter)
-        (_check_loss if int8 else _check_difference)(proof, max_loss, to)
+        if int8:
+            check_loss(proof, max_loss)
+        else:
+            check_difference(proof, to)
         facts = {
             "format": to,
             "precision": "int8" if int8 else "fp32",
@@ -105,11 +103,11 @@ def export(
             "picture": file.preprocessing.facts(),
             "data": on or file.provenance["data"],
             "threads": usable_cores(),
-            "versions": package_versions(),
+            "versions": package_versions() | {name: version(name) for name in form.packages},
             **proof.facts(),
         }
+        write_json(written.with_name(proof_place(target).name), facts)
         _move(workplace, target)
-    write_json(target.with_suffix(PROOF_SUFFIX), facts)
     return Exported(target, proof, facts)
 
 
@@ -117,6 +115,11 @@ def default_place(model: Path, stem: str, suffix: str) -> Path:
     """RUN/export/model.onnx for a run folder, or a file beside the model file."""
     folder = model / "export" if model.is_dir() else model.parent
     return folder / f"{stem}{suffix}"
+
+
+def proof_place(target: Path) -> Path:
+    """Where the proof of an exported file is: model.onnx.proof.json beside model.onnx."""
+    return target.with_name(f"{target.name}.proof.json")
 
 
 def _model_place(model: Path) -> Path:
@@ -137,58 +140,12 @@ def _net(file: ModelFile, module: str | None) -> torch.nn.Module | None:
     return make_user_model(module, shape, len(file.classes)) if module else None
 
 
-def _proof_pictures(
-    predictor: Predictor, on: str | None, data_format: str, kept: Path | None, reporter: Reporter
-) -> HeldOut:
-    """Pictures that the model has not seen, from `on` or the run's own DATA. Raises DataError."""
-    try:
-        if on is None:
-            source = training_source(predictor, kept)
-        else:
-            source = find_source(on, Reading(data_format), kept)
-        held_out = open_held_out(predictor, source, kept, reporter)
-        if len(held_out.ids) == 0:
-            raise DataError(
-                f"all {len(held_out.seen):,} labelled pictures of {source.root} trained the model"
-            )
-    except DataError as error:
-        raise DataError(
-            f"there are no held-out pictures to prove the export on: {error}\n"
-            "Name labelled pictures that the model has not seen: --on DATA"
-        ) from error
-    if on is None and len(held_out.seen) == 0:
-        raise DataError(
-            f"{source.root} has changed: it has none of the pictures that trained the model. "
-            "Name labelled pictures to prove the export on: --on DATA"
-        )
-    return held_out
-
-
-def _calibration(
-    predictor: Predictor, held_out: HeldOut, kept: Path | None, reporter: Reporter
-) -> Pixels:
-    """Training pictures (n, H, W, C), of the proof's DATA or else of the run's."""
-    if len(held_out.seen) == 0:
-        try:
-            source = training_source(predictor, kept)
-            held_out = open_held_out(predictor, source, kept, reporter)
-        except DataError as error:
-            raise DataError(f"--int8 needs the training pictures: {error}") from error
-    if len(held_out.seen) == 0:
-        raise DataError("--int8 needs the training pictures, but their DATA has changed")
-    from onsight.export.int8 import CALIBRATION_PICTURES
-
-    some = held_out.seen[:CALIBRATION_PICTURES]  # numbered by digest, so the first are a sample
-    return Pictures.of(held_out.pack).gather(some).images.numpy()
-
-
-def _quantized(written: Path, pictures: Pixels, reporter: Reporter) -> Path:
-    """The file in 8 bits, in place of the one in fp32."""
+def _quantize(written: Path, pictures: Pixels, reporter: Reporter) -> None:
+    """Replace a file in fp32 by one in 8 bits."""
     from onsight.export.int8 import write_int8
 
     reporter.say(f"int8: scales measured on {len(pictures):,} training pictures")
     write_int8(written, pictures, written)
-    return written
 
 
 def _prove(
@@ -207,26 +164,6 @@ def _prove(
     return replace(
         proof, speeds=tuple(compare_speed(in_torch, exported, timed[:size]) for size in sizes)
     )
-
-
-def _check_difference(proof: Proof, max_loss: float, to: str) -> None:
-    if not proof.largest_difference <= LARGEST_DIFFERENCE:  # NaN fails too
-        raise NotProven(
-            f"the export to {to} is refused, and nothing was written: probabilities differ from "
-            f"torch's by up to {proof.largest_difference:.2g} (at most {LARGEST_DIFFERENCE:g} is "
-            f"allowed), and {proof.agree:,} of {proof.images:,} labels agree"
-        )
-
-
-def _check_loss(proof: Proof, max_loss: float, to: str) -> None:
-    loss, low, high = (100 * share for share in proof.loss)
-    if not high <= max_loss:
-        raise NotProven(
-            f"the export in int8 is refused, and nothing was written: it costs {loss:.2f} points "
-            f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and only a "
-            f"loss of less than {max_loss:g} is allowed. More held-out pictures (--on DATA) make "
-            f"the interval narrower; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
-        )
 
 
 @contextmanager

@@ -20,8 +20,6 @@ from onsight.export.to_onnx import seal_onnx
 from onsight.export.whole import exporting
 from onsight.inference.onnx_runner import INPUT, METADATA_KEY
 
-CALIBRATION_PICTURES = 256
-
 # What lies between two convolutions is computed in 8 bits too, so that nothing is converted there.
 _QUANTIZED = ["Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool"]
 _QUANTIZED += ["MatMul", "MaxPool", "Mul", "Relu"]

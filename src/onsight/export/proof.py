@@ -1,5 +1,6 @@
 """Whether an exported file says what the model says: all held-out pictures go through both."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from onsight.data.loader import Batch
+from onsight.errors import NotProven
 from onsight.evaluation.paired import PairedCounts, difference_interval
 from onsight.export.format import Classify
 from onsight.export.speed import Speed
@@ -79,3 +81,25 @@ def compare(
         largest_difference=float(np.max(differences)),  # NaN if there is one
         right=PairedCounts.of(labelled[0], labelled[1]),
     )
+
+
+def check_difference(proof: Proof, to: str) -> None:
+    """Raise NotProven if any probability differs by more than LARGEST_DIFFERENCE."""
+    if not proof.largest_difference <= LARGEST_DIFFERENCE:  # NaN fails too
+        raise NotProven(
+            f"the export to {to} is refused, and nothing was written: probabilities differ from "
+            f"torch's by up to {proof.largest_difference:.2g} (at most {LARGEST_DIFFERENCE:g} is "
+            f"allowed), and {proof.agree:,} of {proof.images:,} labels agree"
+        )
+
+
+def check_loss(proof: Proof, max_loss: float) -> None:
+    """Raise NotProven if it is not shown that at most max_loss points of accuracy are lost."""
+    loss, low, high = (100 * share for share in proof.loss)
+    if not high <= max_loss:
+        raise NotProven(
+            f"the export in int8 is refused, and nothing was written: it costs {loss:.2f} points "
+            f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and it "
+            f"must be shown to cost at most {max_loss:g}. More held-out pictures (--on DATA) "
+            f"narrow the interval; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
+        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from onsight.export.export import PROOF_SUFFIX, Exported
+from onsight.export.export import Exported, proof_place
 from onsight.words import data_size, percent
 
 
@@ -29,5 +29,5 @@ def lines(exported: Exported) -> Iterator[str]:
             f"({speed.low:.2f} to {speed.high:.2f}), {facts['threads']} threads"
         )
     yield f"size: {data_size(facts['bytes'])}, the model file {data_size(facts['model_bytes'])}"
-    yield f"proof: {exported.path.with_suffix(PROOF_SUFFIX)}"
+    yield f"proof: {proof_place(exported.path)}"
     yield f"exported: {exported.path}"

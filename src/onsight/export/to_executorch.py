@@ -23,9 +23,10 @@ def write_executorch(program: ExportedProgram, facts: dict[str, Any], path: Path
 
 
 def _run_executorch(path: Path) -> Classify:
-    from executorch.runtime import Runtime
+    with exporting("ExecuTorch"):  # which warns that it is experimental
+        from executorch.runtime import Runtime
 
-    forward = Runtime.get().load_program(path).load_method("forward")
+        forward = Runtime.get().load_program(path).load_method("forward")
 
     def classify(pictures: Pixels) -> Any:
         rows = [forward.execute([torch.from_numpy(one)])[0].numpy() for one in pictures[:, None]]

@@ -76,6 +76,11 @@ def placements(found: Any) -> list[Row]:
     ]
 
 
+def exports(proofs: Any) -> list[Row]:
+    """What was exported, with its proof, a row per file; those of another shape are left out."""
+    return [row for row in _objects(proofs) if row["file"] and _objects(row["speeds"])]
+
+
 def _objects(value: Any) -> list[Row]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 

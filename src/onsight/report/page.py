@@ -20,6 +20,7 @@ def contents_of(run: Path) -> dict[str, Any]:
     json_files = ("results.json", "plan.json", "placement.json", "environment.json", GALLERY)
     return {
         **{name: read_json(run / name) for name in json_files},
+        "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
@@ -51,6 +52,7 @@ def page_of(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
         "plan": origin.choices(contents["plan.json"]),
         "placement": origin.placements(contents["placement.json"]),
         "environment": origin.machine(contents["environment.json"]),
+        "exports": origin.exports(contents["export"]),
         "problems": origin.refused(contents["problems.csv"]),
         "config": contents["config.toml"],
         "command": origin.command(run, results["data"]),

@@ -1,0 +1,220 @@
+"""Oracles: the run's own results and predictions; planted faults that the proof must find."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import onsight
+from onsight.cli import main
+from onsight.data.loader import Batch
+from onsight.errors import ConfigError, DataError, ModelError, NotProven
+from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.export import export as exporting
+from onsight.export import format as formats
+from onsight.export import int8, speed
+from onsight.export.export import export
+from onsight.export.proof import Proof, check_difference, compare
+from onsight.models.file import load_model_file, save_model
+
+
+@pytest.fixture(autouse=True)
+def briefly(monkeypatch):
+    """Speed is measured in as few rounds as possible."""
+    monkeypatch.setattr(speed, "_LEAST_SECONDS", 0)
+    monkeypatch.setattr(speed, "_LEAST_ROUNDS", 1)
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The run folder, as a test's own."""
+    return Path(shutil.copytree(trained.path, tmp_path / "run"))
+
+
+def changed_file(trained, path, **changes):
+    save_model(path, replace(load_model_file(trained.path), **changes))
+    return path
+
+
+def test_the_command_proves_the_file_on_the_runs_own_test_pictures(copied, trained, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(copied), "--json"])
+    assert stop.value.code == 0
+    facts = json.loads(capsys.readouterr().out)
+    kept = json.loads((copied / "export" / "model.onnx.proof.json").read_text())
+    assert {**kept, "out": facts["out"]} == facts
+    assert facts["images"] == facts["agree"] == trained.results["images"]
+    assert facts["accuracy"] == facts["accuracy_in_torch"] == trained.results["accuracy"]
+    assert facts["largest_difference"] <= 1e-5
+    assert facts["bytes"] == Path(facts["out"]).stat().st_size
+    assert {one.name for one in (copied / "export").iterdir()} == {
+        "model.onnx",
+        "model.onnx.proof.json",
+    }
+    with pytest.raises(SystemExit):
+        main(["report", str(copied)])
+    assert '<section id="exports">' in (copied / "report.html").read_text()
+
+
+@pytest.mark.parametrize("to", ["torch-export", "openvino", "executorch"])
+def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
+    for package in formats.import_module(formats._HOMES[to]).FORMAT.packages:
+        pytest.importorskip(package)
+    suffix = formats.find_format(to).suffix
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(trained.path), "--to", to, "--out", str(tmp_path / f"m{suffix}")])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    n = trained.results["images"]
+    assert f"{n} of {n} held-out pictures have the same label as in torch (100%)" in said
+    assert (tmp_path / f"m{suffix}").exists()
+
+
+def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypatch, capsys):
+    right = exporting.as_program
+    monkeypatch.setattr(
+        exporting, "as_program", lambda net, prepared, t, batch: right(net, prepared, 2 * t, batch)
+    )
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(trained.path), "--out", str(tmp_path / "m.onnx")])
+    assert stop.value.code == 1
+    assert "is refused, and nothing was written: probabilities differ" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_not_a_number_is_no_agreement():
+    proof = Proof(2, 2, math.nan, PairedCounts(2, 0, 0, 0))
+    with pytest.raises(NotProven, match="by up to nan"):
+        check_difference(proof, "onnx")
+
+
+def test_both_ways_are_compared_picture_by_picture():
+    labels = torch.tensor([0, 1, 1, 0, 1])
+    first = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7], [0.4, 0.6]], np.float32)
+    second = np.array([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.6, 0.4], [0.4, 0.6]], np.float32)
+    ids = torch.arange(5)
+    images = ids.to(torch.uint8).view(5, 1, 1, 1)
+    batches = [Batch(images[part], labels[part], ids[part], labels) for part in (ids[:3], ids[3:])]
+
+    def reading(table):
+        return lambda pictures: table[pictures[:, 0, 0, 0]]
+
+    done = []
+    proof = compare(reading(first), reading(second), batches, done.append)
+    assert done == [3, 2]
+    assert (proof.images, proof.agree) == (5, 3)
+    assert proof.largest_difference == pytest.approx(0.5)
+    assert proof.right == PairedCounts(2, 1, 1, 1)
+    assert proof.facts()["accuracy"] == proof.facts()["accuracy_in_torch"] == 3 / 5
+    assert proof.loss == (0, *difference_interval(PairedCounts(2, 1, 1, 1)))
+
+
+def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
+    clock, calls = [0.0], []
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(speed, "_LEAST_ROUNDS", 4)
+
+    def taking(name, seconds):
+        def way(pictures):
+            calls.append(name)
+            clock[0] += next(seconds)
+
+        return way
+
+    first = taking("first", iter([9, 4, 4, 4, 40]))
+    second = taking("second", iter([9, 1, 2, 2, 2]))
+    found = speed.compare_speed(first, second, np.zeros((8, 1, 1, 1), np.uint8))
+    assert calls[2:] == ["second", "first", "first", "second"] * 2
+    assert found == (8, 2.0, 4.0, 3.0, 2.0, 4.0)
+
+
+def test_int8_is_measured_on_training_pictures_alone(trained, tmp_path, monkeypatch):
+    given = []
+    right = int8.write_int8
+
+    def write(exported, pictures, path):
+        given.append(pictures)
+        right(exported, pictures, path)
+
+    monkeypatch.setattr(int8, "write_int8", write)
+    out = tmp_path / "m.onnx"
+    found = export(trained.path, int8=True, max_loss=100, out=out)
+    assert len(given[0]) == len(load_model_file(trained.path).seen)
+    nodes = {node.op_type for node in onnx.load(out).graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= nodes
+    assert found.facts["precision"] == "int8"
+    assert found.proof.largest_difference > 0
+    assert onsight.load(out).runner.metadata["int8"] == {"calibration_pictures": len(given[0])}
+    with pytest.raises(NotProven, match=r"must be shown to cost at most 0\. .*--max-loss"):
+        export(trained.path, int8=True, max_loss=0, out=tmp_path / "no.onnx")
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_without_held_out_pictures_it_asks_for_some(trained, shared_bars, tmp_path):
+    rows = (trained.path / "predictions.csv").read_text().splitlines()
+    judged = {row.split(",")[0] for row in rows}
+    for path in shared_bars.rglob("*.png"):
+        name = path.relative_to(shared_bars)
+        if str(name) not in judged:
+            (tmp_path / "seen" / name.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, tmp_path / "seen" / name)
+    for on in (tmp_path / "seen", tmp_path / "nothing"):
+        with pytest.raises(DataError, match=r"(?s)no held-out pictures to prove.*--on DATA"):
+            export(trained.path, on=str(on), out=tmp_path / "m.onnx")
+    origin = {**load_model_file(trained.path).provenance, "data": str(tmp_path / "moved")}
+    model = changed_file(trained, tmp_path / "m.safetensors", provenance=origin)
+    with pytest.raises(DataError, match=r"(?s)moved.*--on DATA"):
+        export(model)
+    found = export(model, on=str(shared_bars))
+    assert found.path == tmp_path / "model.onnx"
+    assert found.proof.images == trained.results["images"]
+
+
+def test_your_own_network_needs_its_module(trained, tmp_path, monkeypatch):
+    name = load_model_file(trained.path).model
+    text = f"""
+from onsight.models.catalog import make_model
+def make(shape, classes):
+    return make_model("{name}", shape, classes)
+"""
+    (tmp_path / "own_net_to_export.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    model = changed_file(trained, tmp_path / "m.safetensors", model="own_net_to_export:make")
+    with pytest.raises(ModelError, match="--module own_net_to_export:make"):
+        export(model)
+    assert export(model, module="own_net_to_export:make").facts["model"].startswith("own_net")
+
+
+def test_what_cannot_be_exported_is_said_before_any_work(trained, tmp_path, monkeypatch):
+    for name in ("coreml", "tflite"):
+        with pytest.raises(ConfigError, match=rf"does not export to {name}: .* Export to onnx"):
+            export(trained.path, to=name)
+    with pytest.raises(ConfigError, match="there is no format 'onyx'.*Did you mean onnx"):
+        export(trained.path, to="onyx")
+    with pytest.raises(ConfigError, match=r"must end in \.onnx"):
+        export(trained.path, out=tmp_path / "m.bin")
+    with pytest.raises(ConfigError, match="--int8 is for --to onnx"):
+        export(trained.path, to="torch-export", int8=True)
+    with pytest.raises(ConfigError, match="--max-loss"):
+        export(trained.path, max_loss=math.nan)
+    (tmp_path / "m.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ModelError, match="is damaged"):
+        export(tmp_path / "m.safetensors", out=tmp_path / "m.onnx")
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs onnx, .*pip install 'onsight\[export\]'"):
+        export(trained.path)
+
+
+def test_a_model_in_less_precision_is_exported_in_fp32(trained, tmp_path):
+    prepared = load_model_file(trained.path).preprocessing
+    less = prepared.model_copy(update={"precision": "bf16"})
+    model = changed_file(trained, tmp_path / "m.safetensors", preprocessing=less)
+    found = export(model)
+    assert found.facts["picture"]["precision"] == "fp32"
+    assert found.proof.largest_difference <= 1e-5
