@@ -79,7 +79,7 @@ def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
 def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypatch, capsys):
     right = exporting.as_program
     monkeypatch.setattr(
-        exporting, "as_program", lambda net, prepared, t, batch: right(net, prepared, 2 * t, batch)
+        exporting, "as_program", lambda net, prepared, t, *rest: right(net, prepared, 2 * t, *rest)
     )
     with pytest.raises(SystemExit) as stop:
         main(["export", str(trained.path), "--out", str(tmp_path / "m.onnx")])

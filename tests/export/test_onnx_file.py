@@ -7,15 +7,18 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import onsight
 from onsight.errors import ModelError
+from onsight.evaluation.unlike import with_scores
 from onsight.export.to_onnx import write_onnx
 from onsight.export.whole import as_program
 from onsight.inference.onnx_runner import load_onnx
 from onsight.models.classifier import Classifier
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unlike import Unlike
 
 ODD = Path(__file__).parents[1] / "data" / "odd_pictures.py"
 PREPARED = Preprocessing(
@@ -30,6 +33,16 @@ PREPARED = Preprocessing(
     std=(0.2, 0.3, 0.4),
     precision="fp32",
 )
+
+FACTS = {
+    "format": "onsight-onnx",
+    "version": 1,
+    "model": "little",
+    "classes": list("abcde"),
+    "picture": PREPARED.facts(),
+    "temperature": 2.5,
+    "results": {},
+}
 
 
 class Little(nn.Module):
@@ -55,6 +68,22 @@ def test_every_bar_has_the_same_probabilities(trained, shared_bars, onnx_file):
     assert repr(exported) == repr(by_torch).replace("device cpu", "device cpu, by onnxruntime")
 
 
+def test_the_scores_of_unlike_pictures_are_torchs(tmp_path):
+    net, draw = Little().eval(), np.random.default_rng(0)
+    bank = F.normalize(torch.from_numpy(draw.standard_normal((30, 4))), dim=1).half()
+    stored = Unlike(bank, threshold=0.3, share=0.01, pictures=99)
+    facts = FACTS | {"unlike": {"threshold": stored.threshold, "share": stored.share}}
+    write_onnx(as_program(net, PREPARED, 1.0, bank=bank), facts, tmp_path / "a.onnx")
+    runner = load_onnx(tmp_path / "a.onnx")
+    pictures = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)
+    classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 1.0, stored)
+    _, expected = with_scores(classifier, torch.from_numpy(pictures))
+    found = runner.run(pictures)
+    assert np.allclose(found.scores, expected.numpy(), atol=1e-5)
+    assert runner.threshold == stored.threshold
+    assert found.unlike(runner.threshold) == (expected > stored.threshold).tolist()
+
+
 def test_odd_pictures_have_the_same_label_within_a_ten_thousandth(trained, onnx_file):
     pictures = [odd.data for odd in runpy.run_path(str(ODD))["odd_pictures"]()]
     by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
@@ -68,16 +97,7 @@ def test_odd_pictures_have_the_same_label_within_a_ten_thousandth(trained, onnx_
 def test_resize_normalization_and_temperature_are_inside(tmp_path, pictures):
     torch.manual_seed(0)
     net = Little().eval()
-    facts = {
-        "format": "onsight-onnx",
-        "version": 1,
-        "model": "little",
-        "classes": list("abcde"),
-        "picture": PREPARED.facts(),
-        "temperature": 2.5,
-        "results": {},
-    }
-    write_onnx(as_program(net, PREPARED, 2.5), facts, tmp_path / "little.onnx")
+    write_onnx(as_program(net, PREPARED, 2.5), FACTS, tmp_path / "little.onnx")
     images = torch.randint(0, 256, (pictures, 16, 12, 3), dtype=torch.uint8)
     classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 2.5)
     expected = classifier(images).softmax(1).numpy()

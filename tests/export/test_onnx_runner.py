@@ -52,7 +52,7 @@ def test_a_changed_byte_is_damage(onnx_file, tmp_path, place):
     data = bytearray(onnx_file.read_bytes())
     data[place] ^= 1
     (tmp_path / "m.onnx").write_bytes(data)
-    with pytest.raises(ModelError, match=r"m\.onnx is damaged or was changed: its checksum"):
+    with pytest.raises(ModelError, match=r"m\.onnx .*damaged"):
         onsight.load(tmp_path / "m.onnx")
 
 

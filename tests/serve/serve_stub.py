@@ -38,6 +38,7 @@ class StubRunner:
 
     classes = ("dark", "medium", "light")
     at_once = 8
+    threshold = None
     facts = {"model": "stub", "device": "cpu"}  # noqa: RUF012
 
     def __init__(self, factor=1.0, seconds=0.0):

@@ -77,12 +77,17 @@ def export(
     predictor = Predictor(TorchRunner(file, torch.device("cpu"), _net(file, module)))
     kept = find_cache_folder(cache_folder)
     held_out = proof_pictures(predictor, on, data_format, kept, reporter)
+    tells_unlike = form.tells_unlike and not int8  # in 8 bits the score would be another
     program = as_program(
-        build_model(file, _net(file, module)), file.preprocessing, file.temperature, form.batch
+        build_model(file, _net(file, module)),
+        file.preprocessing,
+        file.temperature,
+        form.batch,
+        file.unlike.bank if file.unlike and tells_unlike else None,
     )
     with _beside(target) as workplace:
         written = workplace / target.name
-        form.write(program, facts_of(file), written)
+        form.write(program, facts_of(file, tells_unlike), written)
         if int8:
             calibration = calibration_pictures(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)

@@ -9,10 +9,13 @@ _PER_PICTURE_OR_PAIR = {"calibration", "calibration_before", "confusion", "notes
 _ORIGIN = ("data", "found", "data_key", "versions")
 
 
-def facts_of(file: ModelFile) -> dict[str, Any]:
-    """The model's name, classes, preprocessing, temperature, results and origin as JSON values."""
+def facts_of(file: ModelFile, tells_unlike: bool = False) -> dict[str, Any]:
+    """The model's name, classes, preprocessing, temperature, results and origin as JSON values.
+
+    tells_unlike: whether the graph gives the score of unlike pictures too.
+    """
     kept = {name: value for name, value in file.results.items() if name not in _PER_PICTURE_OR_PAIR}
-    return {
+    facts = {
         "format": FORMAT,
         "version": VERSION,
         "model": file.model,
@@ -22,3 +25,6 @@ def facts_of(file: ModelFile) -> dict[str, Any]:
         "results": kept,
         "provenance": {name: file.provenance[name] for name in _ORIGIN if name in file.provenance},
     }
+    if file.unlike and tells_unlike:
+        facts["unlike"] = {"threshold": file.unlike.threshold, "share": file.unlike.share}
+    return facts

@@ -23,7 +23,8 @@ class Format(NamedTuple):
     suffix: of the file; packages: that writing and running need, and install, which gets them;
     write: of the graph and the facts (`facts.facts_of`) to a path, beside which it may write
     others of the same stem; run: what a file of this format computes, on all usable cores; batch:
-    how many pictures the file takes at once, None for any number.
+    how many pictures the file takes at once, None for any number; tells_unlike: whether the file
+    also gives the score of unlike pictures.
     """
 
     suffix: str
@@ -32,6 +33,7 @@ class Format(NamedTuple):
     write: Callable[[ExportedProgram, dict[str, Any], Path], None]
     run: Callable[[Path], Classify]
     batch: int | None = None
+    tells_unlike: bool = False
 
 
 _HOMES = {

@@ -11,14 +11,15 @@ from onsight.checksum import BLANK, digest_around
 from onsight.export.format import Classify, Format
 from onsight.export.whole import exporting
 from onsight.files import write_atomically
-from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT, load_onnx
+from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT, SCORES, load_onnx
 
 
 def write_onnx(program: ExportedProgram, facts: dict[str, Any], path: Path) -> None:
     """Write the graph with its facts. Raises ModelError if ONNX lacks an operator; DiskError."""
+    outputs = [OUTPUT, SCORES][: len(program.graph_signature.user_outputs)]
     with exporting("ONNX"):
         exported = torch.onnx.export(
-            program, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+            program, input_names=[INPUT], output_names=outputs, verbose=False
         )
     assert exported is not None
     proto = exported.model_proto
@@ -50,5 +51,10 @@ def _run_onnx(path: Path) -> Classify:
 
 
 FORMAT = Format(
-    ".onnx", ("onnx", "onnxscript", "onnxruntime"), "'onsight[export]'", write_onnx, _run_onnx
+    ".onnx",
+    ("onnx", "onnxscript", "onnxruntime"),
+    "'onsight[export]'",
+    write_onnx,
+    _run_onnx,
+    tells_unlike=True,
 )

@@ -19,7 +19,9 @@ from torch.export import Dim, ExportedProgram
 
 import onsight
 from onsight.errors import ModelError
+from onsight.models.head import features_kept
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unlike import score
 from onsight.words import shortened
 
 _EXAMPLES = 2  # pictures: torch.export takes a batch of 1 for a constant
@@ -30,39 +32,61 @@ _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
 class WholeClassifier(nn.Module):
     """Maps pictures uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
 
-    The operations are those of Normalization and Classifier, in fp32.
+    With a bank of training features, also to scores (B,) of how unlike them the pictures are. The
+    operations are those of Normalization and Classifier, in fp32.
     """
 
     mean: Tensor
     std: Tensor
+    bank: Tensor
 
-    def __init__(self, net: nn.Module, prepared: Preprocessing, temperature: float) -> None:
+    def __init__(
+        self, net: nn.Module, prepared: Preprocessing, temperature: float, bank: Tensor | None
+    ) -> None:
         super().__init__()
         self.net = net
         self.size = prepared.format.shown
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
+        self.has_bank = bank is not None
+        if bank is not None:
+            self.register_buffer("bank", bank.float())
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """The probabilities (B, K) of pictures (B, H, W, C)."""
+    def forward(self, pictures: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """The probabilities (B, K) of pictures (B, H, W, C), and their scores (B,)."""
+        inputs = self._inputs(pictures)
+        if not self.has_bank:
+            return self._probabilities(self.net(inputs))
+        with features_kept(self.net) as kept:
+            probabilities = self._probabilities(self.net(inputs))
+        return probabilities, score(kept[0], self.bank)
+
+    def _inputs(self, pictures: Tensor) -> Tensor:
         planes = pictures.permute(0, 3, 1, 2).float()
         if planes.shape[2:] != self.size:
             planes = F.interpolate(
                 planes, self.size, mode="bilinear", antialias=True, align_corners=False
             )
-        logits: Tensor = self.net((planes / 255 - self.mean) / self.std)
+        return (planes / 255 - self.mean) / self.std
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
         return (logits.float() / self.temperature).softmax(dim=1)
 
 
 def as_program(
-    net: nn.Module, prepared: Preprocessing, temperature: float, batch: int | None = None
+    net: nn.Module,
+    prepared: Preprocessing,
+    temperature: float,
+    batch: int | None = None,
+    bank: Tensor | None = None,
 ) -> ExportedProgram:
     """The graph of the whole classifier, for any number of pictures or for one `batch` size.
 
-    Raises ModelError for a network whose graph cannot be taken.
+    bank: as `Unlike` has it, for a second output of scores. Raises ModelError for a network whose
+    graph cannot be taken.
     """
-    whole = WholeClassifier(net, prepared, temperature).eval().requires_grad_(False)
+    whole = WholeClassifier(net, prepared, temperature, bank).eval().requires_grad_(False)
     size = prepared.format
     pictures = torch.zeros(batch or _EXAMPLES, size.height, size.width, size.channels).byte()
     shapes = None if batch else {"pictures": {0: Dim("batch")}}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 METADATA_KEY = "onsight"
-INPUT, OUTPUT = "pictures", "probabilities"
+INPUT, OUTPUT, SCORES = "pictures", "probabilities", "scores"
 FORMAT = "onsight-onnx"
 VERSION = 1
 
@@ -41,7 +41,7 @@ class OnnxRunner:
         self.classes: tuple[str, ...] = tuple(facts["classes"])
         self.format = Preprocessing.of(facts["picture"]).format
         self.at_once = _AT_ONCE
-        self.threshold: float | None = None
+        self.threshold: float | None = facts["unlike"]["threshold"] if "unlike" in facts else None
         self._session = session
 
     @property
@@ -58,8 +58,8 @@ class OnnxRunner:
                 "an exported model gives no features: name the run folder or model file that it "
                 "was exported from"
             )
-        (probabilities,) = self._session.run([OUTPUT], {INPUT: pictures})
-        return Outputs(probabilities)
+        wanted = [OUTPUT] if self.threshold is None else [OUTPUT, SCORES]
+        return Outputs(*self._session.run(wanted, {INPUT: pictures}))
 
 
 def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
@@ -133,6 +133,10 @@ def _facts(path: Path, session: "InferenceSession") -> dict[str, Any]:
     outputs = {one.name: one.shape[1:] for one in session.get_outputs()}
     if (pictures.get(INPUT), outputs.get(OUTPUT)) != wanted or len(pictures) != 1:
         raise ValueError("its inputs and outputs are not those of its facts")
+    if "unlike" in facts and not (
+        SCORES in outputs and math.isfinite(facts["unlike"]["threshold"])
+    ):
+        raise ValueError("what tells unlike pictures is damaged")
     if not 0 < facts["temperature"] < math.inf or not isinstance(facts["results"], dict):
         raise ValueError("its temperature or results are damaged")
     return facts

@@ -155,26 +155,19 @@ class Predictor:
             if one.problem is not None:
                 yield Prediction(name, None, None, one.problem, None)
                 continue
-            winner, probability, row, score, feature = next(outcomes)
-            known = name, self.classes[winner], probability, None, row
-            yield Prediction(*known, *self._unlike(score), feature)
+            winner, probability, *rest = next(outcomes)
+            yield Prediction(name, self.classes[winner], probability, None, *rest)
 
     def _outcomes(self, pictures: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
-        """(class number, its probability, probabilities, score, features) of each picture."""
+        """(class number, its probability, and the last fields of a Prediction) of each picture."""
         found = self.runner.run(pictures, features)
         winners = found.probabilities.argmax(axis=1)
         best = found.probabilities[np.arange(len(winners)), winners]
+        unlike = found.unlike(self.runner.threshold)
         scores = repeat(None) if found.scores is None else found.scores.tolist()
         given = repeat(None) if found.features is None else found.features
-        columns = winners.tolist(), best.tolist(), found.probabilities, scores, given
+        columns = winners.tolist(), best.tolist(), found.probabilities, unlike, scores, given
         return zip(*columns, strict=False)
-
-    def _unlike(self, score: float | None) -> tuple[bool | None, float | None]:
-        """Whether a picture is unlike anything seen in training, and the score that says so."""
-        threshold = self.runner.threshold
-        if threshold is None or score is None:
-            return None, None
-        return not score <= threshold, score  # NaN is unlike anything
 
     def _embed_nothing(self) -> NDArray[np.float32]:
         """The features (0, D) of no pictures."""

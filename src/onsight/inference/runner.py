@@ -27,6 +27,12 @@ class Outputs(NamedTuple):
     scores: NDArray[np.float32] | None = None
     features: NDArray[np.float32] | None = None
 
+    def unlike(self, threshold: float | None) -> list[bool | None]:
+        """Whether each picture is unlike anything seen in training, None if that is not told."""
+        if threshold is None or self.scores is None:
+            return [None] * len(self.probabilities)
+        return [not score <= threshold for score in self.scores.tolist()]  # NaN is like nothing
+
 
 class Runner(Protocol):
     """A trained network that takes prepared pictures.

@@ -1,7 +1,7 @@
 """One thread that computes for many requests: what waits goes through the network together.
 
 An idle server waits for nothing. While a batch is computed the next one gathers, so batches grow
-with the load by themselves. B pictures, C channels, H height, K classes, W width.
+with the load by themselves. B pictures, C channels, H height, W width.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from threading import Condition, Thread
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.serve.logs import log
@@ -22,7 +21,7 @@ from onsight.serve.logs import log
 _PATIENCE = 0.5  # of a batch's own time: how long it waits for pictures that are being decoded
 _SMOOTHING = 0.2  # the weight of the newest batch in that time
 
-Compute = Callable[[Pixels], NDArray[np.float32]]
+Compute = Callable[[Pixels], Sequence[object]]
 _Answer = tuple["asyncio.Future[Any]", object]
 
 
@@ -46,7 +45,7 @@ class _Item:
 class Batcher:
     """A bounded queue and the thread that works on it.
 
-    compute: from pictures uint8 (B, H, W, C) to probabilities float32 (B, K); most: pictures of a
+    compute: from pictures uint8 (B, H, W, C) to an answer for each; most: pictures of a
     batch; bound: pictures that wait, are decoded or computed; observe: called with each batch's B.
     """
 

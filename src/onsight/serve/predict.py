@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse
 from onsight.serve.ask import asked, count_of, served_for
 from onsight.serve.batcher import Failed, QueueFull
 from onsight.serve.body import Held, Part, busy, read_parts
-from onsight.serve.served import Outcome, Served
+from onsight.serve.served import Classified, Outcome, Served
 from onsight.serve.settings import Limits
 from onsight.serve.shelf import Shelf
 
@@ -43,7 +43,7 @@ class Predict:
 
 def _status(outcomes: list[Outcome]) -> int:
     """422 if no picture can be used, 500 if the model failed on all that can."""
-    if any(isinstance(one, np.ndarray) for one in outcomes):
+    if any(isinstance(one, Classified) for one in outcomes):
         return 200
     return 500 if any(isinstance(one, Failed) for one in outcomes) else 422
 
@@ -57,15 +57,17 @@ def _row(served: Served, part: Part, outcome: Outcome, top: int) -> dict[str, ob
         "unlike": None,
         "problem": None,
     }
-    if not isinstance(outcome, np.ndarray):
+    if not isinstance(outcome, Classified):
         return row | {"problem": _FAILED if isinstance(outcome, Failed) else str(outcome)}
-    ranked = np.argsort(-outcome, kind="stable")[:top]
+    ranked = np.argsort(-outcome.probabilities, kind="stable")[:top]
     likely = [
-        {"class": served.classes[place], "probability": float(outcome[place])} for place in ranked
+        {"class": served.classes[place], "probability": float(outcome.probabilities[place])}
+        for place in ranked
     ]
     best = likely[0]
     return row | {
         "predicted": best["class"],
         "probability": best["probability"],
         "probabilities": likely,
+        "unlike": outcome.unlike,
     }

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,15 @@ from onsight.inference.predictor import Predictor
 from onsight.serve.batcher import Batcher, Failed, give
 from onsight.serve.metrics import Metrics
 
-Outcome = NDArray[np.float32] | PictureError | Failed
+
+class Classified(NamedTuple):
+    """The probabilities (K,) of a picture, and whether it is unlike anything seen in training."""
+
+    probabilities: NDArray[np.float32]
+    unlike: bool | None
+
+
+Outcome = Classified | PictureError | Failed
 
 
 class Served:
@@ -47,7 +55,7 @@ class Served:
         metrics.watch_queue(name, lambda: self.batcher.length)
 
     async def outcomes(self, contents: Sequence[bytes]) -> list[Outcome]:
-        """The probabilities (K,) of each picture, or what is wrong with it. Raises QueueFull."""
+        """What each picture is, or what is wrong with it. Raises QueueFull."""
         loop = asyncio.get_running_loop()
         with self.batcher.room(len(contents)):
             answers: list[asyncio.Future[Any]] = []
@@ -80,8 +88,10 @@ class Served:
         finally:
             self.batcher.put(pixels, answer)
 
-    def _compute(self, pictures: Pixels) -> NDArray[np.float32]:
-        return self.predictor.runner.run(pictures).probabilities
+    def _compute(self, pictures: Pixels) -> list[Classified]:
+        runner = self.predictor.runner
+        found = runner.run(pictures)
+        return list(map(Classified, found.probabilities, found.unlike(runner.threshold)))
 
     def _blank(self) -> Pixels:
         size = self.predictor.format
