@@ -82,7 +82,8 @@ def export(
     )
     with _beside(target) as workplace:
         written = workplace / target.name
-        form.write(program, facts_of(file), written)
+        with disk_errors(target):
+            form.write(program, facts_of(file), written)
         if int8:
             calibration = calibration_pictures(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)
@@ -169,10 +170,9 @@ def _prove(
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """A hidden folder on the same disk, gone in the end."""
-    with (
-        disk_errors(target),
-        TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name,
-    ):
+    with disk_errors(target):
+        folder = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    with folder as name:
         yield Path(name)
 
 
