@@ -19,8 +19,11 @@ from onsight.export.export import Exported, export
 
 TRAININGS = {
     "compact": ("png-200-per-class", {"epochs": 2}),
-    "efficientnet-lite0": ("wallpapers-60-20", {"freeze": True, "image_size": "160"}),
-    "resnet18": ("clip-art-50-per-class", {"epochs": 2, "image_size": "64"}),
+    "tf_efficientnet_lite0": (
+        "wallpapers-60-20",
+        {"pretrained": True, "freeze": True, "image_size": "128"},
+    ),
+    "resnet18": ("clip-art-50-per-class", {"epochs": 1, "image_size": "64"}),
 }
 HEADER = ["model, n held out", "format", "same label", "largest difference", "points lost"]
 HEADER += ["times torch's speed: 1 picture", "batch", "size in MB"]

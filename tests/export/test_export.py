@@ -1,5 +1,6 @@
 """Oracles: the run's own results and predictions; planted faults that the proof must find."""
 
+import errno
 import json
 import math
 import shutil
@@ -14,7 +15,7 @@ import torch
 import onsight
 from onsight.cli import main
 from onsight.data.loader import Batch
-from onsight.errors import ConfigError, DataError, ModelError, NotProven
+from onsight.errors import ConfigError, DataError, DiskError, ModelError, NotProven
 from onsight.evaluation.paired import PairedCounts, difference_interval
 from onsight.export import export as exporting
 from onsight.export import format as formats
@@ -85,6 +86,16 @@ def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypat
         main(["export", str(trained.path), "--out", str(tmp_path / "m.onnx")])
     assert stop.value.code == 1
     assert "is refused, and nothing was written: probabilities differ" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(trained, tmp_path, monkeypatch):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch.export, "save", no_room)
+    with pytest.raises(DiskError, match="no space left on the disk"):
+        export(trained.path, to="torch-export", out=tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
 

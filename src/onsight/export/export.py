@@ -87,7 +87,12 @@ def export(
     )
     with _beside(target) as workplace:
         written = workplace / target.name
+<<<<<<< HEAD
         form.write(program, facts_of(file, tells_unlike), written)
+=======
+        with disk_errors(target):
+            form.write(program, facts_of(file), written)
+>>>>>>> help-export
         if int8:
             calibration = calibration_pictures(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)
@@ -174,10 +179,9 @@ def _prove(
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """A hidden folder on the same disk, gone in the end."""
-    with (
-        disk_errors(target),
-        TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name,
-    ):
+    with disk_errors(target):
+        folder = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    with folder as name:
         yield Path(name)
 
 

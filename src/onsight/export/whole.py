@@ -96,13 +96,15 @@ def as_program(
 
 @contextmanager
 def exporting(tool: str) -> Iterator[None]:
-    """Turn whatever an exporter raises into one ModelError; what it says beside that is dropped."""
+    """Turn what an exporter raises into one ModelError; what it says beside that is dropped."""
     disabled, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
         with redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+    except OSError:  # such as a full disk
+        raise
     except Exception as error:
         raise ModelError(_explained(tool, error)) from error
     finally:
