@@ -81,6 +81,7 @@ bench: .venv-bench/installed  ## every benchmark with few rounds and peers: abou
 	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20 --rounds 3
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
+	$(BENCH)/serve_load.py
 
 bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several hours
 	$(BENCH)/lenet_step.py $(FASHION)

@@ -80,6 +80,7 @@ class Contender:
 
     def __init__(self, name: str, command: list[str | Path], port: int) -> None:
         self.name, self.port = name, port
+        self.cpu_ms: list[float] = []  # of the processor, for each picture
         self.process = subprocess.Popen(
             [str(part) for part in command],
             stdout=subprocess.DEVNULL,
@@ -97,6 +98,18 @@ class Contender:
             except OSError:
                 time.sleep(0.2)
         raise SystemExit(f"{self.name} did not start")
+
+    def cpu_seconds(self) -> float:
+        """The processor's time that the group has taken so far."""
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(fields[2]) == self.process.pid:
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def signal(self, number: int) -> None:
         os.killpg(self.process.pid, number)
@@ -170,6 +183,7 @@ def throughput(contender: Contender, script: Path, seconds: float) -> float:
         "-s",
         str(script),
     ]
+    before = contender.cpu_seconds()
     with contender.turn():
         found = subprocess.run(
             [*command, f"http://127.0.0.1:{contender.port}/predict"],
@@ -179,7 +193,12 @@ def throughput(contender: Contender, script: Path, seconds: float) -> float:
         ).stdout
     if "Non-2xx" in found or "Socket errors" in found:
         raise SystemExit(f"{contender.name}: {found}")
-    return float(re.search(r"Requests/sec:\s+([\d.]+)", found)[1])  # type: ignore[index]
+    rate, count = (
+        float(re.search(form, found)[1])  # type: ignore[index]
+        for form in (r"Requests/sec:\s+([\d.]+)", r"(\d+) requests in")
+    )
+    contender.cpu_ms.append(1000 * (contender.cpu_seconds() - before) / count)
+    return rate
 
 
 def offline(file: Path, contents: list[bytes], seconds: float) -> float:
@@ -275,6 +294,9 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
             )
             ours = contenders["onsight"]
             found = figures(rates)
+            found["cpu_ms_a_picture"] = {
+                each.name: statistics.median(each.cpu_ms) for each in contenders.values()
+            }
             requests = [request(content, ours.port) for content in contents]
             capacity = statistics.median(rates["onsight"])
             with ours.turn():

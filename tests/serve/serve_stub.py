@@ -109,7 +109,7 @@ def running(place, load=load_stub, access=None, **limits):
         shelf = Shelf([Path(place)], load, decoders, limits.queued, metrics)
         shelf.open()
         server = make_server(shelf, access, limits, metrics)
-        listener = listen(access)  # which the server closes
+        listener = listen(replace(access, host="127.0.0.1"))  # which the server closes
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

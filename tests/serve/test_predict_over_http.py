@@ -1,14 +1,18 @@
 """Oracle: the same model asked in Python."""
 
+import base64
+import io
 import json
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from serve_stub import FORM, StubRunner, form, picture, running
+from PIL import Image
+from serve_stub import FORM, StubRunner, form, load_stub, picture, running, until
 
 import onsight
 from onsight.inference.pictures import read_picture
+from onsight.serve.settings import Access
 
 VALUES = (0, 40, 128, 200, 255)
 
@@ -44,11 +48,7 @@ def test_several_pictures_are_answered_in_order(server):
 def test_the_answers_equal_those_of_a_run_in_python(trained, bars):
     paths = sorted(bars.rglob("*.png"))[::12]
     want = onsight.load(trained.path).predict_proba(paths)
-
-    def load(path):
-        return onsight.load(path)
-
-    with running(trained.path, load) as served:
+    with running(trained.path, onsight.load) as served:
         rows = served.predict(*(path.read_bytes() for path in paths))[1]
         card = served.ask("GET", "/model")[2]
     for row, shares in zip(rows, want, strict=True):
@@ -117,7 +117,7 @@ def test_names_and_classes_are_only_data(server):
 
 
 def test_batches_gather_under_load_and_a_single_picture_waits_for_nothing(model):
-    with running(model, lambda path: _slow(path)) as served:
+    with running(model, lambda path: load_stub(path, 0.02)) as served:
         runner = served.runner
         runner.batches.clear()
         served.predict(picture(1))
@@ -126,12 +126,6 @@ def test_batches_gather_under_load_and_a_single_picture_waits_for_nothing(model)
         assert sum(runner.batches) == 41
         assert max(runner.batches) == runner.at_once
         assert len(runner.batches) <= 9
-
-
-def _slow(path):
-    from serve_stub import load_stub
-
-    return load_stub(path, 0.02)
 
 
 def test_metrics_count_pictures_and_requests(model):
@@ -169,3 +163,33 @@ def test_a_model_of_several_is_named(tmp_path):
         ]
     assert [row[0]["predicted"] for row in rows] == ["dark", "light"]
     assert np.isclose(rows[1][0]["probability"], expected(picture(255)).max())
+
+
+def test_the_training_pictures_that_look_most_alike_are_found(trained, bars):
+    path = sorted(bars.rglob("*.png"))[7]
+    with running(trained.path, onsight.load) as served:
+        assert served.ask("GET", "/model")[2]["can"]["similar"]
+
+        def similar():
+            body = path.read_bytes()
+            return served.ask("POST", "/similar?count=3", body, content_type="image/png")
+
+        status, headers, _ = similar()
+        assert status in (200, 503)
+        assert status == 200 or headers["Retry-After"]
+        until(lambda: similar()[0] != 503)
+        status, _, answer = similar()
+        assert status == 200
+        found = answer["similar"]
+        assert len(found) == 3
+        assert [one["similarity"] for one in found] == sorted(
+            (one["similarity"] for one in found), reverse=True
+        )
+        assert {one["label"] for one in found} <= {"across", "down"}
+        content = base64.b64decode(found[0]["picture"].partition("base64,")[2])
+        assert Image.open(io.BytesIO(content)).size == (12, 12)
+        if found[0]["similarity"] > 0.9999:  # it was itself trained on
+            assert np.array_equal(Image.open(io.BytesIO(content)), Image.open(path))
+    with running(trained.path, onsight.load, Access(host="0.0.0.0", open=True)) as served:
+        assert not served.ask("GET", "/model")[2]["can"]["similar"]
+        assert served.ask("POST", "/similar", b"x", content_type="image/png")[0] == 501

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.serve.served import Served
+from onsight.serve.shelf import model_file
 from onsight.words import percent
 
 _SHARE = ("accuracy", "accuracy_low", "accuracy_high", "images")
@@ -61,7 +62,7 @@ def _class(row: Mapping[str, Any]) -> dict[str, Any]:
 def _date(place: Path) -> str | None:
     """The day on which the file was written."""
     try:
-        return datetime.fromtimestamp(place.stat().st_mtime, UTC).date().isoformat()
+        return datetime.fromtimestamp(model_file(place).stat().st_mtime, UTC).date().isoformat()
     except OSError:
         return None
 

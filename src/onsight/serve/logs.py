@@ -10,8 +10,7 @@ def log(event: str, **facts: object) -> None:
     """Write one line: the time, the event and its facts."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"time": time, "event": event, **facts}, default=str)
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    sys.stderr.write(line + "\n")  # whose buffer ends with a line
 
 
 class JsonLines(logging.Handler):

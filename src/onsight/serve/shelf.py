@@ -194,10 +194,15 @@ def _name_of(path: Path) -> str:
     return path.resolve().name
 
 
-def _identity(path: Path) -> Identity | None:
+def model_file(place: Path) -> Path:
+    """The file of a model: the place itself, or the one in a run folder."""
+    return place / _MODEL_FILE if place.is_dir() else place
+
+
+def _identity(place: Path) -> Identity | None:
     """What changes with a model's file; None if there is no file now."""
     try:
-        file = (path / _MODEL_FILE if path.is_dir() else path).stat()
+        file = model_file(place).stat()
     except OSError:
         return None
     return file.st_mtime_ns, file.st_size, file.st_ino
