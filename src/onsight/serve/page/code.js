@@ -5,7 +5,7 @@ const part = (id) => document.getElementById(id);
 function samples(predict, token) {
   const header = token ? ' \\\n  -H "Authorization: Bearer $ONSIGHT_TOKEN"' : "";
   const headers = ['"Content-Type": "application/octet-stream"'];
-  if (token) headers.push('"Authorization": f"Bearer {os.environ[\'ONSIGHT_TOKEN\']}"');
+  if (token) headers.push('"Authorization": "Bearer " + os.environ["ONSIGHT_TOKEN"]');
   return {
     "curl-one": `curl "${predict}" \\\n  -H "Content-Type: application/octet-stream"${header} \\\n  --data-binary @picture.jpg`,
     "curl-many": `curl "${predict}"${header} \\\n  -F pictures=@first.jpg -F pictures=@second.jpg`,
