@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 BOUNDARY = "frontier"
+MOST = 800  # requests on the way at once; the server takes 1,000 connections
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
@@ -46,12 +49,19 @@ class Pool:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._free: list[Connection] = []
 
     async def ask(self, data: bytes) -> int:
         """The status of one request, 0 if the connection broke."""
+        if self._free:
+            status = await self._ask(data, self._free.pop())
+            if status:  # else it had rested for too long, and was closed
+                return status
+        return await self._ask(data, None)
+
+    async def _ask(self, data: bytes, kept: Connection | None) -> int:
         try:
-            pair = self._free.pop() if self._free else await self._open()
+            pair = kept or await asyncio.open_connection("127.0.0.1", self._port)
             reader, writer = pair
             writer.write(data)
             head = await reader.readuntil(b"\r\n\r\n")
@@ -65,9 +75,6 @@ class Pool:
             return int(head.split(b" ", 2)[1])
         except (OSError, asyncio.IncompleteReadError):
             return 0
-
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self._port)
 
     def close(self) -> None:
         for _, writer in self._free:
@@ -87,9 +94,10 @@ async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: 
     turn = 0
     while due - begun < seconds:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.create_task(one(requests[turn % len(requests)], due))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        if len(tasks) < MOST:
+            task = asyncio.create_task(one(requests[turn % len(requests)], due))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         due += rng.expovariate(rate)
         turn += 1
     await asyncio.gather(*tasks)

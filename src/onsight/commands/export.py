@@ -1,7 +1,8 @@
 """The command `onsight export`."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -16,12 +17,15 @@ def export(
         str,
         Parameter(
             help="onnx: any machine, by onnxruntime; onsight predict takes it too. torch-export: "
-            "torch without your code. openvino: Intel's processors. executorch: phones."
+            "torch without your code. openvino: Intel's processors. executorch: phones. "
+            "web: onnx in a folder with a page that classifies in the browser, offline."
         ),
     ] = "onnx",
     out: Annotated[
         Path | None,
-        Parameter(help="The file to write. Default: RUN/export/model.onnx, int8.onnx, ..."),
+        Parameter(
+            help="The file or, for web, the new folder to write. Default: RUN/export/model.onnx, int8.onnx, web, ..."
+        ),
     ] = None,
     on: Annotated[
         str | None,
@@ -64,26 +68,28 @@ def export(
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
-    import json
-
     from onsight.export.export import export as export_model
     from onsight.export.show import lines
+    from onsight.export.to_web import export_web
     from onsight.report.console import Reporter
 
-    exported = export_model(
-        model,
-        to=to,
-        out=out,
-        on=on,
-        int8=int8,
-        max_loss=max_loss,
-        module=module,
-        data_format=data_format,
-        cache_folder=cache_folder,
-        reporter=Reporter(),
-    )
+    options: dict[str, Any] = {
+        "on": on,
+        "int8": int8,
+        "max_loss": max_loss,
+        "module": module,
+        "data_format": data_format,
+        "cache_folder": cache_folder,
+        "reporter": Reporter(),
+    }
+    places = {}
+    if to == "web":
+        exported, folder = export_web(model, out, **options)
+        places["page"] = str(folder / "index.html")
+    else:
+        exported = export_model(model, to=to, out=out, **options)
     if json_:
-        print(json.dumps({**exported.facts, "out": str(exported.path)}))
+        print(json.dumps({**exported.facts, "out": str(exported.path), **places}))
         return
-    for line in lines(exported):
+    for line in (*lines(exported), *(f"{name}: {place}" for name, place in places.items())):
         print(line)

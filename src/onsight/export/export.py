@@ -87,12 +87,8 @@ def export(
     )
     with _beside(target) as workplace:
         written = workplace / target.name
-<<<<<<< HEAD
-        form.write(program, facts_of(file, tells_unlike), written)
-=======
         with disk_errors(target):
-            form.write(program, facts_of(file), written)
->>>>>>> help-export
+            form.write(program, facts_of(file, tells_unlike), written)
         if int8:
             calibration = calibration_pictures(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)

@@ -56,8 +56,9 @@ def find_format(name: str) -> Format:
     if name in _NOT_YET:
         raise ConfigError(f"Onsight does not export to {name}: {_NOT_YET[name]}")
     if name not in _HOMES:
+        names = (*NAMES, "web")
         raise ConfigError(
-            f"there is no format '{name}'; there are {', '.join(NAMES)}.{did_you_mean(name, NAMES)}"
+            f"there is no format '{name}'; there are {', '.join(names)}.{did_you_mean(name, names)}"
         )
     found: Format = import_module(_HOMES[name]).FORMAT
     missing = [package for package in found.packages if find_spec(package) is None]

@@ -10,9 +10,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from onsight.errors import ConfigError, OutputError
-from onsight.files import disk_errors, sync_folder
+from onsight.export.export import Exported, default_place, export
+from onsight.files import check_writable, disk_errors, sync_folder
 from onsight.inference.onnx_runner import load_onnx
 
 _PAGE = Path(__file__).parent / "web"
@@ -29,16 +31,33 @@ _INSTALL = (
 )
 
 
+def export_web(model: Path, out: Path | None = None, **options: Any) -> tuple[Exported, Path]:
+    """Export a model to ONNX, prove it, and write the folder with the page, which is returned too.
+
+    out: the folder, by default RUN/export/web; options: as for `export`. Raises what it raises.
+    """
+    folder = out or default_place(model, "web", "")
+    _check(folder)
+    exported = export(model, **options)
+    write_web_folder(exported.path, folder)
+    return exported, folder
+
+
+def _check(folder: Path) -> None:
+    """Find what cannot work before the export. Raises ConfigError, OutputError, DiskError."""
+    find_runtime(Path.cwd())
+    if folder.exists():
+        raise OutputError(f"{folder} exists already; choose another folder with --out")
+    check_writable(folder / "index.html")
+
+
 def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> None:
     """Write the page, the exported network and the runtime into a new folder.
 
     start: where the search for node_modules begins, upwards; None: the current folder. Raises
-    ConfigError if onnxruntime-web is not installed there, OutputError if the folder exists;
-    ModelError, DiskError.
+    ConfigError if onnxruntime-web is not installed there; ModelError, DiskError.
     """
     runtime = find_runtime(start or Path.cwd())
-    if folder.exists():
-        raise OutputError(f"{folder} exists already; choose another folder with --out")
     known = load_onnx(network).metadata
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """POST /explain: a picture with the heat of what spoke for a class laid over it, as a PNG."""
 
 import io
-from importlib import import_module
 from importlib.util import find_spec
 from urllib.parse import quote
 
@@ -25,7 +24,7 @@ _SIDE = 320  # pixels of the longer side of what is drawn, at least
 def can_explain(served: Served) -> bool:
     """Whether heat maps can be drawn: only with torch's network, and with their library."""
     runner = served.predictor.runner
-    return hasattr(runner, "classifier") and all(map(find_spec, ("onsight.heatmaps", "captum")))
+    return hasattr(runner, "classifier") and find_spec("captum") is not None
 
 
 class Explain:
@@ -60,15 +59,16 @@ def _draw(served: Served, pixels: Pixels, name: str | None) -> tuple[str, bytes]
     """(class, PNG) of a picture uint8 (H, W, C). Raises ModelError."""
     import torch
 
-    heat_maps = import_module("onsight.heatmaps.heat").heat_maps
-    overlay = import_module("onsight.heatmaps.overlay")
+    from onsight.heatmaps.heat import heat_maps
+    from onsight.heatmaps.overlay import enlarged, overlay
+
     if name is None:
         row = served.predictor.runner.run(pixels[np.newaxis]).probabilities[0]
         name = served.classes[int(row.argmax())]
     place = torch.tensor([served.classes.index(name)])
     images = torch.from_numpy(pixels)[None]
     heat = heat_maps(served.predictor.classifier, images, place)[0]
-    shown, heat = overlay.enlarged(pixels, heat, _SIDE)
+    shown, heat = enlarged(pixels, heat, _SIDE)
     data = io.BytesIO()
-    Image.fromarray(overlay.overlay(shown, heat)).save(data, "PNG")
+    Image.fromarray(overlay(shown, heat)).save(data, "PNG")
     return name, data.getvalue()

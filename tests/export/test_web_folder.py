@@ -1,0 +1,64 @@
+"""The folder for the browser holds all that its page loads, whole or not at all."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from onsight.errors import ConfigError, OutputError
+from onsight.export import to_web
+from onsight.export.to_web import export_web, find_runtime, write_web_folder
+from onsight.inference.onnx_runner import load_onnx
+
+
+@pytest.fixture
+def runtime(tmp_path):
+    """Stands for what npm installs."""
+    place = tmp_path / "node_modules" / "onnxruntime-web" / "dist"
+    place.mkdir(parents=True)
+    for name in (to_web._SCRIPT, to_web._LOADER, to_web._WASM):
+        (place / name).write_text(f"// {name}")
+    return place
+
+
+def test_the_page_finds_everything_beside_it(onnx_file, runtime, tmp_path):
+    folder = tmp_path / "web"
+    write_web_folder(onnx_file, folder, tmp_path)
+    page = (folder / "index.html").read_text()
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert set(loaded) | {"index.html"} == {one.name for one in folder.iterdir()}
+    assert not [one for one in folder.iterdir() if re.search(r"https?://", one.read_text())]
+    model = json.loads((folder / "model.js").read_text().partition(" = ")[2].rstrip(";\n"))
+    assert base64.b64decode(model["network"]) == onnx_file.read_bytes()
+    assert model["facts"]["classes"] == list(load_onnx(onnx_file).classes)
+    files = json.loads((folder / "runtime.js").read_text().partition(" = ")[2].rstrip(";\n"))
+    assert base64.b64decode(files["wasm"]).decode() == f"// {to_web._WASM}"
+
+
+def test_the_runtime_is_found_upwards_or_asked_for(runtime, tmp_path, monkeypatch):
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert find_runtime(below) == runtime
+    (runtime / to_web._WASM).unlink()
+    monkeypatch.chdir(below)
+    with pytest.raises(ConfigError, match="npm install onnxruntime-web"):
+        export_web(tmp_path / "run")
+
+
+def test_a_folder_that_exists_is_left_alone(runtime, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(OutputError, match="exists already"):
+        export_web(tmp_path / "run", tmp_path / "mine")
+
+
+def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(to_web, "_write", full)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(Exception, match="no space left"):
+        write_web_folder(onnx_file, tmp_path / "web", tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
