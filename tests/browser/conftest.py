@@ -49,7 +49,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 def new_page(browser, stub) -> Iterator[Callable[..., "sync_api.Page"]]:
-    """Makes pages, closed before the server is; nothing may be written to a console or asked elsewhere."""
+    """Makes pages, closed before the server is; none may complain or ask elsewhere."""
     contexts, complaints = [], []
 
     def make(address: str, *, expected: str = "the server responded", **options) -> "sync_api.Page":
