@@ -48,8 +48,8 @@ def stub() -> Iterator[Stub]:
 
 
 @pytest.fixture
-def new_page(browser) -> Iterator[Callable[..., "sync_api.Page"]]:
-    """Makes pages; afterwards nothing may have been written to a console or asked elsewhere."""
+def new_page(browser, stub) -> Iterator[Callable[..., "sync_api.Page"]]:
+    """Makes pages, closed before the server is; none may complain or ask elsewhere."""
     contexts, complaints = [], []
 
     def make(address: str, *, expected: str = "the server responded", **options) -> "sync_api.Page":
