@@ -11,11 +11,15 @@ is the median of the rounds, with its quartiles. Writes all into RESULTS.md.
 import argparse
 from pathlib import Path
 
-from harness import circumstances, table, write_section
+from onsight.hardware.spinning import choose_spinning
 
-import onsight
-from onsight.errors import OnsightError
-from onsight.export.export import Exported, export
+choose_spinning()  # before torch loads
+
+from harness import circumstances, table, write_section  # noqa: E402
+
+import onsight  # noqa: E402
+from onsight.errors import OnsightError  # noqa: E402
+from onsight.export.export import Exported, export  # noqa: E402
 
 TRAININGS = {
     "compact": ("png-200-per-class", {"epochs": 2}),
