@@ -165,6 +165,22 @@ def test_a_model_of_several_is_named(tmp_path):
     assert np.isclose(rows[1][0]["probability"], expected(picture(255)).max())
 
 
+def test_heat_is_laid_over_a_picture_for_the_class_that_is_asked_for(trained, bars):
+    pytest.importorskip("captum")
+    body = sorted(bars.rglob("*.png"))[3].read_bytes()
+    with running(trained.path, onsight.load) as served:
+        assert served.ask("GET", "/model")[2]["can"]["explain"]
+        drawn = {}
+        for name in ("", "?class=across", "?class=down"):
+            asked = f"/explain{name}"
+            status, headers, png = served.ask("POST", asked, body, content_type="image/png")
+            assert status == 200
+            drawn[headers["X-Onsight-Class"]] = png
+            assert Image.open(io.BytesIO(png)).mode == "RGB"
+        assert len(drawn) == 2
+        assert drawn["across"] != drawn["down"]
+
+
 def test_the_training_pictures_that_look_most_alike_are_found(trained, bars):
     path = sorted(bars.rglob("*.png"))[7]
     with running(trained.path, onsight.load) as served:

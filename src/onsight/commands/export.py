@@ -24,7 +24,8 @@ def export(
     out: Annotated[
         Path | None,
         Parameter(
-            help="The file or, for web, the new folder to write. Default: RUN/export/model.onnx, int8.onnx, web, ..."
+            help="The file or, for web, the new folder to write. Default: RUN/export/model.onnx, "
+            "int8.onnx, web, ..."
         ),
     ] = None,
     on: Annotated[

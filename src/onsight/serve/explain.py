@@ -66,7 +66,7 @@ def _draw(served: Served, pixels: Pixels, name: str | None) -> tuple[str, bytes]
         row = served.predictor.runner.run(pixels[np.newaxis]).probabilities[0]
         name = served.classes[int(row.argmax())]
     place = torch.tensor([served.classes.index(name)])
-    images = torch.from_numpy(pixels)[None]
+    images = torch.from_numpy(np.stack([pixels]))
     heat = heat_maps(served.predictor.classifier, images, place)[0]
     shown, heat = enlarged(pixels, heat, _SIDE)
     data = io.BytesIO()
