@@ -52,7 +52,7 @@ format: setup  ## format every file
 	$(BIN)/ruff check --fix .
 
 lock:  ## choose the newest versions that pyproject.toml allows
-	uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
 
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.

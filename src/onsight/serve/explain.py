@@ -62,13 +62,13 @@ def _draw(served: Served, pixels: Pixels, name: str | None) -> tuple[str, bytes]
     from onsight.heatmaps.heat import heat_maps
     from onsight.heatmaps.overlay import enlarged, overlay
 
+    batch = np.stack([pixels])  # a copy: torch warns of arrays that are read-only
     if name is None:
-        row = served.predictor.runner.run(pixels[np.newaxis]).probabilities[0]
+        row = served.predictor.runner.run(batch).probabilities[0]
         name = served.classes[int(row.argmax())]
     place = torch.tensor([served.classes.index(name)])
-    images = torch.from_numpy(np.stack([pixels]))
-    heat = heat_maps(served.predictor.classifier, images, place)[0]
-    shown, heat = enlarged(pixels, heat, _SIDE)
+    heat = heat_maps(served.predictor.classifier, torch.from_numpy(batch), place)[0]
+    shown, heat = enlarged(batch[0], heat, _SIDE)
     data = io.BytesIO()
     Image.fromarray(overlay(shown, heat)).save(data, "PNG")
     return name, data.getvalue()
