@@ -1,9 +1,11 @@
 """The small distribution holds the same package, and less of what it depends on."""
 
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from onsight.cli import _LEFT_OUT
+from onsight.version import installed_as, onsight_version
 
 _ROOT = Path(__file__).parents[1]
 
@@ -25,3 +27,18 @@ def test_its_dependencies_are_those_of_the_whole_but_for_what_it_leaves_out():
     assert small["version"] == whole["version"]
     for extra, needs in small["optional-dependencies"].items():
         assert needs == whole["optional-dependencies"][extra]
+
+
+def test_the_version_is_that_of_whichever_distribution_is_installed(monkeypatch):
+    def installed(name):
+        def version(asked):
+            if asked != name:
+                raise PackageNotFoundError(asked)
+            return "1.2"
+
+        return version
+
+    for name, expected in (("onsight", "1.2"), ("onsight-run", "1.2"), ("", "unknown")):
+        monkeypatch.setattr("onsight.version.version", installed(name))
+        assert onsight_version() == expected
+        assert installed_as() == (name or "onsight")

@@ -14,6 +14,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from onsight.errors import OnsightError
+from onsight.version import onsight_version
 
 _INTERRUPTED = 130
 _LEFT_OUT = {
@@ -51,6 +52,7 @@ app = App(
     name="onsight",
     help="Point it at pictures: it trains an image classifier, reports how good it is for every "
     "class, and shows what it gets wrong. Try: onsight train demo",
+    version=onsight_version,
     version_flags=["--version"],
     help_format="plaintext",
 )

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from onsight.commands.options import Device, Module
+from onsight.version import installed_as
 
 _WHO = Group("Who may ask", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -83,7 +84,9 @@ def serve(
         import starlette  # noqa: F401
         import uvicorn.protocols.http.httptools_impl  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"serving needs {error.name}: pip install 'onsight[serve]'") from error
+        raise ConfigError(
+            f"serving needs {error.name}: pip install '{installed_as()}[serve]'"
+        ) from error
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads

@@ -1,10 +1,10 @@
 """What the rows of a file depend on besides the pictures, by which a resumed run knows its own."""
 
 import hashlib
-from importlib.metadata import version
 from pathlib import Path
 
 from onsight.inference.runner import Runner
+from onsight.version import onsight_version
 
 BATCH_SIZE = "batch size"
 
@@ -13,7 +13,7 @@ def describe_job(model: Path, runner: Runner) -> dict[str, object]:
     """The model, and what may change the last bits of its probabilities."""
     return {
         "model": _digest(model),
-        "version of Onsight": version("onsight"),
+        "version of Onsight": onsight_version(),
         "device": str(runner.facts.get("device", "")),
         BATCH_SIZE: runner.at_once,
     }

@@ -1,9 +1,9 @@
 """The description of the API as OpenAPI 3.1, for people and programs."""
 
-from importlib.metadata import version
 from typing import Any
 
 from onsight.serve.settings import Limits
+from onsight.version import onsight_version
 
 Schema = dict[str, Any]
 
@@ -39,7 +39,7 @@ def document(limits: Limits) -> Schema:
     )
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Onsight", "version": version("onsight"), "description": accepted},
+        "info": {"title": "Onsight", "version": onsight_version(), "description": accepted},
         "paths": {
             "/predict": {"post": _predict(limits)},
             "/explain": {"post": _explain()},

@@ -9,6 +9,7 @@ from typing import Any
 
 from onsight.errors import DataError
 from onsight.limits import MANIFEST_LINE_CHARACTERS
+from onsight.version import installed_as
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
@@ -104,7 +105,7 @@ def _parquet_table(manifest: Path, wanted: Set[str]) -> Table:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise DataError(
-            f"reading {manifest} needs pyarrow: pip install 'onsight[parquet]'"
+            f"reading {manifest} needs pyarrow: pip install '{installed_as()}[parquet]'"
         ) from error
     try:
         header = list(ParquetFile(manifest).schema_arrow.names)

@@ -10,6 +10,7 @@ from onsight.files import disk_errors, sync_folder
 from onsight.inference.predictor import Prediction
 from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
+from onsight.version import installed_as
 
 _GROUP_ROWS = 2**14
 
@@ -20,7 +21,7 @@ def refuse_without_pyarrow(path: Path) -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"writing {path} needs pyarrow: pip install 'onsight[parquet]', or choose --csv or "
+            f"writing {path} needs pyarrow: pip install '{installed_as()}[parquet]', or choose --csv or "
             "--jsonl"
         ) from error
 
