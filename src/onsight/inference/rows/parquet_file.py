@@ -21,8 +21,8 @@ def refuse_without_pyarrow(path: Path) -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"writing {path} needs pyarrow: pip install '{installed_as()}[parquet]', or choose --csv or "
-            "--jsonl"
+            f"writing {path} needs pyarrow: pip install '{installed_as()}[parquet]', or choose "
+            "--csv or --jsonl"
         ) from error
 
 
