@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Loader, Pictures
@@ -77,18 +78,15 @@ def export(
     predictor = Predictor(TorchRunner(file, torch.device("cpu"), _net(file, module)))
     kept = find_cache_folder(cache_folder)
     held_out = proof_pictures(predictor, on, data_format, kept, reporter)
-    tells_unlike = form.tells_unlike and not int8  # in 8 bits the score would be another
-    program = as_program(
-        build_model(file, _net(file, module)),
-        file.preprocessing,
-        file.temperature,
-        form.batch,
-        file.unlike.bank if file.unlike and tells_unlike else None,
-    )
     with _beside(target) as workplace:
         written = workplace / target.name
+        tells_unlike = form.tells_unlike and not int8  # in 8 bits the score would be another
         with disk_errors(target):
-            form.write(program, facts_of(file, tells_unlike), written)
+            form.write(
+                _program(file, module, form.batch, tells_unlike),
+                facts_of(file, tells_unlike),
+                written,
+            )
         if int8:
             calibration = calibration_pictures(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)
@@ -100,10 +98,7 @@ def export(
         facts = {
             "format": to,
             "precision": "int8" if int8 else "fp32",
-            "file": target.name,
-            "bytes": sum(one.stat().st_size for one in workplace.iterdir()),
-            "sha256": hashlib.sha256(written.read_bytes()).hexdigest(),
-            "model_bytes": _model_place(Path(model)).stat().st_size,
+            **_facts_of_files(written, _model_place(Path(model))),
             "model": file.model,
             "classes": list(file.classes),
             "picture": file.preprocessing.facts(),
@@ -144,6 +139,25 @@ def _in_fp32(file: ModelFile, reporter: Reporter) -> ModelFile:
 def _net(file: ModelFile, module: str | None) -> torch.nn.Module | None:
     shape = file.preprocessing.input_shape
     return make_user_model(module, shape, len(file.classes)) if module else None
+
+
+def _program(
+    file: ModelFile, module: str | None, batch: int | None, tells_unlike: bool
+) -> ExportedProgram:
+    """The graph of the whole classifier. Raises ModelError."""
+    bank = file.unlike.bank if file.unlike and tells_unlike else None
+    net = build_model(file, _net(file, module))
+    return as_program(net, file.preprocessing, file.temperature, batch, bank)
+
+
+def _facts_of_files(written: Path, model: Path) -> dict[str, Any]:
+    """The name, size and digest of what was written, and the size of the model file."""
+    return {
+        "file": written.name,
+        "bytes": sum(one.stat().st_size for one in written.parent.iterdir()),
+        "sha256": hashlib.sha256(written.read_bytes()).hexdigest(),
+        "model_bytes": model.stat().st_size,
+    }
 
 
 def _quantize(written: Path, pictures: Pixels, reporter: Reporter) -> None:
