@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import timm
@@ -206,10 +206,10 @@ def test_without_a_token_nothing_is_written(tmp_path, monkeypatch, capsys):
 
 
 def test_a_refusal_and_a_missing_network_are_said(tmp_path, hub, monkeypatch):
-    answer = httpx.Response(403, request=httpx.Request("POST", "https://hub"))
+    answer = httpx2.Response(403, request=httpx2.Request("POST", "https://hub"))
     for failure, words in [
         (HfHubHTTPError("403 Forbidden", response=answer), "the Hub refused me/pets: 403"),
-        (httpx.ConnectError("no route"), "does not answer"),
+        (httpx2.ConnectError("no route"), "does not answer"),
         (TypeError("a fault of ours"), None),
     ]:
         monkeypatch.setattr(StandInHub, "failure", failure)

@@ -11,8 +11,8 @@ def model(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(model):
-    """Default limits, but for the size of a body."""
+    """Default limits, but for the size of a body; gone before tests that turn the clock."""
     with running(model, body_bytes=100_000) as found:
         yield found

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -228,8 +229,9 @@ def evaluate(count, world):
     ids = torch.arange(1001)[:count]
     loader = Loader(make_pictures(1001), ids, 4, CPU, world.rank, world.size)
     part = evaluate_batches(lambda images: net(SCALING.apply(images)), loader.in_order())
-    per_image = gather_per_image(part, ids, world)
-    return {name: column.tolist() for name, column in vars(per_image).items()}
+    columns = vars(gather_per_image(part, ids, world))
+    columns["unlike"] = np.nan_to_num(columns["unlike"], nan=-1.0)  # NaN differs from itself
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def everything(world):

@@ -38,9 +38,8 @@ def all_wrong(dataset):
     ids = dataset.ids(TEST).numpy()
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
-    return PerImageResults(
-        ids, labels, 1 - labels, losses, losses, np.zeros(len(ids), bool), losses
-    )
+    none, untold = np.zeros(len(ids), bool), np.full(len(ids), np.nan, np.float32)
+    return PerImageResults(ids, labels, 1 - labels, losses, losses, none, losses, untold)
 
 
 def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):

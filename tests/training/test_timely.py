@@ -41,8 +41,9 @@ def evaluate(clock, budget, loader, seconds):
 
 @pytest.mark.parametrize(("each", "judged"), [(0.1, 100), (0.2, 100), (0.3, 60), (3.0, 10)])
 def test_evaluation_ends_before_the_batch_that_would_be_late(clock, each, judged):
-    budget = Budget(21.5 + 70 * 0.1, clock)
-    budget.reserve(tested=50, validation=20, picture_seconds=0.1)  # 20 once more, to calibrate
+    budget = Budget(21.5 + 110 * 0.1, clock)
+    # The 20 once more, to calibrate, and twice more, to tell unlike pictures.
+    budget.reserve(tested=50, validation=20, picture_seconds=0.1)
     assert budget.validation_seconds == pytest.approx(20)
     # The first batch is expected to take 1 s, and every other as long as the one before it.
     per_image = evaluate(clock, budget, make_loader(), each)
