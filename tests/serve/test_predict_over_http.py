@@ -11,6 +11,7 @@ from PIL import Image
 from serve_stub import FORM, StubRunner, form, load_stub, picture, running, until
 
 import onsight
+from odd_files import odd_files
 from onsight.inference.pictures import read_picture
 from onsight.serve.settings import Access
 
@@ -62,6 +63,20 @@ def test_the_answers_equal_those_of_a_run_in_python(trained, bars):
     assert [row["n"] for row in card["per_class"]] == [
         row["images"] for row in trained.results["classes"]
     ]
+
+
+def test_odd_pictures_are_answered_as_in_python(trained):
+    contents = [data for _, data in odd_files()]
+    expected = onsight.load(trained.path)
+    shares = expected.predict_proba(contents)
+    assert len(shares) >= 200
+    with running(trained.path, onsight.load) as served:
+        for start in range(0, len(contents), 32):
+            status, rows = served.predict(*contents[start : start + 32])
+            assert status == 200
+            for row, share in zip(rows, shares[start : start + 32], strict=True):
+                assert row["predicted"] == expected.classes[share.argmax()]
+                assert abs(row["probability"] - share.max()) <= 1e-5
 
 
 def test_only_what_cannot_be_used_has_a_problem(server):
