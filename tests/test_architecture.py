@@ -51,7 +51,7 @@ def test_the_places_that_are_named_exist(page):
     missing = []
     for place in places:
         inner = [PACKAGE / name for name in ("training", "explain", "explain/script")]
-        roots = (ROOT, PACKAGE, *inner, ROOT / "tests/explain/reading")
+        roots = (ROOT, PACKAGE, *inner, ROOT / "tests/lint")
         exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
         missing += [] if exists else [place]
     assert not missing

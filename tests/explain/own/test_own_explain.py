@@ -178,7 +178,7 @@ def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, has
     assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
 
 
-def test_which_flags_are_worth_trying(bars):
+def test_which_flags_are_worth(bars):
     with reproducible(1):
         ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
         config, data = ready.config, ready.data

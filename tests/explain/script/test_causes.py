@@ -5,9 +5,9 @@ import pytest
 from onsight.explain.script.causes import find_cause, verdict
 from onsight.explain.script.trace import ItemFacts, LoaderFacts, Reads, Trace
 from onsight.explain.script.trials import Tried
-from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PHASES
 from onsight.explain.tracing.sites import Site
+from onsight.explain.what_ifs.table import what_ifs_from
 
 SITE = Site(file="/home/user/train.py", line=7)
 

@@ -12,7 +12,7 @@ import pytest
 
 from onsight.errors import ScriptFailed
 from onsight.explain.script.launch import Launcher
-from onsight.explain.script.what_ifs.table import what_ifs_from
+from onsight.explain.what_ifs.table import what_ifs_from
 
 SCRIPT = """
 import sys

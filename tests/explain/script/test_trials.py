@@ -5,7 +5,7 @@ import pytest
 from onsight.errors import ScriptFailed
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Trials, compare_losses
-from onsight.explain.script.what_ifs.table import what_ifs_from
+from onsight.explain.what_ifs.table import what_ifs_from
 from onsight.report.console import SilentReporter
 
 LOSSES = [2.0, 1.9, 1.8, 1.7, 1.6]

@@ -3,10 +3,10 @@
 from onsight.explain.gain import GAIN
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Tried
-from onsight.explain.script.what_ifs.loading import LOADING, loading_cause
-from onsight.explain.script.what_ifs.pinned import PinnedMemory
-from onsight.explain.script.what_ifs.what_if import Cause
-from onsight.explain.script.what_ifs.workers import Workers
+from onsight.explain.what_ifs.loading import LOADING, loading_cause
+from onsight.explain.what_ifs.pinned import PinnedMemory
+from onsight.explain.what_ifs.what_if import Cause
+from onsight.explain.what_ifs.workers import Workers
 from onsight.words import percent, plural, ratio_words
 
 

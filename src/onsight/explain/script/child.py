@@ -15,12 +15,12 @@ from onsight.explain.script.hooks import Hooks
 from onsight.explain.script.observed import complete
 from onsight.explain.script.seeding import seed_everything
 from onsight.explain.script.trace import Request, Trace
-from onsight.explain.script.what_ifs.table import what_ifs_from
 from onsight.explain.tracing.clock import PhaseClock
 from onsight.explain.tracing.counting import StepCounter
 from onsight.explain.tracing.devicetime import DeviceTime
 from onsight.explain.tracing.recorder import Recorder
 from onsight.explain.tracing.sites import Sites
+from onsight.explain.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explain.busy import warn_if_busy
-from onsight.explain.reading.read import Finding, read_script
-from onsight.explain.script.advice import Line, merged
+from onsight.explain.mend.advice import Line, merged
 from onsight.explain.script.causes import find_cause, verdict
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Trace
 from onsight.explain.script.trials import Trials, Tried
-from onsight.explain.script.what_ifs.table import in_order, what_ifs_for
-from onsight.explain.script.what_ifs.what_if import Cause, Seen
+from onsight.explain.what_ifs.table import in_order, what_ifs_for
+from onsight.explain.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
+from onsight.lint.read import Finding, read_script
 from onsight.report.console import Reporter
 from onsight.words import percent
 
@@ -99,7 +99,7 @@ def explain_script(
 
 
 def _lines(trace: Trace, best: Tried) -> list[Line]:
-    return merged([part for one in in_order(best.what_ifs) for part in one.advice(trace)])
+    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onsight.errors import ScriptFailed
 from onsight.explain.script.trace import Request, Trace
-from onsight.explain.script.what_ifs.what_if import WhatIf
+from onsight.explain.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 _GRACE_SECONDS = 15.0  # after the time at which the process should end by itself

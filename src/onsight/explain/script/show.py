@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from onsight.explain.gain import GAIN
+from onsight.explain.mend.advice import Line
 from onsight.explain.phase_table import phase_table, reached
-from onsight.explain.script.advice import Line
 from onsight.explain.script.explain import Explanation
 from onsight.explain.script.trials import Tried
 from onsight.words import plural, ratio_words

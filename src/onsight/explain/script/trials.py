@@ -8,7 +8,7 @@ from onsight.errors import ScriptFailed
 from onsight.explain.gain import GAIN, combine
 from onsight.explain.script.launch import Launcher
 from onsight.explain.script.trace import Trace
-from onsight.explain.script.what_ifs.what_if import WhatIf
+from onsight.explain.what_ifs.what_if import WhatIf
 from onsight.report.console import Reporter
 
 _TOGETHER = 4  # what-ifs combined with the best one, at most

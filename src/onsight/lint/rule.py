@@ -1,0 +1,34 @@
+"""A reading rule: one kind of mistake, why it matters, and the function that finds it."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from onsight.lint.context import Context
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One place where a rule is broken.
+
+    problem: what the line does; fixed: the corrected source lines, with the user's own names and
+    indentation; a line `...` stands for a body that does not change. why: where it differs from
+    the rule's.
+    """
+
+    node: ast.AST
+    problem: str
+    fixed: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A kind of mistake that running the script does not reveal.
+
+    id: as reports and docs/lint.md name it; why: its consequence, in a sentence or two.
+    """
+
+    id: str
+    why: str
+    find: Callable[[Context], Iterator[Mistake]]

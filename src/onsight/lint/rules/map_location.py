@@ -1,0 +1,125 @@
+"""Rule on weights that are loaded without map_location."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from onsight.lint.calls import keyword, last_name
+from onsight.lint.checkpoints import is_used_as_network, load_calls
+from onsight.lint.context import Context
+from onsight.lint.fix import fixed, replaced
+from onsight.lint.rule import Mistake, Rule
+from onsight.lint.source import FUNCTIONS
+from onsight.lint.values import Origin
+from onsight.lint.vocabulary import Kind
+
+_ACCELERATORS = re.compile(r"cuda|mps|xpu|accelerator|npu|\bgpu", re.IGNORECASE)
+_HELPERS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have states, no weights
+_WHY = (
+    "The tensors are loaded onto the device that they were saved from: loading fails on a machine "
+    "without it, and several processes all load onto the same GPU."
+)
+
+
+def _find(context: Context) -> Iterator[Mistake]:
+    """torch.load of weights without map_location."""
+    if not _uses_accelerator(context):
+        return
+    for call in load_calls(context):
+        if len(call.args) > 1 or any(one.arg in ("map_location", None) for one in call.keywords):
+            continue
+        if _is_considered(context, call) or is_used_as_network(context, call):
+            continue
+        if _reaches_weights(context, call):
+            where = _device(context, call)
+            inner = [*map(context.script.code, call.args)]
+            inner += [context.script.code(one) for one in call.keywords]
+            new = (
+                f"{context.script.code(call.func)}({', '.join([*inner, f'map_location={where}'])})"
+            )
+            text = fixed(context.script, call, [replaced(call, new)])
+            problem = "weights are loaded without map_location"
+            yield Mistake(call, problem, text)
+
+
+RULE = Rule("map-location", _WHY, _find)
+
+
+def _is_considered(context: Context, call: ast.Call) -> bool:
+    """Whether the same function loads the same file with map_location in another branch."""
+    return any(
+        keyword(other, "map_location") is not None
+        and context.script.function(other) is context.script.function(call)
+        and ast.dump(other.args[0]) == ast.dump(call.args[0])
+        for other in load_calls(context)
+    )
+
+
+def _uses_accelerator(context: Context) -> bool:
+    """Whether a script can run on anything but the CPU."""
+    says_device = fixed = False
+    for node in context.script.nodes():
+        words = ""
+        if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
+            words = last_name(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            parent = context.script.parent(node)
+            words = "" if isinstance(parent, ast.Expr) else node.value[:200]
+            fixed = fixed or node.value == "cpu"
+        if _ACCELERATORS.search(words):
+            return True
+        says_device = says_device or words in ("device", "--device")
+    return says_device and not fixed
+
+
+def _reaches_weights(context: Context, call: ast.Call) -> bool:
+    """Whether what is loaded is passed to load_state_dict."""
+    for name in ("load_state_dict", "load_checkpoint", "load_weights"):
+        for use in context.values.calls(name):
+            owner = use.func.value if isinstance(use.func, ast.Attribute) else None
+            if owner is not None and (
+                context.kinds.kind(owner) is Kind.OPTIMIZER or _HELPERS.search(last_name(owner))
+            ):
+                continue
+            if any(_comes_from(context, value, call) for value in use.args):
+                return True
+    return False
+
+
+def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6) -> bool:
+    """Whether a value, or what it was made of, is the result of a call."""
+    if value is call:
+        return True
+    if not depth:
+        return False
+    for origin in context.values.origins(value):
+        if origin.node is call:
+            return True
+        for part in _parts(origin):
+            if _comes_from(context, part, call, depth - 1):
+                return True
+    return False
+
+
+def _parts(origin: Origin) -> list[ast.expr]:
+    """The parts of an expression; of a dict comprehension, what it iterates over."""
+    match origin.node:
+        case ast.DictComp(generators=[first, *_]):
+            return [first.iter]
+        case ast.Call(func=function, args=arguments):
+            owner = [function.value] if isinstance(function, ast.Attribute) else []
+            return [*owner, *arguments]
+        case ast.Subscript(value=value) | ast.Attribute(value=value):
+            return [value]
+    return []
+
+
+def _device(context: Context, call: ast.Call) -> str:
+    """The user's own `device` if there is one, else the CPU."""
+    scopes = context.script.scope(call)
+    for home in (context.script.function(call), context.script.source(call).tree):
+        bindings = scopes.tables[home].get("device", [])
+        known = [one for one in bindings if one.how in ("value", "parameter")]
+        if any(isinstance(home, FUNCTIONS) or one.place < (call.lineno, 0) for one in known):
+            return "device"
+    return '"cpu"'

@@ -1,0 +1,280 @@
+"""Oracle: the planted fault at its line and nothing else; nothing in scripts without faults."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from onsight.errors import DataError
+from onsight.lint.read import all_rules, read_script
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "lint.md"
+
+PLANTED = {  # file: rule, and a text that is only in the planted line
+    "batch_size_as_count": ("hard-coded-batch-size", "total += BATCH_SIZE"),
+    "batch_size_as_divisor": ("hard-coded-batch-size", "len(loader) * 32"),
+    "batch_size_in_view": ("hard-coded-batch-size", "x.view(48, -1)"),
+    "classes_as_listed": ("rows-out-of-step", "enumerate(os.listdir(root))"),
+    "data_parallel": ("data-parallel", "nn.DataParallel(model)"),
+    "labels_without_pictures": ("rows-out-of-step", "labels.append("),
+    "listings_indexed": ("rows-out-of-step", "in os.listdir(folder)"),
+    "listings_zipped": ("rows-out-of-step", "zip(os.listdir(pictures)"),
+    "load_without_map_location": ("map-location", "torch.load("),
+    "log_softmax_at_the_call": ("softmax-before-cross-entropy", "F.log_softmax(scores"),
+    "loss_kept_in_list": ("graph-kept", "losses.append(loss)"),
+    "loss_kept_in_sum": ("graph-kept", "total_loss += loss"),
+    "main_called_unguarded": ("main-guard", "main()\n"),
+    "mean_of_batch_accuracies": ("mean-of-batch-means", "np.mean(accuracies)"),
+    "mean_of_batch_losses": ("mean-of-batch-means", "test_loss /= num_batches"),
+    "never_back_in_train": ("missing-train", "in self.train_loader:"),
+    "no_eval": ("missing-eval", "count = 0\n    for images, labels in loader:"),
+    "no_eval_in_phases": ("missing-eval", "in dataloaders[phase]:"),
+    "no_main_guard": ("main-guard", "for epoch in range(2):"),
+    "no_no_grad": ("missing-no-grad", "output = model(data)"),
+    "picture_replaced": ("swallowed-picture", "except Exception:"),
+    "picture_skipped": ("swallowed-picture", "except (OSError, cv2.error):"),
+    "shuffled_predictions": ("rows-out-of-step", "shuffle=True"),
+    "softmax_in_forward": ("softmax-before-cross-entropy", "return F.softmax(x, dim=1)"),
+    "softmax_in_sequential": ("softmax-before-cross-entropy", "nn.Softmax(dim=1)"),
+    "tensor_not_converted": ("discarded-move", "images.float()"),
+    "tensor_not_moved": ("discarded-move", "labels.to(device)"),
+    "whole_module_loaded": ("whole-module-pickle", "torch.load("),
+    "whole_module_saved": ("whole-module-pickle", "torch.save(classifier"),
+}
+RULES = {rule.id for rule in all_rules()}
+
+FIXED = {  # file: what its fixed lines must contain
+    "batch_size_as_count": "            total += len(labels)",
+    "batch_size_as_divisor": "len(loader.dataset)",
+    "batch_size_in_view": "        x = x.view(x.size(0), -1)",
+    "classes_as_listed": "enumerate(sorted(os.listdir(root)))",
+    "data_parallel": "model = nn.parallel.DistributedDataParallel(model, device_ids=",
+    "labels_without_pictures": '(32, 32)))\n            labels.append(int(row["label"]))',
+    "listings_zipped": "zip(sorted(os.listdir(pictures)), sorted(os.listdir(masks)), strict=True)",
+    "load_without_map_location": "torch.load(args.weights, weights_only=True, map_location=device)",
+    "log_softmax_at_the_call": "        loss = F.cross_entropy(scores, labels)",
+    "loss_kept_in_list": "            losses.append(loss.item())",
+    "loss_kept_in_sum": "        total_loss += loss.item()",
+    "mean_of_batch_losses": "    test_loss /= len(dataloader.dataset)",
+    "never_back_in_train": "        self.model.train()\n        for images, labels in",
+    "no_eval": "    model.eval()\n    for images, labels in loader:",
+    "no_no_grad": "        with torch.no_grad():\n            output = model(data)",
+    "shuffled_predictions": "DataLoader(dataset, batch_size=64, shuffle=False)",
+    "softmax_in_forward": "        return x",
+    "tensor_not_moved": "        labels = labels.to(device)",
+    "whole_module_saved": 'torch.save(classifier.state_dict(), f"best_{epoch}.pt")',
+}
+
+
+def planted_line(path, marker):
+    """The line on which a marker's last line begins."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(marker) == 1 or marker == "main()\n"
+    end = text.rindex(marker) + len(marker.rstrip("\n"))
+    return text[:end].count("\n") + 1
+
+
+def test_every_planted_script_has_its_entry_and_every_rule_its_script():
+    assert {path.stem for path in (HERE / "planted").glob("*.py")} == set(PLANTED)
+    assert {rule for rule, _ in PLANTED.values()} == RULES
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_a_planted_fault_is_found_at_its_line_and_nothing_else(name):
+    rule, marker = PLANTED[name]
+    path = HERE / "planted" / f"{name}.py"
+    found = read_script(path)
+    assert [(one.rule, one.line) for one in found] == [(rule, planted_line(path, marker))]
+    (finding,) = found
+    assert finding.file == path
+    assert finding.problem
+    assert finding.why.endswith(".")
+    ast.parse(textwrap.dedent(finding.fixed))
+    assert FIXED.get(name, "") in finding.fixed
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_is_found_in_a_script_without_faults(path):
+    assert read_script(path) == []
+
+
+def test_the_page_names_every_rule():
+    text = PAGE.read_text(encoding="utf-8")
+    assert {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")} == RULES
+
+
+def write(folder, **files):
+    """Files of a folder by their stems; __ in a stem is a folder."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return folder / f"{next(iter(files))}.py"
+
+
+NET = """
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.drop = nn.{layer}
+
+        def forward(self, x):
+            return self.drop(self.body(x))
+"""
+EVALUATION = """
+    import torch
+    from {module} import Net
+    from parts.data import make_loader
+
+    def main():
+        net, hits = Net(), 0
+        with torch.no_grad():
+            for x, y in make_loader(32):
+                hits += (net(x).argmax(1) == y).sum().item()
+        print(hits)
+
+    if __name__ == "__main__":
+        main()
+"""
+DATA = """
+    from torch.utils.data import DataLoader
+
+    def make_loader(size):
+        return DataLoader(open_set(), batch_size=size)
+"""
+
+
+@pytest.mark.parametrize(("layer", "rules"), [("Dropout(0.5)", ["missing-eval"]), ("Tanh()", [])])
+def test_modules_of_the_scripts_own_folder_are_read(tmp_path, layer, rules):
+    script = write(
+        tmp_path,
+        train=EVALUATION.format(module="model"),
+        model="from parts.net import *",
+        parts__net=NET.format(layer=layer),
+        parts__data=DATA,
+    )
+    assert [one.rule for one in read_script(script)] == rules
+
+
+def test_a_fault_in_a_module_is_reported_with_its_file_after_those_of_the_script(tmp_path):
+    script = write(
+        tmp_path,
+        train="""
+            import torch
+            import helpers
+
+            # the module's fault is further up in its file
+            net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+            helpers.fit(net, torch.utils.data.DataLoader(helpers.rows()))
+            """,
+        helpers="""
+            def fit(net, loader):
+                for x, y in loader:
+                    x.cuda()
+                    net(x).sum().backward()
+            """,
+    )
+    found = [(one.file.name, one.rule, one.line) for one in read_script(script)]
+    assert found == [("train.py", "data-parallel", 6), ("helpers.py", "discarded-move", 4)]
+
+
+@pytest.mark.parametrize(("device", "rules"), [("cpu", []), ("cuda", ["map-location"])])
+def test_where_weights_go_matters_only_with_an_accelerator(tmp_path, device, rules):
+    script = write(
+        tmp_path,
+        train=f"""
+            import torch
+            device = torch.device("{device}")
+            net = torch.nn.Linear(2, 2).to(device)
+            net.load_state_dict(torch.load("net.pt"))
+            """,
+    )
+    assert [one.rule for one in read_script(script)] == rules
+
+
+def test_a_module_that_cannot_be_read_is_ignored(tmp_path):
+    script = write(tmp_path, train="import torch, broken\nbroken.go()\n", broken="def go(:\n")
+    assert read_script(script) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"import torch\nfor x in loader\n    pass\n", r"train\.py, line 2: .*expected ':'"),
+        (b"import torch\nx = '\xff'\n", "train.py is not (UTF-8 text|a Python script)"),
+        (b"# coding: nonsense\n", "train.py is not a Python script"),
+        (b"x = 1\0\n", r"train\.py"),
+    ],
+)
+def test_invalid_python_is_reported_with_its_file(tmp_path, content, words):
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        read_script(script)
+
+
+def test_a_script_that_does_not_exist(tmp_path):
+    with pytest.raises(DataError, match=r"train\.py cannot be read: No such file"):
+        read_script(tmp_path / "train.py")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_script(tmp_path)
+
+
+FAULT = "import torch\nfarbe = 'grün'; net = torch.nn.DataParallel(farbe); net.eval()\n"
+TRAINS = "for x in train_loader:\n    net(x).sum().backward()\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + (FAULT + TRAINS).encode(),
+        ("# -*- coding: latin-1 -*-\n" + FAULT + TRAINS).encode("latin-1"),
+        (FAULT + TRAINS).replace("\n", "\r\n").encode(),
+        ("pattern = '\\d'\n" + FAULT + TRAINS).encode(),
+    ],
+    ids=["byte order mark", "coding line", "CRLF", "escape"],
+)
+def test_encodings_and_line_ends(tmp_path, content):
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    (finding,) = read_script(script)
+    rank = 'device_ids=[int(os.environ["LOCAL_RANK"])]'
+    assert finding.fixed == f"net = torch.nn.parallel.DistributedDataParallel(farbe, {rank})"
+
+
+def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
+    steps = "\n".join(f"step_{n} = step_{n - 1} + {n}" for n in range(1, 2000))
+    total = " + ".join(f"torch.ones({n})" for n in range(1, 400))
+    branches = "".join(f"    elif a == {n}:\n        b = a\n" for n in range(200))
+    calls = "\n".join(f"def f{n}(x):\n    return f{n - 1}(f{n - 1}(x))" for n in range(1, 300))
+    lines = [
+        "import torch",
+        steps,
+        f"def choose(a):\n    if a:\n        pass\n{branches}    return b",
+        calls,
+        f"x = {total}",
+        "x.cuda()",
+        "print(x)",
+        "for y in f299(1):\n    y.cuda()\n    print(y)",
+    ]
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(lines), encoding="utf-8")
+    assert script.read_text(encoding="utf-8").count("\n") > 3000
+    assert [one.rule for one in read_script(script)] == ["discarded-move"]
+
+
+def test_reading_needs_neither_torch_nor_the_scripts_own_imports():
+    code = (
+        "import sys, pathlib; from onsight.lint.read import read_script;"
+        f"read_script(pathlib.Path({str(HERE / 'planted' / 'no_eval.py')!r}));"
+        "print([name for name in ('torch', 'numpy', 'PIL') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
