@@ -25,8 +25,8 @@ from onsight.accelerator import has_graphs, module_of
 from onsight.config import make_config
 from onsight.data.loader import Batch, Loader, Pictures
 from onsight.data.normalization import measure
-from onsight.explain.own.record import record_step
-from onsight.explain.tracing.devicetime import judged_phases
+from onsight.explainer.own.record import record_step
+from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.hardware.reproducible import reproducible
 from onsight.training.autotune.trial import Trial
 from onsight.training.build import make_net, make_update

@@ -16,9 +16,9 @@ from peers.shared import LeNet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsight.explain.tracing.clock import PhaseClock
-from onsight.explain.tracing.recorder import Recorder
-from onsight.explain.tracing.sites import Sites
+from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.recorder import Recorder
+from onsight.explainer.tracing.sites import Sites
 
 SECONDS = 1.0
 BATCHES = (4, 32, 128)

@@ -50,7 +50,7 @@ def test_the_places_that_are_named_exist(page):
     places = [one for one in named if "/" in one and not invented.search(one)]
     missing = []
     for place in places:
-        inner = [PACKAGE / name for name in ("training", "explain", "explain/script")]
+        inner = [PACKAGE / name for name in ("training", "explainer", "explainer/script")]
         roots = (ROOT, PACKAGE, *inner, ROOT / "tests/lint")
         exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
         missing += [] if exists else [place]

@@ -9,7 +9,7 @@ from torchvision.datasets import ImageFolder
 
 import onsight
 from onsight.errors import ConfigError, DataError, OutputError
-from onsight.explain.own.explain import data_of_run
+from onsight.explainer.own.explain import data_of_run
 from onsight.report.console import SilentReporter
 from onsight.report.origin import command
 from onsight.tensorfile import read_tensors

@@ -75,7 +75,7 @@ def explain(
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
-    from onsight.explain.dispatch import explain_any
+    from onsight.explainer.dispatch import explain_any
 
     asked = compare is not None or bool(batch_sizes) or save_plot is not None
     explain_any(

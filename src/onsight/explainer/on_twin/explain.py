@@ -1,0 +1,101 @@
+"""What a user's training script would do on a GPU, found out on the twin."""
+
+import os
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from onsight.errors import DataError, ScriptFailed
+from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
+from onsight.explainer.script.launch import ending, run_child
+from onsight.explainer.tracing.sites import Site
+from onsight.report.console import Reporter
+
+_CHILD = "onsight.explainer.on_twin.child"
+_STEPS = 10
+_SHOWN = 4000  # last characters of a failed process's output
+
+# What the twin calls a wait: what it is, and what to write instead.
+_REMEDIES = (
+    (
+        "_local_scalar_dense",
+        "a value is read: .item(), float(), if, print",
+        "keep it on the GPU and read it every 100 steps (GradScaler: fused=True in the optimizer)",
+    ),
+    (
+        "not page-locked",
+        "a tensor is copied from ordinary memory",
+        "DataLoader(..., pin_memory=True) and .to(device, non_blocking=True)",
+    ),
+    ("to the device", "a copy to the GPU is waited for", ".to(device, non_blocking=True)"),
+    (
+        "to the host",
+        "a tensor is copied to the host: .cpu(), .numpy(), .tolist()",
+        "collect on the GPU and copy once an epoch",
+    ),
+    ("by a mask", "a mask is used as an index", "torch.where, or multiply by the mask"),
+    ("where()", "torch.where is given a number", "make it a tensor on the device once"),
+    ("ynchronize", "Python waits for all of the GPU's work", "leave it out, but for timings"),
+    ("", "the size of the result depends on values", "work with a result of fixed size"),
+)
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Waits at one line: what they are, what to write instead, and how many."""
+
+    site: Site | None
+    what: str
+    instead: str
+    per_step: float
+
+
+@dataclass(frozen=True)
+class OnTwin:
+    """Everything found out about a script on the twin."""
+
+    script: Path
+    trace: TwinTrace
+    remedies: list[Remedy]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether steps were seen to use the GPU, and nothing to go wrong there."""
+        trace = self.trace
+        return not (trace.failure or trace.faults) and min(trace.launches_before, trace.steps) > 0
+
+
+def explain_on_twin(
+    script: Path, args: list[str], limit_seconds: float = 120.0, reporter: Reporter | None = None
+) -> OnTwin:
+    """Run a script unchanged for some steps, with a simulated GPU as its CUDA device.
+
+    limit_seconds: for the run, from its start. Raises DataError if there is no such script,
+    ScriptFailed if the process gives no answer.
+    """
+    if not script.is_file():
+        raise DataError(f"{script} does not exist")
+    (reporter or Reporter()).say(f"running {script.name} on the twin, a GPU simulated on the CPU")
+    with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
+        asked, said, out = (Path(folder) / name for name in ("request", "said", "trace"))
+        request = Request(
+            script=script.resolve(), args=args, steps=_STEPS, limit_seconds=limit_seconds, out=out
+        )
+        asked.write_text(request.model_dump_json(), encoding="utf-8")
+        code = run_child(_CHILD, asked, said, limit_seconds, dict(os.environ))
+        if not out.exists():
+            words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
+            raise ScriptFailed(words or f"the script's process ended with {ending(code)}")
+        trace = TwinTrace.model_validate_json(out.read_text(encoding="utf-8"))
+    return OnTwin(script, trace, _remedies(trace.waits))
+
+
+def _remedies(waits: list[Waits]) -> list[Remedy]:
+    """One for each line and kind of wait, the most frequent first."""
+    per_step: defaultdict[tuple[Site | None, str, str], float] = defaultdict(float)
+    for one in waits:
+        what, instead = next(words for part, *words in _REMEDIES if part in one.cause)
+        per_step[one.site, what, instead] += one.per_step
+    found = [Remedy(*key, count) for key, count in per_step.items()]
+    return sorted(found, key=lambda one: -one.per_step)

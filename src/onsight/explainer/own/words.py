@@ -1,0 +1,84 @@
+"""The verdict on a run's step, in one sentence: what holds it back, and what helps."""
+
+from onsight.explainer.compare.fit import fit_costs
+from onsight.explainer.gain import GAIN
+from onsight.explainer.own.explain import OwnExplanation
+from onsight.words import percent, ratio_words, step_times
+
+_WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
+_COMPUTE = ("forward", "backward", "optimizer")
+
+
+def cause(found: OwnExplanation) -> str:
+    """The short name of the cause: loader, small-batch, compute or other."""
+    before = found.before
+    if before.share("data") >= _WAITING:
+        return "loader"
+    if found.best and "batch_size" in found.best.change.fields:
+        return "small-batch"
+    return "compute" if before.share(*_COMPUTE) >= 0.5 else "other"
+
+
+def verdict(found: OwnExplanation) -> str:
+    """The cause with its figures, the flags to change, and their gain."""
+    return f"{_cause_words(found)}; {_gain_words(found)}."
+
+
+def _cause_words(found: OwnExplanation) -> str:
+    before = found.before
+    (step,) = step_times(before.step_seconds)
+    kind = cause(found)
+    if kind == "loader":
+        return (
+            f"Data bound: {percent(before.share('data'))} of the time is spent waiting for pictures"
+        )
+    if kind == "small-batch":
+        fixed = _fixed_share(found)
+        much = f"about {percent(fixed)}" if fixed else "much"
+        return (
+            f"Overhead bound: {much} of a step of {step} is a fixed cost (Python, starting "
+            f"operations) that does not depend on the batch size; batches of "
+            f"{found.config.batch_size} leave {found.device} nearly idle"
+        )
+    if kind == "compute":
+        flops = before.flops / before.step_seconds
+        peak = found.ceilings.peak(found.config.precision)
+        of = f", at {percent(flops / peak[1])} of its {peak[0]} peak for matrices" if peak else ""
+        return (
+            f"Compute bound: {found.device} spends {percent(before.share(*_COMPUTE))} of the time "
+            f"on forward, backward and update{of}"
+        )
+    outside = percent(before.share("other", "augment", "sync"))
+    return f"{outside} of the time is spent outside the network"
+
+
+def _gain_words(found: OwnExplanation) -> str:
+    best = found.best
+    if best is None:
+        count = len(found.tried)
+        return (
+            f"none of {count} other flags is {GAIN - 1:.0%} faster"
+            if count
+            else "no flag was tried"
+        )
+    before = best.images_per_second / best.ratio
+    note = ""
+    if "batch_size" in best.change.fields:
+        note = ", but with fewer updates per epoch it may need more epochs"
+    return (
+        f"{best.change.flags} makes it {ratio_words(best.ratio)} as fast, {before:,.0f} to "
+        f"{best.images_per_second:,.0f} images/s{note}"
+    )
+
+
+def _fixed_share(found: OwnExplanation) -> float | None:
+    """The fixed cost as a share of a step, by a line through the steps of several batch sizes."""
+    own = found.config.batch_size
+    steps = {own: found.before.step_seconds}
+    for one in found.tried:
+        if one.change.fields.keys() == {"batch_size"} and not one.problem:
+            steps[one.change.fields["batch_size"]] = (
+                one.change.fields["batch_size"] / one.images_per_second
+            )
+    fit = fit_costs(steps)
+    return fit.fixed_seconds / fit.step_seconds(own) if fit else None

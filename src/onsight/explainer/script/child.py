@@ -1,0 +1,138 @@
+"""The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
+
+import ast
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, NoReturn
+
+from torch import nn
+
+from onsight.accelerator import has_streams
+from onsight.explainer.script.ending import FAILED, leave, tell_failure
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.observed import complete
+from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.trace import Request, Trace
+from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.counting import StepCounter
+from onsight.explainer.tracing.devicetime import DeviceTime
+from onsight.explainer.tracing.recorder import Recorder
+from onsight.explainer.tracing.sites import Sites
+from onsight.explainer.what_ifs.table import what_ifs_from
+from onsight.files import write_atomically
+from onsight.hardware.usage import seconds_since_start
+
+_WARM_UP_STEPS = 3
+_COUNTS = 3  # attempts to count a step without an evaluation in it
+
+
+class ScriptRun:
+    """One bounded run of a script in this process."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.device_time: DeviceTime | None = None
+        self.clock = PhaseClock()
+        self.recorder = Recorder(
+            self.clock,
+            Sites(request.script.parent),
+            request.seconds,
+            request.steps,
+            _WARM_UP_STEPS,
+            self._after_step,
+        )
+        self.hooks = Hooks(self.recorder.patches, self._is_in_data, self.recorder.is_evaluation)
+        self.counter: StepCounter | None = None
+        self.counted = (0, 0)
+        self.attempts = 0
+        self.evaluated = 0
+        self.first_step_seconds = 0.0
+
+    def run(self) -> NoReturn:
+        """Run the script until the window closes or the script ends."""
+        for what_if in what_ifs_from(self.request.changes):
+            what_if.install(self.hooks)
+        self.hooks.install()
+        self.recorder.install()
+        limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
+        limit.daemon = True
+        limit.start()
+        try:
+            self._execute()
+        except SystemExit:
+            pass
+        except BaseException as error:
+            tell_failure(error, self.request.script)
+            leave(FAILED)
+        self.finish("script")
+
+    def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
+        """Report what was seen and end the process at once, before the script can save anything."""
+        self.recorder.undo()
+        trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
+        if self.recorder.window.stretch():
+            complete(trace, self.recorder, self.request.is_full and ended != "limit")
+            trace.flops, trace.bytes = self.counted
+            trace.notes += self.hooks.notes
+            if self.device_time:
+                trace.device_phases = self.device_time.seconds()
+        write_atomically(self.request.out, trace.model_dump_json().encode())
+        leave(0)
+
+    def _execute(self) -> None:
+        script = self.request.script
+        tree = ast.parse(script.read_bytes(), str(script))
+        names = self.hooks.rewrite(tree)
+        main = ModuleType("__main__")
+        vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
+        sys.modules["__main__"] = main
+        seed_everything(0)
+        exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
+
+    def _after_step(self, recorder: Recorder) -> None:
+        if not self.first_step_seconds:
+            self.first_step_seconds = seconds_since_start()
+            self._follow_device(recorder.network)
+        if self.device_time:
+            self.device_time.step(recorder.steps, self.clock.phase)
+        if not recorder.window.is_over:
+            return
+        if self.counter:
+            self._count(recorder)
+        if not self.request.is_full or self.counted[0] or self.attempts >= _COUNTS:
+            self.finish("window")
+        self.counter, self.evaluated = StepCounter(), recorder.evaluated
+        self.attempts += 1
+        self.counter.open()
+
+    def _follow_device(self, network: nn.Module | None) -> None:
+        """Mark the phases on the timeline of the network's device, if that is an accelerator."""
+        parameter = next(network.parameters(), None) if network is not None else None
+        if parameter is not None and has_streams(parameter.device):
+            self.device_time = DeviceTime(parameter.device)
+            self.clock.on_phase = self.device_time.on_phase
+
+    def _count(self, recorder: Recorder) -> None:
+        """Keep the counts, unless an evaluation took place between the two steps."""
+        assert self.counter
+        counted, self.counter = self.counter.close(), None
+        if recorder.evaluated == self.evaluated:
+            self.counted = counted
+
+    def _is_in_data(self) -> bool:
+        return self.clock.phase == "data" or not self.clock.is_here
+
+
+def main() -> NoReturn:
+    """Run the request in the file named on the command line."""
+    request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    sys.dont_write_bytecode = True  # writes nothing into the script's folder
+    sys.argv = [str(request.script), *request.args]
+    sys.path[0] = str(request.script.parent)
+    ScriptRun(request).run()
+
+
+if __name__ == "__main__":
+    main()

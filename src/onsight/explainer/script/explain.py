@@ -1,0 +1,120 @@
+"""Why a user's training script is slow, and what would make it faster, all of it measured."""
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from onsight.errors import ConfigError, DataError, ScriptFailed
+from onsight.explainer.busy import warn_if_busy
+from onsight.explainer.mend.advice import Line, merged
+from onsight.explainer.script.causes import find_cause, verdict
+from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trials import Trials, Tried
+from onsight.explainer.what_ifs.table import in_order, what_ifs_for
+from onsight.explainer.what_ifs.what_if import Cause, Seen
+from onsight.hardware.ceilings import Ceilings, measure_ceilings
+from onsight.hardware.cores import usable_cores
+from onsight.lint.read import Finding, read_script
+from onsight.report.console import Reporter
+from onsight.words import percent
+
+_STEPS = 2_000  # at most; more would add nothing
+_SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
+_FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything found out about a script. rate: images/s as it is, over all its runs."""
+
+    script: Path
+    trace: Trace
+    ceilings: Ceilings | None
+    rate: float
+    tried: list[Tried]
+    best: Tried | None
+    lines: list[Line]
+    cause: Cause
+    verdict: str
+    findings: list[Finding]
+
+
+def explain_script(
+    script: Path,
+    args: list[str],
+    seconds: float = 4.0,
+    try_changes: bool = True,
+    limit_seconds: float = 120.0,
+    reporter: Reporter | None = None,
+) -> Explanation:
+    """Run a script for a while, unchanged, and then with one thing changed at a time.
+
+    seconds: to measure in each run; limit_seconds: for each run, from its start. Raises DataError
+    if there is no such script, ScriptFailed with the script's own output.
+    """
+    reporter = reporter or Reporter()
+    if seconds <= 0:
+        raise ConfigError("--seconds must be more than 0")
+    if not script.is_file():
+        raise DataError(f"{script} does not exist")
+    findings = read_script(script)
+    warn_if_busy(reporter)
+    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
+    reporter.say(
+        f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
+    )
+    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
+    trace = first.run(is_full=True)
+    if not trace.images:
+        raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
+    wanted = what_ifs_for(seen) if try_changes else []
+    tried: list[Tried] = []
+    best, rate = None, trace.images_per_second
+    if wanted:
+        each = trace.startup_seconds + seconds
+        reporter.say(f"trying {len(wanted)} changes, about {each:.0f} s each")
+        trials = Trials(launcher, trace, reporter)
+        tried, best = trials.run(wanted)
+        rate = trials.rate
+        if trials.spread > _SPREAD:
+            reporter.warn(
+                f"the unchanged script's runs differed by {percent(trials.spread)}: ratios closer "
+                "to 1 than that mean little; measure again when the machine is idle"
+            )
+    cause = find_cause(trace, tried, seen.cores)
+    return Explanation(
+        script,
+        trace,
+        _ceilings(trace),
+        rate,
+        tried,
+        best,
+        _lines(trace, best) if best else [],
+        cause,
+        verdict(trace, cause, best, rate, len(tried)),
+        findings,
+    )
+
+
+def _lines(trace: Trace, best: Tried) -> list[Line]:
+    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
+
+
+def _ceilings(trace: Trace) -> Ceilings | None:
+    import torch
+
+    return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
+
+
+def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
+    if trace.ended == "limit":
+        return (
+            f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
+            "--limit, or a smaller data set by its arguments after --"
+        )
+    return (
+        "the script ended before enough training steps were seen: more than three updates by a "
+        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
+    )

@@ -1,0 +1,129 @@
+"""Keeps in memory the items of a data set, or the files that they are made from."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset
+
+from onsight.explainer.script.seeding import undisturbed
+from onsight.hardware.devices import free_memory_bytes
+
+_CPU = torch.device("cpu")
+_FILL_SECONDS = 20.0
+_MEMORY_SHARE = 0.4
+
+
+class KeptItems(Dataset[Any]):
+    """Items made once, before training; if that takes too long, a random part of them.
+
+    Other attributes are those of the original data set. finish: applied to the first part of an
+    item, the picture, whenever the item is asked for.
+    """
+
+    def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
+        self.dataset, self.finish = dataset, finish
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+        self.items = dict(_fill(dataset, order))
+        self.is_whole = len(self.items) == len(dataset)
+        self.indices = range(len(dataset)) if self.is_whole else list(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        item = self.items[self.indices[index]]
+        if not self.finish:
+            return item
+        is_pair = isinstance(item, tuple | list)
+        return (self.finish(item[0]), *item[1:]) if is_pair else self.finish(item)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Several items at once, as loaders ask for them if a data set has this method."""
+        return [self[index] for index in indices]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # while being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
+class KeptFiles:
+    """Pictures decoded once: replaces `Image.open`, and decodes each file only the first time."""
+
+    def __init__(self) -> None:
+        self.pictures: dict[str, Image.Image] = {}
+        self._open = Image.open
+
+    def open(self, file: Any, *args: Any, **kwargs: Any) -> Image.Image:
+        """A copy of the decoded picture."""
+        name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
+        if not name:  # bytes in memory have no name
+            return self._open(file, *args, **kwargs)
+        if name not in self.pictures:
+            picture = self._open(file, *args, **kwargs)
+            picture.load()
+            self.pictures[name] = picture
+        return self.pictures[name].copy()
+
+    def fill(self, dataset: Any) -> None:
+        """Decode as many files as there is time for, before training."""
+        for _ in _fill(dataset, range(len(dataset))):
+            pass
+
+
+def item_bytes(item: Any) -> int:
+    """The size of an item's tensors and pictures."""
+    total = 0
+    for leaf in tree_leaves(item):
+        if isinstance(leaf, Image.Image):
+            total += leaf.width * leaf.height * len(leaf.getbands())
+        total += getattr(leaf, "nbytes", 0)
+    return total
+
+
+def base_dataset(dataset: Any) -> Any:
+    """The data set inside subsets and the like: the first with a transform, or the innermost."""
+    while getattr(dataset, "transform", None) is None and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    return dataset
+
+
+@contextmanager
+def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
+    """Time a data set's transform; yields a function for the seconds that it has taken so far."""
+    base = base_dataset(dataset)
+    former = getattr(base, "transform", None)
+    seconds = 0.0
+
+    def timed(*args: Any) -> Any:
+        nonlocal seconds
+        begun = time.perf_counter()
+        try:
+            return former(*args)  # type: ignore[misc]
+        finally:
+            seconds += time.perf_counter() - begun
+
+    if callable(former):
+        base.transform = timed
+    try:
+        yield lambda: seconds
+    finally:
+        if callable(former):
+            base.transform = former
+
+
+def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
+    begun, size, room = time.perf_counter(), 0, _MEMORY_SHARE * free_memory_bytes(_CPU)
+    with undisturbed():
+        for index in order:
+            item = dataset[index]
+            yield index, item
+            size += item_bytes(item)
+            if size > room or time.perf_counter() - begun > _FILL_SECONDS:
+                return

@@ -1,0 +1,120 @@
+"""The messages between two processes: how to run a script, and what was seen of its training."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+
+from onsight.explainer.tracing.devicetime import judged_phases
+from onsight.explainer.tracing.sites import Site
+
+Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
+
+
+class Request(BaseModel):
+    """One run of a script: what to run, for how long, with which changes.
+
+    seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
+    where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
+    the data set and count the work of a step.
+    """
+
+    script: Path
+    args: list[str]
+    seconds: float
+    steps: int
+    limit_seconds: float
+    out: Path
+    changes: dict[str, Plain] = {}
+    is_full: bool = True
+
+
+class LoaderFacts(BaseModel):
+    """A DataLoader as the script creates it."""
+
+    site: Site | None
+    batch_size: int | None
+    workers: int
+    is_pinned: bool
+    is_persistent: bool
+    is_shuffled: bool
+    items: int | None
+
+
+class ItemFacts(BaseModel):
+    """What making one item of the data set costs, measured in one process.
+
+    waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
+    the data set's `transform`.
+    """
+
+    seconds: float
+    waiting_share: float
+    transform_share: float
+    is_random: bool
+    item_bytes: int
+
+
+class OptimizerFacts(BaseModel):
+    """The optimizer as the script creates it."""
+
+    name: str
+    site: Site | None
+    is_fused: bool
+
+
+class Reads(BaseModel):
+    """Values that Python waited for at one place. sites: the user's lines, innermost first."""
+
+    sites: list[Site]
+    per_step: float
+
+
+class Trace(BaseModel):
+    """What was seen of a script's training.
+
+    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
+    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
+    is a part of one.
+    """
+
+    ended: Literal["window", "script", "limit"]
+    startup_seconds: float
+    seconds: float = 0.0
+    steps: int = 0
+    images: int = 0
+    evaluated: int = 0
+    epochs: int = 0
+    phases: dict[str, float] = {}
+    device_phases: dict[str, float] | None = None
+    losses: list[float] = []
+    loader: LoaderFacts | None = None
+    item: ItemFacts | None = None
+    optimizer: OptimizerFacts | None = None
+    reads: list[Reads] = []
+    graphs_kept: int = 0
+    graphs_site: Site | None = None
+    forward_site: Site | None = None
+    pageable_bytes_per_step: int = 0
+    batch_size: int = 0
+    shape: list[int] = []
+    parameters: int = 0
+    device: str = "cpu"
+    precision: str = "fp32"
+    threads: int = 0
+    is_channels_last: bool = False
+    flops: int = 0
+    bytes: int = 0
+    placement: str = ""
+    misplaced: list[str] = []
+    notes: list[str] = []
+
+    @property
+    def images_per_second(self) -> float:
+        """Images trained on per second; the time includes evaluation between the epochs."""
+        return self.images / self.seconds if self.seconds else 0.0
+
+    def share(self, *phases: str) -> float:
+        """Their share of the time; on an accelerator, of its own."""
+        judged = judged_phases(self.phases, self.device_phases)
+        return sum(judged.get(one, 0.0) for one in phases) / (self.seconds or 1.0)

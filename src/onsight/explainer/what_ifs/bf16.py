@@ -1,0 +1,51 @@
+"""What if the network computed in bf16 where autocast allows it?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import percent
+
+
+class Bf16(WhatIf):
+    """Autocast around the network, whose outputs are fp32 again, as the script expects."""
+
+    name = "bf16"
+    group = "precision"
+    label = "bf16 autocast"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        return [cls(True)] if seen.trace.precision == "fp32" else []
+
+    def install(self, hooks: Hooks) -> None:
+        def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
+            with torch.autocast(next(network.parameters()).device.type, torch.bfloat16):
+                out = proceed(*args)
+            return tree_map(_full, out)
+
+        hooks.around_network(around)
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        kind = trace.device.partition(":")[0]
+        opening = f'with torch.autocast("{kind}", dtype=torch.bfloat16):'
+        return [Line(trace.forward_site, f"{opening}  # around the forward and the loss")]
+
+    def cause(self, trace: Trace) -> Cause:
+        share = percent(trace.share("forward", "backward"))
+        return Cause(
+            "precision",
+            f"{share} of the time is arithmetic in forward and backward, in {trace.precision}",
+        )
+
+
+def _full(value: Any) -> Any:
+    is_half = isinstance(value, Tensor) and value.dtype is torch.bfloat16
+    return value.float() if is_half else value

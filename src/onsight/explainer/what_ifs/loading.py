@@ -1,0 +1,46 @@
+"""What the what-ifs about loading share: when they are worth trying, and the causes they show."""
+
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.what_if import Cause
+from onsight.words import percent, step_times
+
+_LEAST_WAIT = 0.05  # of the time, for the loader to be worth a change
+_HALF, _MOST = 0.5, 2 / 3  # of an item's time, for waiting or transforms to be the cause
+
+LOADING = ("loader", "augmentation")  # the groups of these what-ifs
+
+
+def loading_matters(trace: Trace) -> bool:
+    """Whether the script waits for its loader, or has workers."""
+    if trace.loader is None:
+        return False
+    return trace.share("data") >= _LEAST_WAIT or trace.loader.workers > 0
+
+
+def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
+    """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
+    waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"
+    item, loader = trace.item, trace.loader
+    if item is None or loader is None:
+        return Cause("loader", waiting)
+    (each,) = step_times(item.seconds)
+    if item.waiting_share > _HALF:
+        return Cause(
+            "disk",
+            f"{waiting}: an item takes {each}, {percent(item.waiting_share)} of it "
+            "waiting for the disk or the network, not computing",
+        )
+    if item.transform_share > _MOST and item.is_random and not is_repeated:
+        return Cause(
+            "augmentation",
+            f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
+            "random transforms, one picture at a time",
+        )
+    if item.transform_share > _MOST:
+        return Cause(
+            "slow-transform",
+            f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
+            "transforms that give the same result every epoch",
+        )
+    where = "in the training process itself" if not loader.workers else "in the workers"
+    return Cause("loader", f"{waiting}: reading and decoding an item takes {each}, {where}")

@@ -1,0 +1,44 @@
+"""What if evaluation built no graphs for gradients?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import percent
+
+
+class NoGrad(WhatIf):
+    """For every forward that no update follows."""
+
+    name = "no_grad"
+    group = "evaluation"
+    label = "evaluation under no_grad"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        return [cls(True)] if seen.trace.graphs_kept else []
+
+    def install(self, hooks: Hooks) -> None:
+        def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
+            keeps = torch.is_grad_enabled() and not hooks.is_evaluation(network)
+            with torch.set_grad_enabled(keeps):
+                return proceed(*args)
+
+        hooks.around_network(around)
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        opening = "with torch.no_grad():  # around the whole evaluation loop"
+        return [Line(trace.graphs_site, opening)]
+
+    def cause(self, trace: Trace) -> Cause:
+        return Cause(
+            "no-grad",
+            f"{percent(trace.share('evaluation'))} of the time is evaluation, which builds graphs "
+            f"for gradients that are never used, at {trace.graphs_site}",
+        )

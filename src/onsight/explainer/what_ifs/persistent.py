@@ -1,0 +1,35 @@
+"""What if the loaders kept their workers from one epoch to the next?"""
+
+from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.script.hooks import Hooks, LoaderArguments
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.loading import loading_cause
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+
+
+class PersistentWorkers(WhatIf):
+    """Avoids starting them again in every epoch; shows only if whole epochs are measured."""
+
+    name = "persistent_workers"
+    group = "loader"
+    label = "workers kept"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        trace, loader = seen.trace, seen.trace.loader
+        if loader and loader.workers and trace.epochs and not loader.is_persistent:
+            return [cls(True)]
+        return []
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            if arguments["num_workers"]:
+                arguments["persistent_workers"] = True
+
+        hooks.on_loader(change)
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        return [loader_edit(trace, persistent_workers=True)]
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)

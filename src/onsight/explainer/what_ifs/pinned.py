@@ -1,0 +1,58 @@
+"""What if batches were copied to the GPU from pinned memory, without waiting for the copy?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from onsight.accelerator import has_streams
+from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.script.hooks import Hooks, LoaderArguments
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import percent
+
+
+class PinnedMemory(WhatIf):
+    """The GPU has to wait for copies from pageable memory."""
+
+    name = "pin_memory"
+    group = "pinning"
+    label = "pinned memory"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        loader, has_link = seen.trace.loader, has_streams(torch.device(seen.trace.device))
+        return [cls(True)] if loader and has_link and not loader.is_pinned else []
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            arguments["pin_memory"] = True
+
+        hooks.on_loader(change)
+        hooks.patches.put(Tensor, "to", _not_blocking(Tensor.to))
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        return [
+            loader_edit(trace, pin_memory=True),
+            Line(trace.forward_site, "images.to(device, non_blocking=True)"),
+        ]
+
+    def cause(self, trace: Trace) -> Cause:
+        each = trace.pageable_bytes_per_step / 1e6
+        return Cause(
+            "pageable-copy",
+            f"{percent(trace.share('copy'))} of the time is copying to the device, about "
+            f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
+        )
+
+
+def _not_blocking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # A copy to the CPU would be read before it has ended; a bool is non_blocking by position.
+        if tensor.device.type == "cpu" and not any(isinstance(one, bool) for one in args):
+            kwargs["non_blocking"] = True
+        return original(tensor, *args, **kwargs)
+
+    return to

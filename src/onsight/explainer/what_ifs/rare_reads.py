@@ -1,0 +1,54 @@
+"""What if values were read into Python only every so many steps?"""
+
+import ast
+from pathlib import Path
+
+from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.rewriting import EVERY_STEPS, gate_reads, gated_statement
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+
+_READS = 4  # per step, at least
+
+
+class RareReads(WhatIf):
+    """value: lines of the script, each in a statement of its training loop that reads values."""
+
+    value: tuple[int, ...]
+    name = "rare_reads"
+    group = "reads"
+    label = f"values read every {EVERY_STEPS}th step"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        statements = {}
+        for reads in seen.trace.reads:
+            for site in reads.sites:
+                statement = gated_statement(seen.tree, site.line)
+                if statement and reads.per_step >= _READS:
+                    statements[statement.lineno] = site.line
+        return [cls(tuple(sorted(statements.values())))] if statements else []
+
+    def install(self, hooks: Hooks) -> None:
+        hooks.on_source(lambda tree: gate_reads(tree, self.value))
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        file = next(site.file for reads in trace.reads for site in reads.sites)
+        statement = gated_statement(ast.parse(Path(file).read_bytes()), self.value[0])
+        assert statement
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        until = f" (lines {first} to {last})" if last > first else ""
+        return [
+            Line(
+                Site(file=file, line=first),
+                f"if step % {EVERY_STEPS} == 0:  # around this statement{until}; or sum up on the "
+                "device and read once per epoch",
+            )
+        ]
+
+    def cause(self, trace: Trace) -> Cause:
+        reads = max(trace.reads, key=lambda one: one.per_step)
+        often = f"{reads.per_step:,.0f} times per step"
+        return Cause("sync", f"a value is read into Python {often}, at {reads.sites[0]}")

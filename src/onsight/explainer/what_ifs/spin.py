@@ -1,0 +1,33 @@
+"""What if waiting OpenMP threads gave up their cores sooner?"""
+
+import os
+
+from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.threads import threads_cause
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
+
+
+class ShortSpin(WhatIf):
+    """Set by an environment variable that is read when torch is loaded."""
+
+    name = "short_spin"
+    group = "threads"
+    label = "threads that spin briefly"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        is_several = seen.trace.device == "cpu" and seen.trace.threads > 1
+        is_free = os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN  # not chosen by the user
+        return [cls(True)] if is_several and is_free else []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {SPIN_VARIABLE: SHORT_SPIN}
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        return [Line(None, f"start it with {SPIN_VARIABLE}={SHORT_SPIN} set")]
+
+    def cause(self, trace: Trace) -> Cause:
+        return threads_cause(trace)

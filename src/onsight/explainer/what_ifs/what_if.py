@@ -1,0 +1,68 @@
+"""A what-if: one thing changed in a script from outside, and everything about that change."""
+
+import ast
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.trace import Trace
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a script before anything is tried."""
+
+    trace: Trace
+    tree: ast.Module
+    cores: int
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What holds a script back: a short name, and a sentence with the evidence."""
+
+    name: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class WhatIf(ABC):
+    """One change. A subclass is a kind of change, an object one value of it.
+
+    value: plain, because it is sent to the process that runs the script; name: of the kind, in
+    that message and in --json; group: only one what-if of a group is applied at a time;
+    keeps_batches: whether each step still trains on the same pictures, so that losses compare.
+    """
+
+    value: Any
+    name: ClassVar[str]
+    group: ClassVar[str]
+    keeps_batches: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def worth(cls, seen: Seen) -> list["WhatIf"]:
+        """The values that could help this script."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The change in a few words, for people."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables for the process that runs the script."""
+        return {}
+
+    def install(self, hooks: Hooks) -> None:  # noqa: B027 (a what-if can change the environment only)
+        """Make the change, in the process that runs the script, before it starts."""
+
+    @abstractmethod
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        """The same change as lines of the script."""
+
+    @abstractmethod
+    def cause(self, trace: Trace) -> Cause:
+        """What held the script back, if this change gained most."""

@@ -1,0 +1,40 @@
+"""What if the loaders had another number of worker processes?"""
+
+from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import plural
+
+
+class Workers(WhatIf):
+    """value: how many; with 0 the training process loads the items itself."""
+
+    value: int
+    name = "workers"
+    group = "loader"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        loader = seen.trace.loader
+        if loader is None or not loading_matters(seen.trace):
+            return []
+        counts = {0, 1, max(1, seen.cores // 2), seen.cores} - {loader.workers}
+        return [cls(count) for count in sorted(counts)]
+
+    @property
+    def label(self) -> str:
+        return plural(self.value, "worker")
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            set_workers(arguments, self.value)
+
+        hooks.on_loader(change)
+
+    def lines(self, trace: Trace) -> list[Edit | Line]:
+        return [loader_edit(trace, num_workers=self.value)]
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)

@@ -1,0 +1,107 @@
+"""The lines to change, as source text with the script's own names."""
+
+import textwrap
+
+import pytest
+
+from onsight.explainer.mend.advice import merged
+from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.table import what_ifs_from
+
+SCRIPT = """
+import torch
+loader = DataLoader(
+    train_set, 4,
+    shuffle=True, num_workers=2,
+)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step, (x, y) in enumerate(loader):
+    out = net(x)
+    loss = criterion(out, y)
+    loss.backward()
+    optimizer.step()
+    for guess in out:
+        right += guess.argmax().item()
+"""
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+
+    def at(line):
+        return Site(file=str(path), line=line)
+
+    loader = LoaderFacts(
+        site=at(3),
+        batch_size=4,
+        workers=2,
+        is_pinned=False,
+        is_persistent=False,
+        is_shuffled=True,
+        items=100,
+    )
+    trace = Trace(
+        ended="window",
+        startup_seconds=1.0,
+        loader=loader,
+        optimizer=OptimizerFacts(name="Adam", site=at(7), is_fused=False),
+        forward_site=at(9),
+        reads=[Reads(sites=[at(14)], per_step=4)],
+        graphs_site=at(9),
+    )
+
+    def lines(**changes):
+        return merged([part for one in what_ifs_from(changes) for part in one.lines(trace)])
+
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "text"),
+    [
+        (
+            {"workers": 0, "batch_factor": 16},
+            3,
+            "DataLoader(train_set, shuffle=True, num_workers=0, batch_size=64)",
+        ),
+        (
+            {"cache": "items"},
+            3,
+            "DataLoader([item for item in train_set], 4, shuffle=True, num_workers=0)",
+        ),
+        ({"fused": True}, 7, "torch.optim.Adam(net.parameters(), lr=0.001, fused=True)"),
+        (
+            {"bf16": True},
+            9,
+            'with torch.autocast("cpu", dtype=torch.bfloat16):  # around the forward and the loss',
+        ),
+    ],
+)
+def test_a_change_becomes_a_line_of_the_script(lines, changes, line, text):
+    (found,) = lines(**changes)
+    assert (found.site.line, found.text) == (line, text)
+
+
+def test_a_statement_that_reads_is_given_with_its_first_and_last_line(lines):
+    (found,) = lines(rare_reads=(14,))
+    assert found.site.line == 13
+    assert "if step % 50 == 0:" in found.text
+    assert "lines 13 to 14" in found.text
+
+
+def test_several_changes_give_several_lines(lines):
+    found = lines(threads=1, channels_last=True, no_grad=True, short_spin=True)
+    assert len(found) == 4
+    assert found[0].site is None
+
+
+def test_a_loader_takes_a_list_of_items():
+    """The advised line works in torch."""
+    from torch.utils.data import DataLoader
+
+    train_set = [(1.0, 0), (2.0, 1)]
+    loader = DataLoader([item for item in train_set], 4, shuffle=True, num_workers=0)  # noqa: C416
+    assert sorted(next(iter(loader))[0].tolist()) == [1.0, 2.0]

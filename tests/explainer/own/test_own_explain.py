@@ -1,0 +1,244 @@
+"""A run on real pictures is explained; the gains of flags are planted."""
+
+import dataclasses
+import io
+import json
+import time
+
+import pytest
+import torch
+from rich.console import Console
+
+from onsight.cli import main
+from onsight.config import make_config
+from onsight.data.augment import Augmentation
+from onsight.errors import OutputError
+from onsight.explainer.compare import rounds
+from onsight.explainer.own import explain as explaining
+from onsight.explainer.own.changes import FlagChange, flag_changes
+from onsight.explainer.own.explain import FlagTried, explain_data
+from onsight.explainer.own.record import record_step
+from onsight.explainer.own.show import facts, print_explained_run
+from onsight.explainer.own.words import cause, verdict
+from onsight.hardware.reproducible import reproducible
+from onsight.report.console import SilentReporter
+from onsight.training.autotune.trial import Trial
+from onsight.training.run import train
+from onsight.training.step.ema import MovingAverage
+
+SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Measure only for a moment."""
+    monkeypatch.setattr(rounds, "ROUNDS", 2)
+    monkeypatch.setattr(rounds, "_WARM_UP_SECONDS", 1e-4)
+    monkeypatch.setattr(rounds, "_WINDOW_SECONDS", 1e-4)
+
+
+@pytest.fixture
+def plant(monkeypatch):
+    """A function that plants the gain of each change, by its fields."""
+
+    def plant(gains):
+        def time(bench, changes):
+            def ratio(change):
+                product = 1.0
+                for item in change.fields.items():
+                    product *= gains.get(item, 0.5)
+                return product
+
+            return [FlagTried(one, 100 * ratio(one), ratio(one)) for one in changes]
+
+        monkeypatch.setattr(explaining._Bench, "_time", time)
+
+    return plant
+
+
+def explained(bars, try_changes=True, **fields):
+    config = make_config(SMALL | fields)
+    return explain_data(str(bars), config, 0.2, try_changes, SilentReporter())
+
+
+def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
+    found = explained(bars, try_changes=False)
+    before = found.before
+    assert sum(before.phases.values()) == pytest.approx(before.seconds, rel=1e-3)
+    assert before.images == 4 * before.steps
+    for name in ("data", "augment", "forward", "backward", "optimizer"):
+        assert before.phases[name] > 0
+    # LeNet on one 32x32 channel, by hand: two convolutions, three linear layers; two operations
+    # per multiplication; three times that for a step, but no gradient for the pictures.
+    first = 2 * 28 * 28 * 6 * 25
+    rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
+    assert before.flops == 4 * (2 * first + 3 * rest)
+    assert found.after is None
+
+
+@pytest.mark.parametrize(
+    ("planted", "phase"),
+    [("draw", "augment"), ("change", "augment"), ("mixed", "augment"), (None, "optimizer")],
+)
+def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
+    owner, name = (Augmentation, planted) if planted else (MovingAverage, "update")
+    original, naps = getattr(owner, name), []
+
+    def slow(*args, **kwargs):
+        naps.append(time.sleep(0.02))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, slow)
+    before = explained(bars, try_changes=False, ema=0.9).before
+    assert before.phases[phase] >= 0.02 * before.steps
+    assert max(before.phases, key=before.phases.get) == phase
+
+
+def prepared(data, config):
+    """The run as `explain` prepares it."""
+    device, threads = explaining.choose_device("cpu"), explaining.choose_threads(1)
+    return explaining.prepare(config, str(data), device, threads, SilentReporter())
+
+
+def test_recording_does_not_change_the_training(bars):
+    """The losses are those of a trial that is not recorded."""
+    config = make_config(SMALL)
+    found = explained(bars, try_changes=False)
+    del found
+    losses = []
+    for watched in (True, False):
+        with reproducible(1):
+            ready = prepared(bars, config.model_copy(update={"learning_rate": 0.01}))
+            trial = Trial(ready.config, ready.data)
+            if watched:
+                record_step(trial, 4, 0.1)
+            else:
+                trial.at(4)(8)
+            losses.append(trial.losses[:8])
+    assert losses[0] == losses[1]
+
+
+def test_the_best_flags_are_applied_together_and_recorded_again(bars, plant):
+    plant({("batch_size", 8): 1.5, ("precision", "bf16"): 2.0, ("threads", 2): 1.02})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onsight.explainer.own.changes._BATCHES", (8,))
+        found = explained(bars)
+    assert found.best.change.fields == {"precision": "bf16", "batch_size": 8}
+    assert found.best.ratio == pytest.approx(3.0)
+    assert found.after.images == 8 * found.after.steps
+    assert cause(found) == "small-batch"
+    words = verdict(found)
+    assert words.startswith("Overhead bound: ")
+    assert "--precision bf16 --batch-size 8 makes it 3.0x as fast, 100 to 300 images/s" in words
+
+
+def test_without_a_gain_nothing_is_applied(bars, plant):
+    plant({})
+    found = explained(bars)
+    assert (found.best, found.after) == (None, None)
+    assert verdict(found).endswith("other flags is 5% faster.")
+
+
+def test_waiting_for_data_is_the_cause(bars, plant):
+    plant({})
+    found = explained(bars)
+    waits = found.before.phases | {"data": found.before.seconds}
+    found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
+    assert cause(found) == "loader"
+    assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for pictures")
+
+
+def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):
+    found = explained(bars, try_changes=False)
+    waits = dict.fromkeys(found.before.phases, 0.0) | {"other": found.before.seconds}
+    busy = {"forward": 0.1, "backward": 0.2, "optimizer": 0.05, "data": 0.05}
+    before = dataclasses.replace(found.before, phases=waits, device_phases=None)
+    assert cause(dataclasses.replace(found, before=before)) == "other"
+    before = dataclasses.replace(before, device_phases=busy)
+    assert cause(dataclasses.replace(found, before=before)) == "compute"
+
+
+def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, hasty, monkeypatch):
+    refused = FlagChange({"model": "linear", "precision": "fp16"})
+    monkeypatch.setattr(
+        explaining, "flag_changes", lambda *_: [FlagChange({"threads": 2}), refused]
+    )
+    real = explaining.Trial
+
+    class Picky(real):
+        def __init__(self, config, data):
+            if config.precision == "fp16":
+                raise RuntimeError("no fp16 here\nlong reporter")
+            super().__init__(config, data)
+
+    monkeypatch.setattr(explaining, "Trial", Picky)
+    found = explained(bars)
+    two, bad = found.tried
+    assert two.ratio > 0
+    assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
+
+
+def test_which_flags_are_worth(bars):
+    with reproducible(1):
+        ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
+        config, data = ready.config, ready.data
+        flags = {one.flags for one in flag_changes(config, data, data.new_network(config))}
+    cores = explaining.choose_threads(0).value
+    several = {f"--threads {cores}"} if cores > 1 else set()
+    assert flags == several | {
+        "--precision bf16",
+        "--memory-format contiguous",
+        "--accumulate 1",
+    }
+
+
+def test_json_and_page_agree(bars, plant):
+    plant({("precision", "bf16"): 2.0})
+    found = explained(bars)
+    told = json.loads(json.dumps(facts(found)))
+    assert told["best_ratio"] == 2.0
+    assert told["best"]["changes"] == {"precision": "bf16"}
+    assert sum(told["phases"].values()) == pytest.approx(told["before"]["seconds"], rel=1e-3)
+    page = io.StringIO()
+    print_explained_run(found, Console(file=page, width=80))
+    text = " ".join(page.getvalue().split())
+    assert " ".join(verdict(found).split()) in text
+    assert "Applied and recorded again, --precision bf16" in text
+
+
+def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
+    plant({})
+    train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", str(tmp_path / "run"), "--seconds", "0.1", "--json"])
+    assert stop.value.code == 0
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
+
+
+def test_an_unfinished_run_is_refused_with_advice(tmp_path):
+    with pytest.raises(OutputError, match="Name the DATA instead"):
+        explaining.data_of_run(tmp_path)
+
+
+def test_the_number_of_threads_is_restored(bars):
+    former = torch.get_num_threads()
+    explained(bars, try_changes=False)
+    assert torch.get_num_threads() == former
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["demo", "--", "x"], "not a Python file"),
+        (["absent.py"], "does not exist"),
+        (["absent.py", "--batch-size", "4"], "after --"),
+        (["absent.py", "--compare", "cpu"], "after --"),
+        (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),
+    ],
+)
+def test_wrong_arguments_are_explained(capfd, words, expected):
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", *words])
+    assert stop.value.code == 2
+    assert expected in capfd.readouterr().err

@@ -1,0 +1,154 @@
+"""The cause found for planted traces and what-ifs."""
+
+import pytest
+
+from onsight.explainer.script.causes import find_cause, verdict
+from onsight.explainer.script.trace import ItemFacts, LoaderFacts, Reads, Trace
+from onsight.explainer.script.trials import Tried
+from onsight.explainer.tracing.clock import PHASES
+from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.table import what_ifs_from
+
+SITE = Site(file="/home/user/train.py", line=7)
+
+
+def trace(workers=0, threads=2, item=None, **shares):
+    phases = dict.fromkeys(PHASES, 0.0) | {name: 10.0 * share for name, share in shares.items()}
+    loader = LoaderFacts(
+        site=SITE,
+        batch_size=32,
+        workers=workers,
+        is_pinned=False,
+        is_persistent=False,
+        is_shuffled=True,
+        items=1000,
+    )
+    return Trace(
+        ended="window",
+        startup_seconds=3.0,
+        seconds=10.0,
+        steps=100,
+        images=3200,
+        phases=phases,
+        loader=loader,
+        item=item,
+        batch_size=32,
+        threads=threads,
+        reads=[Reads(sites=[SITE], per_step=32)],
+        graphs_kept=10,
+        graphs_site=SITE,
+        pageable_bytes_per_step=10**7,
+    )
+
+
+def item(**facts):
+    plain = {
+        "seconds": 0.002,
+        "waiting_share": 0.0,
+        "transform_share": 0.1,
+        "is_random": False,
+        "item_bytes": 3000,
+    }
+    return ItemFacts(**(plain | facts))
+
+
+def tried(ratio, **changes):
+    return Tried(tuple(what_ifs_from(changes)), 320 * ratio, ratio, "same")
+
+
+WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
+COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
+
+
+@pytest.mark.parametrize(
+    ("facts", "what_if", "cause"),
+    [
+        ({"item": item(), **WAITS}, {"cache": "items"}, "loader"),
+        ({"item": item(transform_share=0.9), **WAITS}, {"cache": "items"}, "slow-transform"),
+        (
+            {"item": item(transform_share=0.9, is_random=True), **WAITS},
+            {"augment_batches": True},
+            "augmentation",
+        ),
+        (
+            {"item": item(transform_share=0.9, is_random=True), **WAITS},
+            {"cache": "fixed"},
+            "slow-transform",
+        ),
+        ({"item": item(transform_share=0.6), **WAITS}, {"cache": "items"}, "loader"),
+        ({"item": item(waiting_share=0.8), **WAITS}, {"cache": "items"}, "disk"),
+        ({"workers": 8, "item": item(), **WAITS}, {"workers": 0}, "oversubscribed"),
+        (COMPUTES, {"bf16": True}, "precision"),
+        (COMPUTES, {"batch_factor": 8}, "small-batch"),
+        (COMPUTES, {"threads": 1}, "threads"),
+        (COMPUTES, {"fused": True}, "optimizer"),
+        (COMPUTES, {"channels_last": True}, "memory_format"),
+        ({"other": 0.9, "forward": 0.1}, {"rare_reads": (7,)}, "sync"),
+        ({"evaluation": 0.7, "forward": 0.3}, {"no_grad": True}, "no-grad"),
+        ({"copy": 0.7, "forward": 0.3}, {"pin_memory": True}, "pageable-copy"),
+    ],
+)
+def test_the_change_that_gained_most_names_the_cause(facts, what_if, cause):
+    smaller = tried(1.06, threads=1) if "threads" not in what_if else tried(1.06, bf16=True)
+    found = find_cause(trace(**facts), [smaller, tried(2.0, **what_if)], cores=2)
+    assert found.name == cause
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (COMPUTES, "compute"),
+        ({"other": 0.8, "forward": 0.2}, "other"),
+        ({"item": item(waiting_share=0.9), **WAITS}, "disk"),
+        ({"copy": 0.8, "forward": 0.2}, "pageable-copy"),
+    ],
+)
+def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
+    assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
+
+
+HOST_WAITS = {"sync": 0.9, "forward": 0.05, "other": 0.05}  # for an accelerator
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "cause"),
+    [
+        (HOST_WAITS, {"forward": 0.5, "backward": 1.0, "sync": 0.01, "data": 0.1}, "compute"),
+        ({"other": 0.9, "forward": 0.1}, {"forward": 1.0, "backward": 1.4}, "compute"),
+        (HOST_WAITS, {"copy": 2.0, "forward": 0.4}, "pageable-copy"),
+        ({"data": 0.8, "forward": 0.2}, {"data": 0.1, "backward": 2.4}, "compute"),
+        ({"forward": 0.9, "data": 0.1}, {"data": 2.0, "forward": 0.4}, "loader"),
+        ({"other": 0.9, "forward": 0.1}, {}, "other"),  # nothing was marked
+    ],
+)
+def test_an_accelerators_own_phases_say_what_a_waiting_host_waits_for(host, device, cause):
+    seen = trace(item=item(), **host).model_copy(update={"device_phases": device})
+    assert find_cause(seen, [], cores=2).name == cause
+
+
+def test_many_workers_are_not_the_cause_if_fewer_do_not_help():
+    found = find_cause(trace(workers=8, item=item(), **WAITS), [tried(3.0, cache="items")], 2)
+    assert found.name == "loader"
+
+
+def test_an_evaluation_that_builds_graphs_is_mentioned_beside_a_larger_cause():
+    seen = trace(evaluation=0.5, forward=0.5)
+    best = tried(2.0, channels_last=True)
+    cause = find_cause(seen, [best], cores=2)
+    told = "Besides, its evaluation (50.0% of the time) builds graphs"
+    assert told in verdict(seen, cause, best, 320.0, 1)
+    spared = seen.model_copy(update={"graphs_kept": 0})
+    assert told not in verdict(spared, cause, best, 320.0, 1)
+
+
+def test_the_verdict_is_one_sentence_with_both_speeds():
+    seen = trace(item=item(), **WAITS).model_copy(update={"graphs_kept": 0})
+    best = tried(2.5, cache="items")
+    cause = find_cause(seen, [best], cores=2)
+    assert verdict(seen, cause, best, 320.0, 1) == (
+        "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
+        "in the training process itself; with items kept in memory it is 2.5x as fast "
+        "(320 to 800 images/s)."
+    )
+    assert verdict(seen, cause, None, 320.0, 3).endswith("; none of 3 changes made it 5% faster.")
+    assert verdict(seen, cause, None, 320.0, 0).endswith("in the training process itself.")

@@ -1,0 +1,81 @@
+"""A script as it was traced, and what-ifs in force until a test ends."""
+
+import ast
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.trace import ItemFacts, LoaderFacts, Trace
+from onsight.explainer.tracing.clock import PHASES
+from onsight.explainer.tracing.patches import Patches
+from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.table import what_ifs_from
+from onsight.explainer.what_ifs.what_if import Seen
+
+SITE = Site(file="/home/user/train.py", line=7)
+
+
+@pytest.fixture
+def seen():
+    """A function that returns a script traced on the CPU; any of its facts can be changed."""
+
+    def make(source="", loader=None, item=None, waits=0.5, **facts):
+        plain = {
+            "batch_size": 32,
+            "workers": 0,
+            "is_pinned": False,
+            "is_persistent": False,
+            "is_shuffled": True,
+            "items": 1000,
+        }
+        item_plain = {
+            "seconds": 0.002,
+            "waiting_share": 0.0,
+            "transform_share": 0.1,
+            "is_random": False,
+            "item_bytes": 3000,
+        }
+        phases = dict.fromkeys(PHASES, 0.0) | {"data": 10 * waits, "forward": 10 * (1 - waits)}
+        trace = Trace(
+            ended="window",
+            startup_seconds=3.0,
+            seconds=10.0,
+            steps=100,
+            images=3200,
+            phases=phases,
+            loader=LoaderFacts(site=SITE, **(plain | (loader or {}))),
+            item=ItemFacts(**(item_plain | (item or {}))),
+            threads=2,
+        )
+        return Seen(trace.model_copy(update=facts), ast.parse(source), 4)
+
+    return make
+
+
+@pytest.fixture
+def apply():
+    """A function that puts what-ifs in force, by name and value, and returns the hooks."""
+    patches, threads = Patches(), torch.get_num_threads()
+
+    def put(**changes):
+        hooks = Hooks(patches, lambda: False, lambda network: not network.training)
+        for what_if in what_ifs_from(changes):
+            what_if.install(hooks)
+        hooks.install()
+        return hooks
+
+    yield put
+    patches.undo()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def numbers():
+    """A function that returns a data set of so many numbers."""
+
+    def make(count=64):
+        return TensorDataset(torch.arange(float(count)).view(-1, 1), torch.zeros(count))
+
+    return make
