@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from onsight.errors import DataError
-from onsight.lint.read import all_rules, read_script
+from onsight.lint.read import read_script
+from onsight.lint.table import rule_table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "lint.md"
@@ -45,7 +46,7 @@ PLANTED = {  # file: rule, and a text that is only in the planted line
     "whole_module_loaded": ("whole-module-pickle", "torch.load("),
     "whole_module_saved": ("whole-module-pickle", "torch.save(classifier"),
 }
-RULES = {rule.id for rule in all_rules()}
+RULES = set(rule_table())
 
 FIXED = {  # file: what its fixed lines must contain
     "batch_size_as_count": "            total += len(labels)",
@@ -100,6 +101,12 @@ def test_a_planted_fault_is_found_at_its_line_and_nothing_else(name):
 @pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)
 def test_nothing_is_found_in_a_script_without_faults(path):
     assert read_script(path) == []
+
+
+def test_the_id_of_a_rule_is_the_name_of_its_file():
+    files = {path.stem for path in (PAGE.parents[1] / "src/onsight/lint/rules").glob("[!_]*.py")}
+    assert {name.replace("_", "-") for name in files} == RULES
+    assert all(rule.title and rule.why.endswith(".") for rule in rule_table().values())
 
 
 def test_the_page_names_every_rule():

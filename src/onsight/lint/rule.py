@@ -26,9 +26,11 @@ class Mistake:
 class Rule:
     """A kind of mistake that running the script does not reveal.
 
-    id: as reports and docs/lint.md name it; why: its consequence, in a sentence or two.
+    id: as reports, comments and docs/lint.md name it, for ever; title: the mistake in a few words;
+    why: its consequence, in a sentence or two; check: finds its places in a script.
     """
 
     id: str
+    title: str
     why: str
-    find: Callable[[Context], Iterator[Mistake]]
+    check: Callable[[Context], Iterator[Mistake]]

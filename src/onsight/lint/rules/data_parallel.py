@@ -17,7 +17,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """nn.DataParallel in a script that trains and does not use anything better."""
     if context.values.calls("eval") and not any(loop.trains for loop in context.step_loops):
         return
@@ -35,7 +35,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             yield Mistake(call, problem, text)
 
 
-RULE = Rule("data-parallel", _WHY, _find)
+RULE = Rule("data-parallel", "One process drives all GPUs", _WHY, _check)
 
 
 def _distributed(words: str) -> str:

@@ -25,7 +25,7 @@ _TENSOR_WORDS = word_set(
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """`images.to(device)` as a statement of its own, or over a list of tensors."""
     for node in context.script.nodes():
         if isinstance(node, ast.Expr) and (loop := _loop_over_list(context, node)) is not None:
@@ -37,7 +37,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                 yield _mistake(context, node, parts, [one for one in owners if one is not None])
 
 
-RULE = Rule("discarded-move", _WHY, _find)
+RULE = Rule("discarded-move", "A tensor is moved and the result discarded", _WHY, _check)
 
 
 def _moved(context: Context, expression: ast.expr) -> ast.expr | None:

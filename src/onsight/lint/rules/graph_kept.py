@@ -22,7 +22,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """`total_loss += loss` where no gradient of the total is ever computed."""
     seen: set[ast.AST] = set()
     for loop in context.step_loops:
@@ -48,7 +48,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             yield Mistake(node, problem, text)
 
 
-RULE = Rule("graph-kept", _WHY, _find)
+RULE = Rule("graph-kept", "A running sum of losses keeps their graphs", _WHY, _check)
 
 
 def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:

@@ -21,7 +21,7 @@ _COUNTED = re.compile(r"correct|acc|loss|hit|error|right|top\d|match", re.IGNORE
 _SIZE_NAME = re.compile(r"(^|_)batch_?size$|^bs$|^bsz$", re.IGNORECASE)
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Totals, divisors, views and ranges that assume a fixed batch size."""
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
@@ -34,7 +34,7 @@ def _find(context: Context) -> Iterator[Mistake]:
     yield from _in_forward(context)
 
 
-RULE = Rule("hard-coded-batch-size", _WHY, _find)
+RULE = Rule("hard-coded-batch-size", "A batch is taken to have its nominal size", _WHY, _check)
 
 
 def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.AST]]:

@@ -18,7 +18,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """The first statement of the script itself that starts workers outside the guard."""
     if _forks(context):
         return
@@ -38,7 +38,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             return
 
 
-RULE = Rule("main-guard", _WHY, _find)
+RULE = Rule("main-guard", "Loader workers without a main guard", _WHY, _check)
 
 
 def _starts_workers(

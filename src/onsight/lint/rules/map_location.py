@@ -21,7 +21,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """torch.load of weights without map_location."""
     if not _uses_accelerator(context):
         return
@@ -42,7 +42,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             yield Mistake(call, problem, text)
 
 
-RULE = Rule("map-location", _WHY, _find)
+RULE = Rule("map-location", "Weights are loaded without map_location", _WHY, _check)
 
 
 def _is_considered(context: Context, call: ast.Call) -> bool:

@@ -30,7 +30,7 @@ class _Sum:
     value: ast.expr
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Sums of batch means divided by the number of batches."""
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
@@ -50,7 +50,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                     yield _meter_mistake(context, loop, one)
 
 
-RULE = Rule("mean-of-batch-means", _WHY, _find)
+RULE = Rule("mean-of-batch-means", "A mean of batch means", _WHY, _check)
 
 
 def _sums(context: Context, loop: BatchLoop) -> Iterator[_Sum]:

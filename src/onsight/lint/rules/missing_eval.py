@@ -19,7 +19,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation of a network that is still in training mode."""
     for loop in context.step_loops:
         if loop.evaluates and (run := _run_in_training(context, loop)):
@@ -32,7 +32,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             yield _mistake(context, loop, network, line, "in the same loop as training, without")
 
 
-RULE = Rule("missing-eval", _WHY, _find)
+RULE = Rule("missing-eval", "Evaluation in training mode", _WHY, _check)
 
 
 def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:

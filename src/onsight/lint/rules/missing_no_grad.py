@@ -15,7 +15,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation that builds a graph for every batch."""
     loops = context.step_loops
     if not any(loop.trains for loop in loops) and _freezes(context):
@@ -29,7 +29,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                 break
 
 
-RULE = Rule("missing-no-grad", _WHY, _find)
+RULE = Rule("missing-no-grad", "Evaluation with gradients switched on", _WHY, _check)
 
 
 def _mistake(context: Context, run: Run) -> Mistake:

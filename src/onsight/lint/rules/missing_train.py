@@ -18,7 +18,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Training loops in a loop over epochs that calls `.eval()` and never `.train()`."""
     modes = context.modes
     for loop in context.step_loops:
@@ -40,7 +40,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                 break
 
 
-RULE = Rule("missing-train", _WHY, _find)
+RULE = Rule("missing-train", "Training in evaluation mode after the first epoch", _WHY, _check)
 
 
 def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event) -> Mistake:

@@ -46,7 +46,7 @@ class _Softmax:
         return last_name(self.node).lower().startswith("log")
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Cross-entropy of the output of a softmax."""
     search, seen = _Search(context), set()
     for node in context.script.nodes():
@@ -57,7 +57,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                     yield _mistake(context, softmax)
 
 
-RULE = Rule("softmax-before-cross-entropy", _WHY, _find)
+RULE = Rule("softmax-before-cross-entropy", "A softmax before cross-entropy", _WHY, _check)
 
 
 def _mistake(context: Context, softmax: _Softmax) -> Mistake:

@@ -32,7 +32,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """Handlers around the reading of a picture that do not report the error."""
     for source in context.script.sources:
         for node in source.nodes:
@@ -44,7 +44,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                         break
 
 
-RULE = Rule("swallowed-picture", _WHY, _find)
+RULE = Rule("swallowed-picture", "A picture that cannot be read is dropped silently", _WHY, _check)
 
 
 def _reads(context: Context, node: ast.Try) -> list[ast.Call]:

@@ -16,7 +16,7 @@ _WHY = (
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def _check(context: Context) -> Iterator[Mistake]:
     """torch.save of a module, or torch.load used as one."""
     for call in context.values.calls("save"):
         if (
@@ -37,7 +37,7 @@ def _find(context: Context) -> Iterator[Mistake]:
             yield _load_mistake(context, call, name)
 
 
-RULE = Rule("whole-module-pickle", _WHY, _find)
+RULE = Rule("whole-module-pickle", "A whole network is pickled", _WHY, _check)
 
 
 def _saved(context: Context, value: ast.expr) -> list[ast.expr]:

@@ -8,7 +8,7 @@ from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import indented
 from onsight.lint.flow import key_of
-from onsight.lint.rule import Mistake, Rule
+from onsight.lint.rule import Mistake
 from onsight.lint.source import own_nodes, start_place
 from onsight.lint.vocabulary import word_set
 
@@ -30,15 +30,12 @@ class _Append:
     node: ast.Expr
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def appended(context: Context) -> Iterator[Mistake]:
     """A label that is always appended, and its picture only if it can be read."""
     for source in context.script.sources:
         for loop in source.nodes:
             if isinstance(loop, (ast.For, ast.AsyncFor)):
                 yield from _in_loop(context, loop)
-
-
-RULE = Rule("rows-out-of-step", _WHY, _find)
 
 
 def _in_loop(context: Context, loop: ast.For | ast.AsyncFor) -> Iterator[Mistake]:
@@ -162,4 +159,4 @@ def _mistake(context: Context, sure: _Append, late: _Append) -> Mistake:
     lines = [context.script.code(late.node), context.script.code(sure.node)]
     text = "\n".join(indented(context.script, late.node, line) for line in lines)
     problem = f"{sure.key} grows for every row, {late.key} only for rows that are not skipped"
-    return Mistake(sure.node, problem, text)
+    return Mistake(sure.node, problem, text, _WHY)

@@ -8,9 +8,9 @@ from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
 from onsight.lint.flow import key_of
-from onsight.lint.listing import is_listing, is_sorted_listing
 from onsight.lint.loops import BatchLoop, loop_nodes
-from onsight.lint.rule import Mistake, Rule
+from onsight.lint.rows.listing import is_listing, is_sorted_listing
+from onsight.lint.rule import Mistake
 from onsight.lint.source import own_nodes, start_place
 from onsight.lint.vocabulary import word_set
 
@@ -23,7 +23,7 @@ _LISTS = word_set(
 )
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def shuffled(context: Context) -> Iterator[Mistake]:
     """Predictions from a shuffled loader paired with the dataset's lists, which are not."""
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
@@ -38,10 +38,7 @@ def _find(context: Context) -> Iterator[Mistake]:
                 text = fixed(context.script, flag, [replaced(flag, "False")])
                 words = context.script.code(loop.loader)
                 problem = f"predictions from the shuffled {words} are matched by position"
-                yield Mistake(call, problem, text)
-
-
-RULE = Rule("rows-out-of-step", _WHY, _find)
+                yield Mistake(call, problem, text, _WHY)
 
 
 def _is_paired(context: Context, loop: BatchLoop, call: ast.Call) -> bool:

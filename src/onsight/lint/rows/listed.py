@@ -8,8 +8,8 @@ from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
 from onsight.lint.flow import key_of
-from onsight.lint.listing import is_listing
-from onsight.lint.rule import Mistake, Rule
+from onsight.lint.rows.listing import is_listing
+from onsight.lint.rule import Mistake
 from onsight.lint.source import FUNCTIONS, own_nodes
 
 _WHY = (
@@ -24,7 +24,7 @@ _READ_FILES = re.compile(r"^(read_csv|load|loadtxt|genfromtxt|read_json|readline
 _CLASS_WORDS = re.compile(r"label|class|target|cls")
 
 
-def _find(context: Context) -> Iterator[Mistake]:
+def listed(context: Context) -> Iterator[Mistake]:
     """Unsorted listings of folders that are paired with something by their order."""
     for source in context.script.sources:
         for node in source.nodes:
@@ -39,9 +39,6 @@ def _find(context: Context) -> Iterator[Mistake]:
                 yield from _numbered(context, first.iter, first.target, node, named)
             if isinstance(node, ast.ClassDef):
                 yield from _indexed_alike(context, node)
-
-
-RULE = Rule("rows-out-of-step", _WHY, _find)
 
 
 def _zipped(context: Context, call: ast.Call) -> Iterator[Mistake]:
@@ -59,7 +56,7 @@ def _zipped(context: Context, call: ast.Call) -> Iterator[Mistake]:
     edits = [replaced(one, f"sorted({context.script.code(one)})") for one in listings]
     text = fixed(context.script, call, edits)
     problem = f"{context.script.code(listings[0])} is paired by the order in which it is listed"
-    yield Mistake(call, problem, text)
+    yield Mistake(call, problem, text, _WHY)
 
 
 def _numbered(
@@ -111,7 +108,7 @@ def _indexed_alike(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
                     new = f"sorted({context.script.code(one.value)})"
                     text = fixed(context.script, one.value, [replaced(one.value, new)])
                     problem = f"self.{key} and self.{other.key} are paired by an arbitrary order"
-                    yield Mistake(one.node, problem, text)
+                    yield Mistake(one.node, problem, text, _WHY)
                     return
 
 
