@@ -26,7 +26,9 @@ class Loaders:
     def __init__(self, script: Script, values: Values, kinds: Kinds, constants: Constants) -> None:
         self.script, self.values = script, values
         self.kinds, self.constants = kinds, constants
-        self._drops = any(_says(node, "drop_last") for node in script.nodes())
+        self._drops = any(
+            _says(node, "drop_last") for node in script.nodes(ast.keyword, ast.Constant)
+        )
 
     def made(self, loader: ast.AST) -> list[ast.Call]:
         """The calls that create a loader."""

@@ -55,7 +55,7 @@ class BatchLoop:
 def batch_loops(facts: Facts) -> list[BatchLoop]:
     """All loops over loaders, in source order."""
     found = []
-    for node in facts.script.nodes():
+    for node in facts.script.nodes(ast.For, ast.AsyncFor, *COMPREHENSIONS):
         for iterated, target in _heads(node):
             loader = unwrapped(iterated)
             if facts.kinds.kind(loader) is Kind.LOADER:

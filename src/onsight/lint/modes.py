@@ -106,11 +106,10 @@ class Modes:
         if decorators and not isinstance(self.script.parent(function), ast.ClassDef):
             return True
         return function.name == "main" or any(
-            isinstance(node, ast.Name)
-            and node.id == function.name
+            node.id == function.name
             and isinstance(node.ctx, ast.Load)
             and self.script.definition(node) is function
-            for node in self.script.nodes()
+            for node in self.script.nodes(ast.Name)
         )
 
     def _all(self, event: Event, seen: set[ast.AST]) -> set[Mode]:

@@ -21,6 +21,23 @@ ANY = "*any"  # the step to an item whose key is unknown
 Step = int | str
 How = Literal["value", "parameter", "import", "definition", "augmented", "other"]
 
+_BINDING = (
+    ast.Assign,
+    ast.AnnAssign,
+    ast.NamedExpr,
+    ast.For,
+    ast.AsyncFor,
+    ast.comprehension,
+    ast.With,
+    ast.AsyncWith,
+    ast.AugAssign,
+    ast.Import,
+    ast.ImportFrom,
+    *FUNCTIONS,
+    ast.ClassDef,
+    ast.ExceptHandler,
+    ast.arg,
+)
 _SCOPES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
 
 
@@ -61,10 +78,9 @@ class Scopes:
         self.members: list[Member] = []
         self.stars: list[str] = []
         self._outer: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
-        for node in source.nodes:
-            if isinstance(node, ast.Global):
-                self._outer[self.scope(node)] |= dict.fromkeys(node.names, source.tree)
-        for node in source.nodes:
+        for outer in source.all(ast.Global):
+            self._outer[self.scope(outer)] |= dict.fromkeys(outer.names, source.tree)
+        for node in source.all(*_BINDING):
             self._read(node)
         for table in self.tables.values():
             for bindings in table.values():

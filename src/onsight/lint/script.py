@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from onsight.errors import DataError
 from onsight.lint.scopes import Binding, Scopes
@@ -59,10 +60,10 @@ class Script:
         """The source code of a node."""
         return self._home[node].code(node)
 
-    def nodes(self) -> Iterator[ast.AST]:
-        """Every node of every file."""
+    def nodes(self, *types: type[ast.AST]) -> Iterator[Any]:
+        """The nodes of some types in every file."""
         for source in self.sources:
-            yield from source.nodes
+            yield from source.all(*types)
 
     def function(self, node: ast.AST) -> ast.AST:
         """The function, lambda or module in which a node runs."""
@@ -159,15 +160,14 @@ class Script:
 
 
 def _imported(source: Source) -> Iterator[str]:
-    for node in source.nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = source.module.split(".")[: -node.level] if node.level else []
-            base = ".".join([*package, *([node.module] if node.module else [])])
-            if base:
-                yield base
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+    for node in source.all(ast.Import):
+        yield from (alias.name for alias in node.names)
+    for one in source.all(ast.ImportFrom):
+        package = source.module.split(".")[: -one.level] if one.level else []
+        base = ".".join([*package, *([one.module] if one.module else [])])
+        if base:
+            yield base
+        yield from (f"{base}.{alias.name}".lstrip(".") for alias in one.names)
 
 
 def _usual(path: str) -> str:

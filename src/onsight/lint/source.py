@@ -3,8 +3,11 @@
 import ast
 import tokenize
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from onsight.errors import DataError
 
@@ -14,6 +17,7 @@ Place = tuple[int, int]  # line, column
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "n", "s", "kind", "type_comment"})
 _CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 
@@ -23,11 +27,16 @@ class Source:
     def __init__(self, path: Path, text: str, tree: ast.Module, module: str) -> None:
         self.path, self.text, self.tree, self.module = path, text, tree, module
         self.lines = text.split("\n")
-        self.nodes = list(ast.walk(tree))
-        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.by_type: dict[type, list[Any]] = defaultdict(list)
+        self.nodes = self._walk()
         self._starts = [0]
         for line in self.lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def all(self, *types: type[ast.AST]) -> list[Any]:
+        """The nodes of some types, those of each type in the order of a breadth-first walk."""
+        return [node for one in types for node in self.by_type[one]]
 
     def start(self, node: ast.AST) -> int:
         """Where a node begins, as an index into the text."""
@@ -58,6 +67,19 @@ class Source:
             node = self.parents[node]
         return node
 
+    def _walk(self) -> list[ast.AST]:
+        """Every node but contexts and operators, which have no place and are shared."""
+        waiting: list[ast.AST] = [self.tree]
+        for node in waiting:  # grows while it is iterated: breadth first
+            self.by_type[type(node)].append(node)
+            for name in _fields(type(node)):
+                part = getattr(node, name, None)
+                for child in part if isinstance(part, list) else (part,):
+                    if isinstance(child, ast.AST):
+                        self.parents[child] = node
+                        waiting.append(child)
+        return waiting
+
     def offset(self, place: Place) -> int:
         """A place as an index into the text; Python counts columns in bytes of UTF-8."""
         line, column = place
@@ -82,6 +104,12 @@ def read_source(path: Path, module: str) -> Source:
     except (RecursionError, MemoryError) as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
     return Source(path, text, tree, module)
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """The fields of a type of node that may hold other nodes, in the order of the source."""
+    return tuple(name for name in kind._fields if name not in _NO_NODES)
 
 
 def start_place(node: ast.AST) -> Place:

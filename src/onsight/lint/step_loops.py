@@ -17,8 +17,8 @@ def step_loops(facts: Facts, loops: Sequence[BatchLoop]) -> list[BatchLoop]:
     """The given loops over loaders, and those that do the same without one."""
     taken = {loop.node for loop in loops}
     found = list(loops)
-    for node in facts.script.nodes():
-        if not isinstance(node, (ast.For, ast.AsyncFor, ast.While)) or node in taken:
+    for node in facts.script.nodes(ast.For, ast.AsyncFor, ast.While):
+        if node in taken:
             continue
         head = node.test if isinstance(node, ast.While) else node.iter
         calls = network_calls(facts, node)

@@ -21,7 +21,7 @@ class Uses:
         self.script = script
         self._use: dict[tuple[ast.AST, str], set[str]] = {}
         self._called: set[tuple[ast.AST, str]] = set()
-        for node in script.nodes():
+        for node in script.nodes(ast.Attribute, ast.Call):
             self._note_use(node)
 
     def of(self, expression: ast.AST) -> set[str]:

@@ -44,9 +44,8 @@ class Values:
         self._returned: dict[Function, list[ast.expr]] = {}
         self._calls: dict[str, list[ast.Call]] = defaultdict(list)
         self._sites: dict[Definition, list[ast.Call]] = {}
-        for node in script.nodes():
-            if isinstance(node, ast.Call):
-                self._calls[last_name(node.func)].append(node)
+        for node in script.nodes(ast.Call):
+            self._calls[last_name(node.func)].append(node)
 
     def origins(self, expression: ast.AST, steps: Steps = ()) -> list[Origin]:
         """Everything that an expression, or a part of it, may come from."""

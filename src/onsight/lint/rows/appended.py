@@ -33,9 +33,8 @@ class _Append:
 def appended(context: Context) -> Iterator[Mistake]:
     """A label that is always appended, and its picture only if it can be read."""
     for source in context.script.sources:
-        for loop in source.nodes:
-            if isinstance(loop, (ast.For, ast.AsyncFor)):
-                yield from _in_loop(context, loop)
+        for loop in source.all(ast.For, ast.AsyncFor):
+            yield from _in_loop(context, loop)
 
 
 def _in_loop(context: Context, loop: ast.For | ast.AsyncFor) -> Iterator[Mistake]:

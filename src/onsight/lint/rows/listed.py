@@ -27,7 +27,7 @@ _CLASS_WORDS = re.compile(r"label|class|target|cls")
 def listed(context: Context) -> Iterator[Mistake]:
     """Unsorted listings of folders that are paired with something by their order."""
     for source in context.script.sources:
-        for node in source.nodes:
+        for node in source.all(ast.Call, ast.For, ast.DictComp, ast.ClassDef):
             if isinstance(node, ast.Call):
                 yield from _zipped(context, node)
             if isinstance(node, ast.For):

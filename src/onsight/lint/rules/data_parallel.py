@@ -21,7 +21,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     """nn.DataParallel in a script that trains and does not use anything better."""
     if context.values.calls("eval") and not any(loop.trains for loop in context.step_loops):
         return
-    names = (one for one in context.script.nodes() if isinstance(one, (ast.Name, ast.Attribute)))
+    names = context.script.nodes(ast.Name, ast.Attribute)
     if any(_BETTER.search(last_name(one)) for one in names):
         return
     for call in context.values.calls("DataParallel"):

@@ -27,10 +27,10 @@ _TENSOR_WORDS = word_set(
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`images.to(device)` as a statement of its own, or over a list of tensors."""
-    for node in context.script.nodes():
-        if isinstance(node, ast.Expr) and (loop := _loop_over_list(context, node)) is not None:
+    for node in context.script.nodes(ast.Expr):
+        if (loop := _loop_over_list(context, node)) is not None:
             yield _list_mistake(context, node, loop)
-        elif isinstance(node, ast.Expr):
+        else:
             parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
             owners = [_moved(context, part) for part in parts]
             if parts and all(owner is not None for owner in owners):
@@ -79,7 +79,7 @@ def _looks_like_tensor(context: Context, owner: ast.expr) -> bool:
     if context.kinds.uses(owner) - _TENSOR_WORDS:
         return False
     words = key_of(owner)
-    for node in context.script.source(owner).nodes:
+    for node in context.script.source(owner).all(ast.Subscript, ast.keyword):
         if isinstance(node, ast.Subscript) and context.script.code(node.value) == words:
             by_word = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
             if by_word and not isinstance(owner, ast.Subscript):
@@ -110,11 +110,8 @@ def _is_input(context: Context, owner: ast.expr) -> bool:
     if not isinstance(owner, ast.Name) or not _looks_like_tensor(context, owner):
         return False
     function = context.script.function(owner)
-    for node in context.script.source(owner).nodes:
-        if isinstance(node, ast.Call) and context.kinds.kind(node.func) in (
-            Kind.NETWORK,
-            Kind.LOSS,
-        ):
+    for node in context.script.source(owner).all(ast.Call):
+        if context.kinds.kind(node.func) in (Kind.NETWORK, Kind.LOSS):
             named = any(isinstance(one, ast.Name) and one.id == owner.id for one in node.args)
             if named and context.script.function(node) is function:
                 return True
@@ -124,8 +121,8 @@ def _is_input(context: Context, owner: ast.expr) -> bool:
 def _is_used(context: Context, owner: ast.expr, move: ast.expr) -> bool:
     """Whether the tensor is used again, so that the move mattered."""
     words = key_of(owner)
-    for node in context.script.source(owner).nodes:
-        if isinstance(node, ast.expr) and key_of(node) == words and node is not owner:
+    for node in context.script.source(owner).all(ast.Name, ast.Attribute, ast.Subscript):
+        if key_of(node) == words and node is not owner:
             reads = isinstance(getattr(node, "ctx", None), ast.Load)
             inside = any(parent is move for parent in context.script.source(node).ancestors(node))
             if reads and not inside and _is_same(context, owner, node):

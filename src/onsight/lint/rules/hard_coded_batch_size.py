@@ -96,8 +96,8 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
     """`x.view(64, -1)` in the forward of a module."""
     sizes = {size for size in context.loaders.batch_sizes() if size >= 4}
     for source in context.script.sources:
-        for node in source.nodes:
-            if not isinstance(node, ast.FunctionDef) or node.name != "forward":
+        for node in source.all(ast.FunctionDef):
+            if node.name != "forward":
                 continue
             owner = context.script.parent(node)
             if not isinstance(owner, ast.ClassDef) or not context.kinds.is_module_class(owner):

@@ -58,7 +58,7 @@ def _is_considered(context: Context, call: ast.Call) -> bool:
 def _uses_accelerator(context: Context) -> bool:
     """Whether a script can run on anything but the CPU."""
     says_device = fixed = False
-    for node in context.script.nodes():
+    for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
         words = ""
         if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
             words = last_name(node)

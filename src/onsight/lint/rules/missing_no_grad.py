@@ -55,7 +55,7 @@ def _needs_no_graph(context: Context, run: Run) -> bool:
 
 def _freezes(context: Context) -> bool:
     """Whether the script sets requires_grad to False."""
-    for node in context.script.nodes():
+    for node in context.script.nodes(ast.Assign):
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(attr="requires_grad")], value=ast.Constant(value=False)

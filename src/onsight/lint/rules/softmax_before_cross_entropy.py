@@ -49,8 +49,8 @@ class _Softmax:
 def _check(context: Context) -> Iterator[Mistake]:
     """Cross-entropy of the output of a softmax."""
     search, seen = _Search(context), set()
-    for node in context.script.nodes():
-        if isinstance(node, ast.Call) and (scores := _scores(context, node)) is not None:
+    for node in context.script.nodes(ast.Call):
+        if (scores := _scores(context, node)) is not None:
             for softmax in search.ends(scores):
                 if softmax.node not in seen:
                     seen.add(softmax.node)

@@ -35,13 +35,12 @@ _WHY = (
 def _check(context: Context) -> Iterator[Mistake]:
     """Handlers around the reading of a picture that do not report the error."""
     for source in context.script.sources:
-        for node in source.nodes:
-            if isinstance(node, ast.Try):
-                reads = _reads(context, node)
-                for handler in node.handlers if reads else []:
-                    if _is_silent(context, source, node, handler, reads[0]):
-                        yield _mistake(context, node, handler, reads[0])
-                        break
+        for node in source.all(ast.Try):
+            reads = _reads(context, node)
+            for handler in node.handlers if reads else []:
+                if _is_silent(context, source, node, handler, reads[0]):
+                    yield _mistake(context, node, handler, reads[0])
+                    break
 
 
 RULE = Rule("swallowed-picture", "A picture that cannot be read is dropped silently", _WHY, _check)
@@ -174,10 +173,8 @@ def _is_read(context: Context, node: ast.AugAssign) -> bool:
     """Whether a counter is read anywhere."""
     key = key_of(node.target)
     return any(
-        isinstance(one, (ast.Name, ast.Attribute))
-        and isinstance(one.ctx, ast.Load)
-        and last_name(one) == last_name(node.target)
-        for one in context.script.nodes()
+        isinstance(one.ctx, ast.Load) and last_name(one) == last_name(node.target)
+        for one in context.script.nodes(ast.Name, ast.Attribute)
         if key
     )
 
