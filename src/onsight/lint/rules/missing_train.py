@@ -11,6 +11,7 @@ from onsight.lint.loops import BatchLoop, phase_test
 from onsight.lint.modes import Event
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
+from onsight.lint.vocabulary import LOOPS
 
 _WHY = (
     "The evaluation leaves the network in evaluation mode: from the second epoch on, dropout is "
@@ -40,7 +41,9 @@ def _check(context: Context) -> Iterator[Mistake]:
                 break
 
 
-RULE = Rule("missing-train", "Training in evaluation mode after the first epoch", _WHY, _check)
+RULE = Rule(
+    "missing-train", "Training in evaluation mode after the first epoch", _WHY, _check, LOOPS
+)
 
 
 def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event) -> Mistake:
