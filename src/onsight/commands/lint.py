@@ -13,7 +13,13 @@ def lint(
     select: Annotated[
         str, Parameter(help="Only these rules: ids or their beginnings, separated by commas.")
     ] = "",
-    ignore: Annotated[str, Parameter(help="All rules but these.")] = "",
+    ignore: Annotated[
+        str,
+        Parameter(
+            help="All rules but these. A comment `# onsight: ignore[id]` silences a rule on its "
+            "line, `# onsight: ignore` all rules, and `# onsight: ignore-file` a whole file."
+        ),
+    ] = "",
     fix: Annotated[
         bool, Parameter(negative="", help="Rewrite files where the mend is certain ([--fix]).")
     ] = False,
@@ -27,39 +33,28 @@ def lint(
 ) -> None:
     """Find mistakes in training scripts by reading them: nothing is run, torch is not needed.
 
-    These are mistakes that a run does not reveal, such as an evaluation in training mode. A
-    comment `# onsight: ignore[missing-eval]` silences a rule on its line, `# onsight: ignore` all
-    rules, `# onsight: ignore-file` a file. docs/lint.md lists the rules. Exit code 0: no mistakes;
-    1: mistakes; 2: a file that cannot be read.
+    These are mistakes that a run does not reveal, such as an evaluation in training mode.
 
     Parameters
     ----------
     paths
-        Scripts and folders, - for a script on stdin; the working folder, if none are named. Each
-        script is read together with the modules of its own folder that it imports.
+        Scripts and folders; the working folder, if none are named. Each script is read together
+        with the modules of its own folder that it imports. Exit code 0: no mistakes; 1: mistakes;
+        2: a file that cannot be read.
     """
-    from onsight.errors import ConfigError
     from onsight.lint.formats.data import as_github, as_json
     from onsight.lint.formats.sarif import as_sarif
     from onsight.lint.formats.text import as_text, summary
     from onsight.lint.library import Library
     from onsight.lint.many import read_many
     from onsight.lint.mend import difference, mended, rewrite
-    from onsight.lint.paths import python_files
+    from onsight.lint.paths import python_files, shown
     from onsight.lint.table import chosen
     from onsight.version import onsight_version
+    from onsight.words import plural
 
     rules = chosen(select, ignore)
-    texts: dict[Path, str] = {}
-    if Path("-") in paths:
-        if len(paths) > 1 or fix or diff:
-            raise ConfigError(
-                "- reads one script from stdin, and goes with neither --fix nor --diff"
-            )
-        files = [Path.cwd() / "<stdin>"]
-        texts[files[0]] = sys.stdin.read()
-    else:
-        files = python_files(paths or (Path("."),))
+    files = python_files(paths or (Path("."),))
     if diff:
         changed, readings = mended(files, rules)
         sys.stdout.write("".join(difference(*one) for one in changed.items()))
@@ -69,8 +64,8 @@ def lint(
         for one in changed.items():
             rewrite(*one)
         if changed:
-            print(f"mended {len(changed)} file{'s'[: len(changed) != 1]}", file=sys.stderr)
-    library = Library(texts)
+            print(f"mended {plural(len(changed), 'file')}", file=sys.stderr)
+    library = Library()
     if not fix:
         readings = read_many(files, library, rules)
     found = readings.sorted
@@ -84,7 +79,7 @@ def lint(
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         sys.stdout.write(as_text(found, library, colour))
     sys.stdout.flush()
-    for said in readings.unread.values():
-        print(f"error: {said}", file=sys.stderr)
+    for path, said in readings.unread.items():
+        print(f"error: {said.replace(str(path), shown(path))}", file=sys.stderr)
     print(summary(readings), file=sys.stderr)
     raise SystemExit(2 if readings.unread else 1 if found else 0)

@@ -1,5 +1,6 @@
 """Findings for people: the line, what is wrong with it and why, and the line as it should be."""
 
+import textwrap
 from collections.abc import Sequence
 
 from onsight.lint.library import Library
@@ -8,6 +9,7 @@ from onsight.lint.paths import shown
 from onsight.lint.read import Finding
 from onsight.words import plural
 
+_WIDTH = 96
 _RED, _GREEN, _BOLD, _FAINT, _PLAIN = "\033[31m", "\033[32m", "\033[1m", "\033[2m", "\033[0m"
 
 
@@ -43,7 +45,7 @@ def _finding(one: Finding, lines: Sequence[str], colour: bool) -> str:
         f"{painted(place, _BOLD)} {painted(one.rule, _RED)}{mark} {one.problem}",
         f"  {painted(str(one.line), _FAINT)} {bar} {line}",
         f"  {'':{room}} {bar} {below}{painted('^' * max(1, width), _RED)}",
-        *(f"  {'':{room}} {bar} {painted(part, _GREEN)}" for part in one.fixed.split("\n")),
-        f"  {one.why}",
+        *(f"  {'+':>{room}} {bar} {painted(part, _GREEN)}" for part in one.fixed.split("\n")),
+        textwrap.fill(one.why, _WIDTH, initial_indent="  ", subsequent_indent="  "),
     ]
     return "\n".join(part.rstrip() for part in shows) + "\n"
