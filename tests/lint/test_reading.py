@@ -192,13 +192,21 @@ def test_a_fault_in_a_module_is_reported_with_its_file_after_those_of_the_script
     assert found == [("train.py", "data-parallel", 6), ("helpers.py", "discarded-move", 4)]
 
 
-@pytest.mark.parametrize(("device", "rules"), [("cpu", []), ("cuda", ["map-location"])])
-def test_where_weights_go_matters_only_with_an_accelerator(tmp_path, device, rules):
+@pytest.mark.parametrize(
+    ("device", "rules"),
+    [
+        ('"cpu"', []),
+        ('"cuda"', []),  # without a GPU the script fails in any case
+        ('"cuda" if torch.cuda.is_available() else "cpu"', ["map-location"]),
+        ('"cuda"; local_rank = 0', ["map-location"]),  # several processes
+    ],
+)
+def test_where_weights_go_matters_only_where_there_is_a_choice(tmp_path, device, rules):
     script = write(
         tmp_path,
         train=f"""
-            import torch
-            device = torch.device("{device}")
+            import os, torch
+            device = {device}
             net = torch.nn.Linear(2, 2).to(device)
             net.load_state_dict(torch.load("net.pt"))
             """,

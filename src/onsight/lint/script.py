@@ -138,7 +138,7 @@ class Script:
         return ""
 
     def _add(self, path: Path, module: str) -> None:
-        source = read_source(path, module)
+        source = read_source(path, module, imported=bool(self.sources))
         self.sources.append(source)
         self.scopes[source] = Scopes(source)
         self._modules[module.removesuffix(".__init__")] = source

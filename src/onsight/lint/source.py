@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
+from onsight.lint.reachable import keep_reachable
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -90,8 +91,8 @@ class Source:
         return self._starts[line - 1] + column
 
 
-def read_source(path: Path, module: str) -> Source:
-    """Parse a file. Raises DataError, with file and line, if that fails."""
+def read_source(path: Path, module: str, imported: bool = False) -> Source:
+    """Parse what can run of a file. Raises DataError, with file and line, if that fails."""
     text = _read(path)
     try:
         with warnings.catch_warnings():
@@ -103,6 +104,7 @@ def read_source(path: Path, module: str) -> Source:
         raise DataError(f"{path} is not a Python script: {error}.") from error
     except (RecursionError, MemoryError) as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
+    keep_reachable(tree, imported)
     return Source(path, text, tree, module)
 
 

@@ -96,7 +96,7 @@ def _of_means(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST, text:
 
 
 def _is_share(key: str) -> bool:
-    return bool(re.search(r"acc", key))
+    return bool(re.search(r"acc(?!um)", key))
 
 
 def _divisions(context: Context, loop: BatchLoop, one: _Sum) -> Iterator[ast.AST]:

@@ -8,10 +8,16 @@ from onsight.lint.context import Context
 from onsight.lint.fix import within
 from onsight.lint.loops import Run, network_name
 from onsight.lint.rule import Mistake, Rule
+from onsight.lint.source import own_nodes
 
 _WHY = (
     "Each forward pass keeps all activations for a backward pass that never comes: evaluation "
     "needs several times the memory, and more time."
+)
+
+_WHY_VOLATILE = (
+    "volatile=True has had no effect since PyTorch 0.4: each forward pass keeps all activations "
+    "for a backward pass that never comes, so evaluation needs several times the memory."
 )
 
 
@@ -37,7 +43,12 @@ def _mistake(context: Context, run: Run) -> Mistake:
     statement = context.script.source(call).statement(call)
     text = within(context.script, statement, "with torch.no_grad():")
     problem = f"{network} is evaluated with gradients switched on"
-    return Mistake(call, problem, text)
+    return Mistake(call, problem, text, _WHY_VOLATILE if _is_volatile(context, call) else "")
+
+
+def _is_volatile(context: Context, call: ast.Call) -> bool:
+    nodes = own_nodes(context.script.function(call))
+    return any(isinstance(one, ast.keyword) and one.arg == "volatile" for one in nodes)
 
 
 def _needs_no_graph(context: Context, run: Run) -> bool:
