@@ -1,25 +1,59 @@
 """Reads a training script without running it: every mistake found, with its line fixed."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from onsight.errors import DataError
+from onsight.lint.comments import is_ignored
 from onsight.lint.context import Context
+from onsight.lint.library import Library
 from onsight.lint.rule import Rule
-from onsight.lint.source import start_place
+from onsight.lint.script import Script
+from onsight.lint.source import Place, end_place, start_place
 from onsight.lint.table import rule_table
+
+Change = tuple[int, int, str]  # from, to (indices into the text of the file), the new text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake with its file and line; rule: the id of its rule, the rest as in Mistake."""
+    """A mistake with its place; rule: the id of its rule, the rest as in Mistake.
+
+    line and end_line count from 1, column and end_column (just after the end) too, in characters.
+    """
 
     file: Path
     line: int
+    column: int
+    end_line: int
+    end_column: int
     rule: str
     problem: str
     why: str
     fixed: str
+    mend: tuple[Change, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int, int, str]:
+        """What findings are sorted by."""
+        return str(self.file), self.line, self.column, self.rule
+
+    def facts(self) -> dict[str, Any]:
+        """The finding as JSON."""
+        names = ("line", "column", "end_line", "end_column", "rule", "problem", "why", "fixed")
+        known = {name: getattr(self, name) for name in names}
+        return {"file": str(self.file), **known, "fixable": bool(self.mend)}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The findings in a script, and the files that were read for it."""
+
+    findings: list[Finding]
+    files: list[Path]
 
 
 def read_script(path: Path) -> list[Finding]:
@@ -28,13 +62,50 @@ def read_script(path: Path) -> list[Finding]:
     Those of the script itself come first, and within a file they are sorted by line. Raises
     DataError, with file and line, if a file is not valid Python.
     """
-    context = Context(Path(path))
-    findings = [one for rule in rule_table().values() for one in _findings(rule, context)]
-    files = [source.path for source in context.script.sources]
-    return sorted(findings, key=lambda one: (files.index(one.file), one.line, one.rule))
+    return read(Path(path), Library(), rule_table().values()).findings
+
+
+def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = False) -> Reading:
+    """The same with some of the rules; alone: whether its modules are left out."""
+    script = Script(path, library, alone)
+    texts = [source.text for source in script.sources]
+    context = Context(script)
+    try:
+        found = [
+            one
+            for rule in rules
+            if any(re.search(rule.words, text) for text in texts)
+            for one in _findings(rule, context)
+        ]
+    except RecursionError as error:
+        raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
+    files = [source.path for source in script.sources]
+    found.sort(key=lambda one: (files.index(one.file), one.line, one.rule))
+    return Reading(found, files)
 
 
 def _findings(rule: Rule, context: Context) -> Iterator[Finding]:
     for one in rule.check(context):
-        file, line = context.script.source(one.node).path, start_place(one.node)[0]
-        yield Finding(file, line, rule.id, one.problem, one.why or rule.why, one.fixed)
+        source = context.script.source(one.node)
+        if is_ignored(source, one.node, rule.id):
+            continue
+        line, column = _counted(source.character(start_place(one.node)))
+        end_line, end_column = _counted(source.character(end_place(one.node)))
+        mend = tuple((source.offset(a), source.offset(b), new) for a, b, new in one.mend)
+        why = one.why or rule.why
+        yield Finding(
+            source.path,
+            line,
+            column,
+            end_line,
+            end_column,
+            rule.id,
+            one.problem,
+            why,
+            one.fixed,
+            mend,
+        )
+
+
+def _counted(place: Place) -> Place:
+    return place[0], place[1] + 1

@@ -4,6 +4,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from onsight.lint.source import (
@@ -77,6 +78,7 @@ class Scopes:
         self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(dict)
         self.members: list[Member] = []
         self.stars: list[str] = []
+        self._scopes: dict[ast.AST, ast.AST] = {}
         self._outer: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
         for outer in source.all(ast.Global):
             self._outer[self.scope(outer)] |= dict.fromkeys(outer.names, source.tree)
@@ -88,6 +90,11 @@ class Scopes:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The innermost scope of a node: a function, class, comprehension or module."""
+        if node not in self._scopes:
+            self._scopes[node] = self._scope(node)
+        return self._scopes[node]
+
+    def _scope(self, node: ast.AST) -> ast.AST:
         parents = self.source.parents
         child, parent = node, parents.get(node)
         while parent is not None:
@@ -102,6 +109,17 @@ class Scopes:
         while isinstance(scope, (*COMPREHENSIONS, ast.ClassDef)):
             scope = self.scope(scope)
         return scope
+
+    @cached_property
+    def attributes(self) -> dict[tuple[ast.AST, str], list[Member]]:
+        """The assignments to attributes of self, by class and name."""
+        found: dict[tuple[ast.AST, str], list[Member]] = defaultdict(list)
+        for one in self.members:
+            if isinstance(one.receiver, ast.Name) and one.receiver.id == "self":
+                owner = self.source.enclosing_class(one.node)
+                if owner is not None:
+                    found[owner, one.key].append(one)
+        return found
 
     def lookup(self, name: ast.Name) -> list[Binding]:
         """All bindings that a name may refer to, in source order."""

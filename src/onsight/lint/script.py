@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
+from onsight.lint.library import Library
 from onsight.lint.scopes import Binding, Scopes
 from onsight.lint.source import (
     FUNCTIONS,
     Function,
     Source,
-    read_source,
 )
 
 Definition = Function | ast.ClassDef
 
 _MOST_FILES = 100  # a script next to a whole library does not need all of it
+_MOST_CHARACTERS = 1_000_000
 
 _INNER = (  # the module where torch defines something, and the public one
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
@@ -30,18 +31,22 @@ _INNER = (  # the module where torch defines something, and the public one
 
 
 class Script:
-    """The sources, the script itself first, and the meaning of the names in them."""
+    """The sources, the script itself first, and the meaning of the names in them.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    alone: whether the modules that it imports are left out.
+    """
+
+    def __init__(self, path: Path, library: Library | None = None, alone: bool = False) -> None:
+        self.path, self._library = path, library or Library()
         self.sources: list[Source] = []
         self.scopes: dict[Source, Scopes] = {}
         self._modules: dict[str, Source] = {}
         self._home: dict[ast.AST, Source] = {}
+        self._characters = 0
         self._add(path, path.stem)
-        for source in self.sources:  # grows while it is iterated: breadth first
+        for source in self.sources if not alone else []:  # grows while it is iterated
             for name in _imported(source):
-                if len(self.sources) < _MOST_FILES:
+                if len(self.sources) < _MOST_FILES and self._characters < _MOST_CHARACTERS:
                     self._find_module(name)
 
     def source(self, node: ast.AST) -> Source:
@@ -71,13 +76,7 @@ class Script:
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
         """The class whose method contains a node."""
-        function: ast.AST | None = None
-        for parent in self.source(node).ancestors(node):
-            if isinstance(parent, ast.ClassDef) and function is not None:
-                return parent
-            if isinstance(parent, FUNCTIONS):
-                function = parent
-        return None
+        return self.source(node).enclosing_class(node)
 
     def path_of(self, expression: ast.AST) -> str:
         """The full name of an expression: `torch.nn.functional.softmax`; empty for variables."""
@@ -138,9 +137,11 @@ class Script:
         return ""
 
     def _add(self, path: Path, module: str) -> None:
-        source = read_source(path, module, imported=bool(self.sources))
+        scopes = self._library.scopes(path, module, bool(self.sources))
+        source = scopes.source
         self.sources.append(source)
-        self.scopes[source] = Scopes(source)
+        self.scopes[source] = scopes
+        self._characters += len(source.text)
         self._modules[module.removesuffix(".__init__")] = source
         self._home |= dict.fromkeys(source.nodes, source)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
-from onsight.lint.reachable import keep_reachable
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -19,6 +18,7 @@ Place = tuple[int, int]  # line, column
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "n", "s", "kind", "type_comment"})
+_MOST_BYTES = 4 * 2**20  # a generated table; its tree would fill gigabytes
 _CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 
@@ -62,6 +62,16 @@ class Source:
             yield parent
             node = parent
 
+    def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class whose method contains a node."""
+        function: ast.AST | None = None
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.ClassDef) and function is not None:
+                return parent
+            if isinstance(parent, FUNCTIONS):
+                function = parent
+        return None
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that a node is, or is part of."""
         while not isinstance(node, ast.stmt):
@@ -73,13 +83,19 @@ class Source:
         waiting: list[ast.AST] = [self.tree]
         for node in waiting:  # grows while it is iterated: breadth first
             self.by_type[type(node)].append(node)
-            for name in _fields(type(node)):
+            kind: Any = type(node)
+            for name in _fields(kind):
                 part = getattr(node, name, None)
                 for child in part if isinstance(part, list) else (part,):
                     if isinstance(child, ast.AST):
                         self.parents[child] = node
                         waiting.append(child)
         return waiting
+
+    def character(self, place: Place) -> Place:
+        """A place with its column in characters; Python counts columns in bytes of UTF-8."""
+        line = min(place[0], len(self.lines))
+        return line, self.offset(place) - self._starts[line - 1]
 
     def offset(self, place: Place) -> int:
         """A place as an index into the text; Python counts columns in bytes of UTF-8."""
@@ -91,25 +107,37 @@ class Source:
         return self._starts[line - 1] + column
 
 
-def read_source(path: Path, module: str, imported: bool = False) -> Source:
-    """Parse what can run of a file. Raises DataError, with file and line, if that fails."""
-    text = _read(path)
+def read_text(path: Path) -> str:
+    """The text of a file, its lines ending in \\n. Raises DataError if it is not Python's text."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DataError(f"{path} is not read: it is larger than {_MOST_BYTES // 2**20} MB.")
+        with tokenize.open(path) as file:  # handles coding lines and byte order marks
+            return file.read()
+    except SyntaxError as error:
+        raise DataError(f"{path} is not a Python script: {error.msg}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def parsed(path: Path, text: str) -> ast.Module:
+    """The syntax tree of a file. Raises DataError, with file and line, if it has none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the script's own escape sequences
-            tree = ast.parse(text)
+            return ast.parse(text)
     except SyntaxError as error:
         raise _not_python(path, error) from error
     except ValueError as error:  # a null byte
         raise DataError(f"{path} is not a Python script: {error}.") from error
     except (RecursionError, MemoryError) as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
-    keep_reachable(tree, imported)
-    return Source(path, text, tree, module)
 
 
 @cache
-def _fields(kind: type) -> tuple[str, ...]:
+def _fields(kind: Any) -> tuple[str, ...]:
     """The fields of a type of node that may hold other nodes, in the order of the source."""
     return tuple(name for name in kind._fields if name not in _NO_NODES)
 
@@ -146,18 +174,6 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         return iter(node.body)
     return ast.iter_child_nodes(node)
-
-
-def _read(path: Path) -> str:
-    try:
-        with tokenize.open(path) as file:  # handles coding lines and byte order marks
-            return file.read()
-    except SyntaxError as error:
-        raise DataError(f"{path} is not a Python script: {error.msg}.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def _not_python(path: Path, error: SyntaxError) -> DataError:

@@ -161,11 +161,8 @@ class Values:
         family = [one for owner in owners for one in self.lineage(owner)]
         found: list[tuple[ast.expr, Steps]] = []
         for owner in dict.fromkeys(family):
-            for member in self.script.scope(owner).members:
-                mine = isinstance(member.receiver, ast.Name) and member.receiver.id == "self"
-                home = self.script.enclosing_class(member.node) if mine else None
-                if member.key == expression.attr and home is owner:
-                    found.append((member.value, member.steps))
+            for member in self.script.scope(owner).attributes.get((owner, expression.attr), []):
+                found.append((member.value, member.steps))
             for binding in self.script.scope(owner).tables[owner].get(expression.attr, []):
                 if binding.how == "value" and binding.value is not None:
                     found.append((binding.value, binding.steps))

@@ -24,6 +24,10 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
+LOOPS = (
+    r"[Ll]oader|dl\b|\.backward\(|\.eval\(|no_grad|optim"  # in a script that trains or evaluates
+)
+
 MODULES = frozenset({Kind.NETWORK, Kind.LOSS, Kind.LAYER})
 
 NETWORK_PATHS = (

@@ -35,7 +35,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield Mistake(call, problem, text)
 
 
-RULE = Rule("data-parallel", "One process drives all GPUs", _WHY, _check)
+RULE = Rule("data-parallel", "One process drives all GPUs", _WHY, _check, r"DataParallel\(")
 
 
 def _distributed(words: str) -> str:

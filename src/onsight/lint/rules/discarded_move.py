@@ -37,7 +37,13 @@ def _check(context: Context) -> Iterator[Mistake]:
                 yield _mistake(context, node, parts, [one for one in owners if one is not None])
 
 
-RULE = Rule("discarded-move", "A tensor is moved and the result discarded", _WHY, _check)
+RULE = Rule(
+    "discarded-move",
+    "A tensor is moved and the result discarded",
+    _WHY,
+    _check,
+    r"\.(to|cuda|cpu|half|float|double|bfloat16|long|int|contiguous)\(",
+)
 
 
 def _moved(context: Context, expression: ast.expr) -> ast.expr | None:

@@ -12,7 +12,7 @@ from onsight.lint.rule import Mistake, Rule
 from onsight.lint.scopes import Binding
 from onsight.lint.source import start_place
 from onsight.lint.values import Origin
-from onsight.lint.vocabulary import TENSOR_LOSSES, Kind, word_set
+from onsight.lint.vocabulary import LOOPS, TENSOR_LOSSES, Kind, word_set
 
 _CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")
@@ -48,7 +48,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield Mistake(node, problem, text)
 
 
-RULE = Rule("graph-kept", "A running sum of losses keeps their graphs", _WHY, _check)
+RULE = Rule("graph-kept", "A running sum of losses keeps their graphs", _WHY, _check, LOOPS)
 
 
 def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:

@@ -11,7 +11,7 @@ from onsight.lint.flow import key_of, keys
 from onsight.lint.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes
-from onsight.lint.vocabulary import Kind
+from onsight.lint.vocabulary import LOOPS, Kind
 
 _WHY = (
     "The last batch may have fewer rows than the batch size, and somebody may change the size in "
@@ -34,7 +34,9 @@ def _check(context: Context) -> Iterator[Mistake]:
     yield from _in_forward(context)
 
 
-RULE = Rule("hard-coded-batch-size", "A batch is taken to have its nominal size", _WHY, _check)
+RULE = Rule(
+    "hard-coded-batch-size", "A batch is taken to have its nominal size", _WHY, _check, LOOPS
+)
 
 
 def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.AST]]:

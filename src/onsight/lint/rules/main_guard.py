@@ -10,7 +10,7 @@ from onsight.lint.loops import BatchLoop, reached, unwrapped
 from onsight.lint.reachable import is_main
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes, start_place
-from onsight.lint.vocabulary import Kind
+from onsight.lint.vocabulary import LOOPS, Kind
 
 _WHY = (
     "Where worker processes are not forked (Windows, macOS, Python 3.14 and later), each of them "
@@ -38,7 +38,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             return
 
 
-RULE = Rule("main-guard", "Loader workers without a main guard", _WHY, _check)
+RULE = Rule("main-guard", "Loader workers without a main guard", _WHY, _check, LOOPS)
 
 
 def _starts_workers(

@@ -52,7 +52,13 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield Mistake(call, problem, text)
 
 
-RULE = Rule("map-location", "Weights are loaded without map_location", _WHY, _check)
+RULE = Rule(
+    "map-location",
+    "Weights are loaded without map_location",
+    _WHY,
+    _check,
+    "load_state_dict|load_checkpoint|load_weights",
+)
 
 
 def _is_considered(context: Context, call: ast.Call) -> bool:

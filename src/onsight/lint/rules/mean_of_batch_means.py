@@ -13,7 +13,7 @@ from onsight.lint.flow import key_of
 from onsight.lint.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, own_nodes, start_place
-from onsight.lint.vocabulary import Kind
+from onsight.lint.vocabulary import LOOPS, Kind
 
 _WHY = (
     "The last batch may be smaller than the others but counts as much as they do, so the figure "
@@ -50,7 +50,7 @@ def _check(context: Context) -> Iterator[Mistake]:
                     yield _meter_mistake(context, loop, one)
 
 
-RULE = Rule("mean-of-batch-means", "A mean of batch means", _WHY, _check)
+RULE = Rule("mean-of-batch-means", "A mean of batch means", _WHY, _check, LOOPS)
 
 
 def _sums(context: Context, loop: BatchLoop) -> Iterator[_Sum]:

@@ -11,6 +11,7 @@ from onsight.lint.layers import changes_by_mode
 from onsight.lint.loops import BatchLoop, Run, network_name, phase_test
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
+from onsight.lint.vocabulary import LOOPS
 
 _NORM = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 _WHY = (
@@ -32,7 +33,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield _mistake(context, loop, network, line, "in the same loop as training, without")
 
 
-RULE = Rule("missing-eval", "Evaluation in training mode", _WHY, _check)
+RULE = Rule("missing-eval", "Evaluation in training mode", _WHY, _check, LOOPS)
 
 
 def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:

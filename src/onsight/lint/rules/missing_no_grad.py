@@ -9,6 +9,7 @@ from onsight.lint.fix import within
 from onsight.lint.loops import Run, network_name
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes
+from onsight.lint.vocabulary import LOOPS
 
 _WHY = (
     "Each forward pass keeps all activations for a backward pass that never comes: evaluation "
@@ -35,7 +36,7 @@ def _check(context: Context) -> Iterator[Mistake]:
                 break
 
 
-RULE = Rule("missing-no-grad", "Evaluation with gradients switched on", _WHY, _check)
+RULE = Rule("missing-no-grad", "Evaluation with gradients switched on", _WHY, _check, LOOPS)
 
 
 def _mistake(context: Context, run: Run) -> Mistake:

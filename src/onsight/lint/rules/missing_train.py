@@ -12,6 +12,7 @@ from onsight.lint.loops import BatchLoop, phase_test
 from onsight.lint.modes import Event
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
+from onsight.lint.vocabulary import LOOPS
 
 _AVERAGE = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 _WHY = (
@@ -42,7 +43,9 @@ def _check(context: Context) -> Iterator[Mistake]:
                 break
 
 
-RULE = Rule("missing-train", "Training in evaluation mode after the first epoch", _WHY, _check)
+RULE = Rule(
+    "missing-train", "Training in evaluation mode after the first epoch", _WHY, _check, LOOPS
+)
 
 
 def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event) -> Mistake:

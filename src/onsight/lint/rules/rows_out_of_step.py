@@ -18,4 +18,10 @@ def _check(context: Context) -> Iterator[Mistake]:
     yield from shuffled(context)
 
 
-RULE = Rule("rows-out-of-step", "Rows paired with the wrong ones", _WHY, _check)
+RULE = Rule(
+    "rows-out-of-step",
+    "Rows paired with the wrong ones",
+    _WHY,
+    _check,
+    r"append|zip|enumerate|shuffle|listdir|scandir|glob|iterdir",
+)

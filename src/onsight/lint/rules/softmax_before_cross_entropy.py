@@ -57,7 +57,13 @@ def _check(context: Context) -> Iterator[Mistake]:
                     yield _mistake(context, softmax)
 
 
-RULE = Rule("softmax-before-cross-entropy", "A softmax before cross-entropy", _WHY, _check)
+RULE = Rule(
+    "softmax-before-cross-entropy",
+    "A softmax before cross-entropy",
+    _WHY,
+    _check,
+    "[cC]ross_?[eE]ntropy",
+)
 
 
 def _mistake(context: Context, softmax: _Softmax) -> Mistake:

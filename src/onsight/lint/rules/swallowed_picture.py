@@ -43,7 +43,13 @@ def _check(context: Context) -> Iterator[Mistake]:
                     break
 
 
-RULE = Rule("swallowed-picture", "A picture that cannot be read is dropped silently", _WHY, _check)
+RULE = Rule(
+    "swallowed-picture",
+    "A picture that cannot be read is dropped silently",
+    _WHY,
+    _check,
+    r"except",
+)
 
 
 def _reads(context: Context, node: ast.Try) -> list[ast.Call]:

@@ -1,0 +1,33 @@
+"""The files that were read, each parsed once however many scripts import it."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from onsight.lint.reachable import keep_reachable
+from onsight.lint.scopes import Scopes
+from onsight.lint.source import Source, parsed, read_text
+
+_KEPT = 200  # parsed files; more would fill the memory, where a whole library is read
+
+
+class Library:
+    """Reads files; texts: what is read in place of the files of these names."""
+
+    def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
+        self._texts = texts or {}
+        self.scopes = lru_cache(_KEPT)(self._scopes)
+
+    def text(self, path: Path) -> str:
+        """The text of a file. Raises DataError if it cannot be read."""
+        return self._texts[path] if path in self._texts else read_text(path)
+
+    def _scopes(self, path: Path, module: str, imported: bool) -> Scopes:
+        """What can run of a file, and its bindings; module: its name in imports.
+
+        imported: whether it is not the script itself. Raises DataError.
+        """
+        text = self.text(path)
+        tree = parsed(path, text)
+        keep_reachable(tree, imported)
+        return Scopes(Source(path, text, tree, module))
