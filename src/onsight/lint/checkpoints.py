@@ -25,4 +25,6 @@ def is_used_as_network(facts: Facts, call: ast.Call) -> bool:
     used = facts.kinds.uses(target)
     if used & {"keys", "items", "get", "pop", "update", "values"}:
         return False
-    return bool(used & {"eval", "train", "parameters", "state_dict", "load_state_dict", "forward"})
+    return bool(
+        used & {"eval", "train", "parameters", "state_dict", "load_state_dict", "forward", "module"}
+    )

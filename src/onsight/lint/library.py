@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from onsight.lint.reachable import keep_reachable
 from onsight.lint.scopes import Scopes
 from onsight.lint.source import Source, parsed, read_text
 
@@ -21,7 +22,12 @@ class Library:
         """The text of a file. Raises DataError if it cannot be read."""
         return self._texts[path] if path in self._texts else read_text(path)
 
-    def _scopes(self, path: Path, module: str) -> Scopes:
-        """A file and its bindings; module: its name in imports. Raises DataError."""
+    def _scopes(self, path: Path, module: str, imported: bool) -> Scopes:
+        """What can run of a file, and its bindings; module: its name in imports.
+
+        imported: whether it is not the script itself. Raises DataError.
+        """
         text = self.text(path)
-        return Scopes(Source(path, text, parsed(path, text), module))
+        tree = parsed(path, text)
+        keep_reachable(tree, imported)
+        return Scopes(Source(path, text, tree, module))

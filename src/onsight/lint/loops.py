@@ -57,7 +57,7 @@ def batch_loops(facts: Facts) -> list[BatchLoop]:
     found = []
     for node in facts.script.nodes(ast.For, ast.AsyncFor, *COMPREHENSIONS):
         for iterated, target in _heads(node):
-            loader = unwrapped(iterated)
+            loader = _loader(facts, iterated)
             if facts.kinds.kind(loader) is Kind.LOADER:
                 loop = BatchLoop(node, loader, _names(target))
                 loop.trains = _trains(facts, loop)
@@ -120,6 +120,17 @@ def unwrapped(iterated: ast.expr) -> ast.expr:
             break
         iterated = iterated.args[0]
     return iterated
+
+
+def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
+    """The loader that is iterated over, also by the name of a progress bar around it."""
+    loader = unwrapped(iterated)
+    if isinstance(loader, ast.Name):
+        made = facts.script.scope(loader).reaching(loader)
+        value = made[0].value if len(made) == 1 and not made[0].steps else None
+        if isinstance(value, ast.Call) and unwrapped(value) is not value:
+            return unwrapped(value)
+    return loader
 
 
 def is_batch_number(loop: BatchLoop, expression: ast.expr) -> bool:

@@ -47,7 +47,7 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
     read_for_others: set[Path] = set()
     with _no_collection():
         for path in _scripts(texts):
-            if path not in read_for_others:
+            if path not in read_for_others or "__main__" in texts[path]:
                 read_for_others |= _add(path, done, library, rules, alone=False)
         for path in texts:
             if path not in read_for_others:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from onsight.lint.calls import last_name
 from onsight.lint.facts import Facts
+from onsight.lint.reachable import is_main
 from onsight.lint.scopes import apart
 from onsight.lint.source import FUNCTIONS, Function, own_nodes, start_place
 from onsight.lint.vocabulary import word_set
@@ -206,10 +207,3 @@ def _may_change(call: ast.Call, network: str) -> bool:
 
 def _is_scope(node: ast.AST) -> bool:
     return isinstance(node, (ast.Module, *FUNCTIONS))
-
-
-def is_main(node: ast.AST) -> bool:
-    """Whether a node is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and any(
-        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
-    )

@@ -137,7 +137,7 @@ class Script:
         return ""
 
     def _add(self, path: Path, module: str) -> None:
-        scopes = self._library.scopes(path, module)
+        scopes = self._library.scopes(path, module, bool(self.sources))
         source = scopes.source
         self.sources.append(source)
         self.scopes[source] = scopes

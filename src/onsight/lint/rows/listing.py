@@ -12,7 +12,7 @@ _LISTINGS = frozenset({"os.listdir", "os.scandir", "glob.glob", "glob.iglob"})
 
 def is_listing(facts: Facts, expression: ast.expr) -> bool:
     """Whether a list is in the order of an unsorted folder listing."""
-    if isinstance(expression, ast.Name) and _is_sorted_name(facts, expression):
+    if _is_sorted_in_place(facts, expression):
         return False
     origins = facts.values.origins(expression)
     return bool(origins) and all(_lists(facts, origin) for origin in origins)
@@ -40,9 +40,10 @@ def is_sorted_listing(facts: Facts, value: ast.expr) -> bool:
     return False
 
 
-def _is_sorted_name(facts: Facts, name: ast.Name) -> bool:
-    """Whether `name.sort()` is called anywhere."""
-    return any(
-        isinstance(call.func, ast.Attribute) and key_of(call.func.value) == name.id
+def _is_sorted_in_place(facts: Facts, expression: ast.expr) -> bool:
+    """Whether `names.sort()` is called anywhere."""
+    key = key_of(expression)
+    return bool(key) and any(
+        isinstance(call.func, ast.Attribute) and key_of(call.func.value) == key
         for call in facts.values.calls("sort")
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
-from onsight.lint.flow import key_of
+from onsight.lint.flow import key_of, keys
 from onsight.lint.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes
@@ -104,17 +104,26 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
             owner = context.script.parent(node)
             if not isinstance(owner, ast.ClassDef) or not context.kinds.is_module_class(owner):
                 continue
-            names = [argument.arg for argument in node.args.args[1:]]
+            names = _made_of({argument.arg for argument in node.args.args[1:]}, node)
             for call in own_nodes(node):
                 match call:
                     case ast.Call(
                         func=ast.Attribute(value=ast.Name(id=name), attr="view" | "reshape"),
                         args=[size, rest],
-                    ) if names and _is_minus_one(rest):
+                    ) if name in names and _is_minus_one(rest):
                         value = context.constants.fixed(size)
                         if isinstance(value, int) and value in sizes:
                             text = f"{name}.size(0)"
                             yield _mistake(context, size, text, "a batch is reshaped to")
+
+
+def _made_of(names: set[str], forward: ast.FunctionDef) -> set[str]:
+    """The names in a forward that are computed from its inputs."""
+    found = set(names)
+    for node in own_nodes(forward):  # in the order of the source
+        if isinstance(node, ast.Assign) and found & keys(node.value):
+            found |= {key for target in node.targets for key in keys(target)}
+    return found
 
 
 def _mistake(context: Context, size: ast.expr, rows: str, what: str) -> Mistake:

@@ -7,7 +7,7 @@ from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import within
 from onsight.lint.loops import BatchLoop, reached, unwrapped
-from onsight.lint.modes import is_main
+from onsight.lint.reachable import is_main
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes, start_place
 from onsight.lint.vocabulary import LOOPS, Kind

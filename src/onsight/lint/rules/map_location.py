@@ -8,12 +8,20 @@ from onsight.lint.calls import keyword, last_name
 from onsight.lint.checkpoints import is_used_as_network, load_calls
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
+from onsight.lint.flow import key_of
 from onsight.lint.rule import Mistake, Rule
-from onsight.lint.source import FUNCTIONS
+from onsight.lint.source import FUNCTIONS, start_place
 from onsight.lint.values import Origin
 from onsight.lint.vocabulary import Kind
 
 _ACCELERATORS = re.compile(r"cuda|mps|xpu|accelerator|npu|\bgpu", re.IGNORECASE)
+_CHOICES = re.compile(  # a script with these words may also run without a GPU, or on several
+    r"is_available|is_initialized|device_count|(args|opt|cfg|config|flags|hparams)\.(cuda|gpu|device)"
+    r"|(use|no)_(cuda|gpu)|local_rank|init_process_group|DistributedDataParallel|DDP|Fabric"
+    r"|[Aa]ccelerator|Lightning|Trainer",
+    re.IGNORECASE,
+)
+_PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth$")  # as torchvision names its files, saved on the CPU
 _HELPERS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have states, no weights
 _WHY = (
     "The tensors are loaded onto the device that they were saved from: loading fails on a machine "
@@ -23,12 +31,14 @@ _WHY = (
 
 def _check(context: Context) -> Iterator[Mistake]:
     """torch.load of weights without map_location."""
-    if not _uses_accelerator(context):
+    if not _uses_accelerator(context) or _needs_one_gpu(context):
         return
     for call in load_calls(context):
         if len(call.args) > 1 or any(one.arg in ("map_location", None) for one in call.keywords):
             continue
         if _is_considered(context, call) or is_used_as_network(context, call):
+            continue
+        if _is_published(call) or _is_own_file(context, call):
             continue
         if _reaches_weights(context, call):
             where = _device(context, call)
@@ -76,6 +86,55 @@ def _uses_accelerator(context: Context) -> bool:
             return True
         says_device = says_device or words in ("device", "--device")
     return says_device and not fixed
+
+
+def _needs_one_gpu(context: Context) -> bool:
+    """Whether a script only runs on a GPU, in one process."""
+    needs = bool(context.values.calls("cuda"))
+    for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
+        if not isinstance(node, ast.Constant):
+            if _CHOICES.search(key_of(node) or last_name(node)):
+                return False
+        elif isinstance(node.value, str):
+            default = isinstance(context.script.parent(node), ast.arguments)
+            if re.fullmatch(r"cpu|-{0,2}(device|gpus?)", node.value) and not default:
+                return False
+            needs = needs or bool(re.fullmatch(r"cuda(:\d+)?", node.value))
+    return needs
+
+
+def _is_published(call: ast.Call) -> bool:
+    """Whether a file has the name of weights that torchvision publishes."""
+    words = [one.value for one in ast.walk(call.args[0]) if isinstance(one, ast.Constant)]
+    return any(isinstance(word, str) and _PUBLISHED.search(word) for word in words)
+
+
+def _is_own_file(context: Context, call: ast.Call) -> bool:
+    """Whether the same run has saved the file before, and so on the same device."""
+    for save in context.values.calls("save"):
+        if len(save.args) < 2 or context.script.path_of(save.func) != "torch.save":
+            continue
+        if ast.dump(save.args[1]) == ast.dump(call.args[0]):
+            home = context.script.function(save)
+            places = [call]
+            if context.script.function(call) is not home:
+                around = context.script.function(call)
+                places = context.values.call_sites(around) if isinstance(around, FUNCTIONS) else []
+            if places and all(_follows(context, place, save, home) for place in places):
+                return True
+    return False
+
+
+def _follows(context: Context, place: ast.Call, save: ast.Call, home: ast.AST) -> bool:
+    """Whether a call in the function of a save is only reached after it."""
+    if context.script.function(place) is not home or start_place(place) < start_place(save):
+        return False
+    around = set(context.script.source(save).ancestors(save))
+    branches = (ast.If, ast.For, ast.While)
+    own = [
+        one for one in context.script.source(place).ancestors(place) if isinstance(one, branches)
+    ]
+    return all(one in around for one in own)
 
 
 def _reaches_weights(context: Context, call: ast.Call) -> bool:

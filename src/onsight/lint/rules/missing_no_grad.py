@@ -8,11 +8,17 @@ from onsight.lint.context import Context
 from onsight.lint.fix import within, wrapped
 from onsight.lint.loops import Run, network_name
 from onsight.lint.rule import Mistake, Rule
+from onsight.lint.source import own_nodes
 from onsight.lint.vocabulary import LOOPS
 
 _WHY = (
     "Each forward pass keeps all activations for a backward pass that never comes: evaluation "
     "needs several times the memory, and more time."
+)
+
+_WHY_VOLATILE = (
+    "volatile=True has had no effect since PyTorch 0.4: each forward pass keeps all activations "
+    "for a backward pass that never comes, so evaluation needs several times the memory."
 )
 
 
@@ -38,9 +44,15 @@ def _mistake(context: Context, run: Run) -> Mistake:
     statement = context.script.source(call).statement(call)
     text = within(context.script, statement, "with torch.no_grad():")
     problem = f"{network} is evaluated with gradients switched on"
+    why = _WHY_VOLATILE if _is_volatile(context, call) else ""
     named = _has_torch(context, call)
     mend = wrapped(context.script, statement, "with torch.no_grad():") if named else []
-    return Mistake(call, problem, text, mend=mend)
+    return Mistake(call, problem, text, why, mend)
+
+
+def _is_volatile(context: Context, call: ast.Call) -> bool:
+    nodes = own_nodes(context.script.function(call))
+    return any(isinstance(one, ast.keyword) and one.arg == "volatile" for one in nodes)
 
 
 def _has_torch(context: Context, node: ast.AST) -> bool:

@@ -1,6 +1,7 @@
 """Rule on training that continues in evaluation mode after the first evaluation."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from onsight.lint.calls import last_name
@@ -13,6 +14,7 @@ from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
 from onsight.lint.vocabulary import LOOPS
 
+_AVERAGE = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 _WHY = (
     "The evaluation leaves the network in evaluation mode: from the second epoch on, dropout is "
     "off and batch norm no longer updates its statistics."
@@ -83,7 +85,8 @@ def _leaves_eval(context: Context, event: Event, loop: BatchLoop, network: ast.e
     """Whether an event in the loop over epochs belongs to an evaluation of the same network."""
     name = last_name(network)
     if event.function is not None:
-        return context.modes.left(event.function) == "eval" and _evaluates(context, event.function)
+        inside = context.modes.left(event.function) == "eval"
+        return inside and _evaluates(context, event)
     owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
     if last_name(owner) != name:
         return False
@@ -97,8 +100,20 @@ def _leaves_eval(context: Context, event: Event, loop: BatchLoop, network: ast.e
     return first is not None and first.evaluates and first is not loop
 
 
-def _evaluates(context: Context, function: ast.AST) -> bool:
-    return any(
-        one.evaluates and context.script.function(one.node) is function
+def _evaluates(context: Context, event: Event) -> bool:
+    """Whether a called function evaluates the network, and not perhaps its moving average."""
+    function = event.function
+    runs = [
+        call
         for one in context.step_loops
-    )
+        if one.evaluates and context.script.function(one.node) is function
+        for call, _ in one.runs
+    ]
+    if not runs or function is None:
+        return False
+    value = context.values.argument(event.call, function, last_name(runs[0].func))
+    ways = [value] if value is not None else []
+    if isinstance(value, ast.Name):
+        bindings = context.script.scope(value).reaching(value)
+        ways += [one.value for one in bindings if one.value is not None]
+    return not any(_AVERAGE.search(context.script.code(one)) for one in ways)
