@@ -244,6 +244,14 @@ def _parsed(path, text):
     return parsed(path, text)
 
 
+def test_other_processes_find_the_same(monkeypatch):
+    files = sorted([*PLANTED.glob("*.py"), *CLEAN.glob("*.py")])
+    alone = read_many(files, Library(), chosen())
+    monkeypatch.setattr("onsight.lint.many._MANY", 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert read_many(files, Library(), chosen()) == alone
+
+
 def test_the_hook_of_pre_commit_reads_a_list_of_files(script):
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     assert hook["types"] == ["python"]
