@@ -3,11 +3,11 @@
 import gc
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from onsight.lint.read import Finding, Reading, read
 from onsight.lint.rule import Rule
 
 _MANY = 200  # files, from which on starting other processes pays
-_PART = 20  # files that a process reads at a time
-_MOST = 8  # processes: the scripts, read in this one, take longer then
+_PART, _PART_SCRIPTS = 20, 4  # files that a process reads at a time
+_MOST = 8  # processes
 _TRAINS = re.compile(r"[Ll]oader|dl\b|\.backward\(")
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
@@ -50,27 +50,33 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
             texts[path] = library.text(path)
         except DataError as error:
             done.unread[path] = str(error)
-    scripts = _scripts(texts)
-    others = sorted(set(texts) - set(scripts))
-    with _helpers(len(others)) as map_parts, _no_collection():
-        parts = [others[n : n + _PART] for n in range(0, len(others), _PART)]
-        alone = map_parts(partial(_read_alone, texts=library.texts, rules=rules), parts)
+    scripts, imported, others = _kinds(texts)
+    with _helpers(len(texts)) as map_parts, _no_collection():
+        read_part = partial(_read_part, texts=library.texts, rules=rules)
+        together = map_parts(partial(read_part, alone=False), _parts(scripts, _PART_SCRIPTS))
+        alone = map_parts(partial(read_part, alone=True), _parts(others, _PART))
         read_for_others: set[Path] = set()
-        for path in scripts:
-            if path not in read_for_others or "__main__" in texts[path]:
+        for path, reading in chain.from_iterable(together):
+            read_for_others |= _add(path, reading, done)
+        for path in imported:
+            if path not in read_for_others:
                 read_for_others |= _add(path, _read(path, library, rules, alone=False), done)
-        for path, reading in (pair for part in alone for pair in part):
+        for path, reading in chain.from_iterable(alone):
             if path not in read_for_others:
                 _add(path, reading, done)
     return done
 
 
-def _read_alone(
-    paths: Sequence[Path], texts: Mapping[Path, str], rules: Sequence[Rule]
+def _parts(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
+    return [paths[n : n + size] for n in range(0, len(paths), size)]
+
+
+def _read_part(
+    paths: Sequence[Path], texts: Mapping[Path, str], rules: Sequence[Rule], alone: bool
 ) -> list[tuple[Path, Reading | str]]:
     with _no_collection():
         library = Library(texts)
-        return [(path, _read(path, library, rules, alone=True)) for path in paths]
+        return [(path, _read(path, library, rules, alone)) for path in paths]
 
 
 def _read(path: Path, library: Library, rules: Sequence[Rule], alone: bool) -> Reading | str:
@@ -101,7 +107,7 @@ def _helpers(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
     from concurrent.futures import ProcessPoolExecutor  # here: it takes a tenth of the start
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(cores - 1, _MOST), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(cores, _MOST), get_context("spawn")) as pool:
         yield pool.map
 
 
@@ -117,10 +123,17 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _scripts(texts: dict[Path, str]) -> list[Path]:
-    """The files that train or evaluate, those first that nothing seems to import."""
-    names: Counter[str] = Counter()
+def _kinds(texts: Mapping[Path, str]) -> tuple[list[Path], list[Path], list[Path]]:
+    """The files that train or evaluate, started or imported by others, and all other files."""
+    names: set[str] = set()
     for text in texts.values():
-        names.update({name.rpartition(".")[2] for name in _IMPORTED.findall(text)})
-    scripts = [path for path, text in texts.items() if _TRAINS.search(text)]
-    return sorted(scripts, key=lambda path: (names[path.stem], path))
+        names |= {name.rpartition(".")[2] for name in _IMPORTED.findall(text)}
+    scripts, imported, others = [], [], []
+    for path, text in sorted(texts.items()):
+        if not _TRAINS.search(text):
+            others.append(path)
+        elif path.stem in names and "__main__" not in text:
+            imported.append(path)
+        else:
+            scripts.append(path)
+    return scripts, imported, others
