@@ -103,7 +103,7 @@ def pets(sets: Path, folder: Path) -> None:
 
 
 def small_vit(folder: Path) -> None:
-    """A vision transformer of 6 layers for 128x128 pixels, with random weights, for transformers."""
+    """A vision transformer of 6 layers for 128x128 pixels, with random weights."""
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
     def fill(target: Path) -> None:
