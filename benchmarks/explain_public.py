@@ -6,7 +6,9 @@ public_scripts.py names the repositories and commits, the arguments and every ch
 checkout of each, and ROOT/data is laid out by public_data.py from three Debian packages:
 dataset-fashion-mnist, plasma-workspace-wallpapers and openclipart-png. Hugging Face's metric comes
 from ROOT/evaluate (huggingface/evaluate at a7dd338). The scripts need the packages transformers,
-datasets, evaluate, accelerate, lightning, jsonargparse[signatures] and fastai beside Onsight.
+datasets, evaluate, accelerate, lightning and jsonargparse[signatures] beside Onsight; the fastai
+script is older than fastcore 2.2, whose star import hides its Param, and trains with fastai 2.7.19,
+fastcore 1.7.29 and fastprogress 1.0.3, installed without their dependencies.
 
 Each script is explained with --write, so that its mended text is run against it. What really holds
 it back was found out by a reader with a profiler before explain was asked: it stands with the
