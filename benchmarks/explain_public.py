@@ -1,0 +1,167 @@
+"""What does `onsight explain` say of ten public training scripts, and is the mended one faster?
+
+    python benchmarks/explain_public.py ROOT [--only NAME ...] [--prepare] [--fashion FOLDER]
+
+public_scripts.py names the repositories and commits, the arguments and every change; ROOT/NAME is a
+checkout of each, and ROOT/data is laid out by public_data.py from three Debian packages:
+dataset-fashion-mnist, plasma-workspace-wallpapers and openclipart-png. Hugging Face's metric comes
+from ROOT/evaluate (huggingface/evaluate at a7dd338). The scripts need the packages transformers,
+datasets, evaluate, accelerate, lightning and jsonargparse[signatures] beside Onsight; the fastai
+script is older than fastcore 2.2, whose star import hides its Param, and trains with fastai 2.7.19,
+fastcore 1.7.29 and fastprogress 1.0.3, installed without their dependencies.
+
+Each script is explained with --write, so that its mended text is run against it. What really holds
+it back was found out by a reader with a profiler before explain was asked: it stands with the
+reader's judgement of the verdict in public_judgements.csv. With --prepare, the data is laid out and
+nothing is run; with --only, the table is printed and RESULTS.md does not change.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import circumstances, table, write_section
+from public_scripts import SCRIPTS, environment, prepare
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+JUDGEMENTS = Path(__file__).parent / "public_judgements.csv"
+HEADER = [
+    "script",
+    "images/s",
+    "cause",
+    "verdict",
+    "what holds it back, by a reader",
+    "the reader agrees",
+    "best what-ifs",
+    "times as fast (interval)",
+    "mended / original (interval)",
+    "seconds",
+]
+PACKAGES = ("timm", "transformers", "accelerate", "lightning", "fastai")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """explain's answer for a script: its facts, or why there are none."""
+
+    name: str
+    facts: dict | None
+    problem: str
+    seconds: float
+
+    def cells(self, judgement: dict[str, str]) -> list[str]:
+        reader = [judgement.get("holds_back", ""), agreement(judgement)]
+        if not self.facts:
+            return [self.name, "", "", self.problem, *reader, "", "", "", f"{self.seconds:.0f}"]
+        best, mended = self.facts["best"], self.facts.get("mended")
+        cells = [
+            self.name,
+            f"{self.facts['images_per_second']:,.0f}",
+            self.facts["cause"],
+            self.facts["verdict"],
+            *reader,
+            " + ".join(best["names"]) if best else "none",
+            ratio(best and (best.get("interval") or best)),
+            (mended.get("problem") or ratio(mended.get("ratio"))) if mended else "",
+            f"{self.seconds:.0f}",
+        ]
+        return [cell.replace("|", "/").replace("\n", " ") for cell in cells]
+
+
+def ratio(found: dict | None) -> str:
+    """A ratio with its interval, where there is one."""
+    if not found:
+        return ""
+    known = found.get("low") is not None
+    ends = f" ({found['low']:.2f} to {found['high']:.2f})" if known else ""
+    return f"{found['ratio']:.2f}{ends}"
+
+
+def agreement(judgement: dict[str, str]) -> str:
+    """yes or no, and why; empty where nobody has judged yet."""
+    return ": ".join(filter(None, (judgement.get("agrees", ""), judgement.get("why", ""))))
+
+
+def explain(name: str, root: Path, fashion: Path) -> Outcome:
+    """Runs the command as a user would, in the script's folder."""
+    print(f"  {name}", file=sys.stderr)
+    script = prepare(name, root, fashion)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "onsight", "explain", script.name, "--json", "--write"]
+        done = subprocess.run(
+            [*command, str(Path(folder) / "mended.py"), "--", *SCRIPTS[name].words(root)],
+            cwd=script.parent,
+            env=environment(root),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    seconds = time.perf_counter() - begun
+    said = done.stdout.strip().splitlines()
+    if said and said[-1].startswith("{"):
+        return Outcome(name, json.loads(said[-1]), "", seconds)
+    why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    print(done.stderr, file=sys.stderr)
+    return Outcome(name, None, f"failed: {why[-1]}", seconds)
+
+
+def judgements() -> dict[str, dict[str, str]]:
+    """The reader's findings by script: what holds it back, the figures, agreement and why."""
+    with JUDGEMENTS.open(encoding="utf-8", newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def summary(outcomes: list[Outcome], judged: dict[str, dict[str, str]]) -> str:
+    agreed = sum(judged[found.name]["agrees"] == "yes" for found in outcomes)
+    answered = sum(found.facts is not None for found in outcomes)
+    return f"{answered} of {len(outcomes)} were explained; the reader agrees with {agreed}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, metavar="NAME")
+    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--fashion", type=Path, default=FASHION)
+    options = parser.parse_args()
+    root, names = options.root.resolve(), options.only or list(SCRIPTS)
+    if options.prepare:
+        for name in names:
+            print(prepare(name, root, options.fashion))
+        return
+    judged = judgements()
+    outcomes = [explain(name, root, options.fashion) for name in names]
+    changes = [
+        f"- {name}: {change.path}: {change.why}"
+        for name in names
+        for change in SCRIPTS[name].changes
+    ]
+    lines = [
+        "## Public scripts",
+        "",
+        f"Run unchanged but for data paths, arguments and the changes below; "
+        f"{circumstances(*PACKAGES)}.",
+        "",
+        *table(HEADER, [found.cells(judged[found.name]) for found in outcomes]),
+        "",
+        summary(outcomes, judged),
+        "",
+        *changes,
+    ]
+    if options.only:
+        print("\n".join(lines))
+    else:
+        write_section("explain_public", lines)
+
+
+if __name__ == "__main__":
+    main()
