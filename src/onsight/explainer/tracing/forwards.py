@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from onsight.explainer.tracing.calls import RootCalls, kind_of
 from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.imports import when_imported
 from onsight.explainer.tracing.loaders import Loaders
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Site, Sites
@@ -30,11 +32,18 @@ class Forwards:
 
     images, evaluated: how many images were trained on and evaluated; graphs_kept: evaluations
     that build graphs, by line; site: the user's line of the first forward; phase: of the last
-    one, forward or evaluation.
+    one, forward or evaluation. on_forward: called before the network's forwards.
     """
 
-    def __init__(self, clock: PhaseClock, sites: Sites, loaders: Loaders) -> None:
+    def __init__(
+        self,
+        clock: PhaseClock,
+        sites: Sites,
+        loaders: Loaders,
+        on_forward: Callable[[nn.Module], None],
+    ) -> None:
         self.clock, self.sites, self.loaders = clock, sites, loaders
+        self.on_forward = on_forward
         self.images = self.evaluated = 0
         self.graphs_kept: Counter[Site] = Counter()
         self.phase = "forward"
@@ -43,7 +52,10 @@ class Forwards:
         self.network: nn.Module | None = None
         self.loss: nn.Module | None = None
         self.batch: Tensor | None = None
+        self.is_channels_last = False
         self._seen = 0
+        self._fed = 0  # updates that a loader's batch is known to reach: its own and the next
+        self._is_counted = False  # whether this update's images are
         self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
         self._kinds: dict[int, tuple[nn.Module, str]] = {}  # by id, kept alive
 
@@ -53,6 +65,12 @@ class Forwards:
         for name in _LOSSES:
             loss = timed(getattr(nn.functional, name), self.clock, lambda: self.phase)
             patches.put(nn.functional, name, loss)
+        when_imported("fasttransform.transform", partial(self._time_pipelines, patches), patches)
+
+    def _time_pipelines(self, patches: Patches, module: Any) -> None:
+        """fastai's transforms of whole batches."""
+        pipeline = module.Pipeline
+        patches.put(pipeline, "__call__", timed(pipeline.__call__, self.clock, "augment"))
 
     def is_evaluation(self, module: nn.Module) -> bool:
         """Whether no update will follow a forward of the network now."""
@@ -60,14 +78,19 @@ class Forwards:
             return True
         return self.loaders.is_of_evaluation()
 
-    def settle(self, backwards: int = 0) -> None:
+    def note_update(self) -> None:
+        """An update has been made."""
+        self._fed = max(0, self._fed - 1)
+        self._is_counted = False
+
+    def settle(self, is_backward: bool = False) -> None:
         """A forward that looked like an evaluation was one if no backward followed it."""
         if self._pending is None:
             return
         count, site = self._pending
         self._pending = None
-        if backwards:
-            self.images += count
+        if is_backward:
+            self.images += self._new_images(count)
             return
         self.evaluated += count
         if site:
@@ -96,17 +119,62 @@ class Forwards:
         batch = next((one for one in args if isinstance(one, Tensor) and one.ndim), None)
         count = 0 if batch is None else len(batch)
         self.settle()
+        self.on_forward(module)
         if not evaluating:
-            self.images += count
+            self.images += self._new_images(count)
             self.network, self.batch = module, batch
             if self._seen < _FIRST:
                 self._seen += 1
-                self.precision = _precision(module)
                 self.site = self.site or next(iter(self.sites.here()), None)
-        elif torch.is_grad_enabled():
+                self._look_inside(module)
+            return
+        self.loaders.was_evaluated = True
+        if torch.is_grad_enabled():
             self._pending = count, next(iter(self.sites.here()), None)
         else:
             self.evaluated += count
+
+    def _new_images(self, count: int) -> int:
+        """Images that no forward was given before this one, of a batch of so many.
+
+        A batch from a loader counts once, however often and in however many parts the network
+        sees it; a batch from elsewhere counts whenever the network is given it, but once in an
+        optimizer's step that evaluates the network again and again.
+        """
+        drawn = self.loaders.take()
+        if drawn:
+            self._fed = 2
+        elif not self._fed and not (self._is_counted and self.clock.is_in("optimizer")):
+            drawn = count
+        self._is_counted = True
+        return drawn
+
+    def _look_inside(self, network: nn.Module) -> None:
+        """Learn how its last layer computes: a framework may set autocast inside the network."""
+        self._learn(network)
+        layers = [one for one in network.modules() if next(one.parameters(False), None) is not None]
+        if not layers or _is_translated(network):
+            return
+
+        def look(layer: nn.Module, _: Any) -> None:
+            handle.remove()
+            self._learn(layer)
+
+        handle = layers[-1].register_forward_pre_hook(look)
+
+    def _learn(self, layer: nn.Module) -> None:
+        self.precision = _precision(layer)
+        filters = [one for one in layer.parameters() if one.ndim == 4]
+        if filters:
+            kinds = (torch.channels_last, torch.contiguous_format)
+            last, first = (filters[0].is_contiguous(memory_format=kind) for kind in kinds)
+            self.is_channels_last = last and not first
+
+
+def _is_translated(network: nn.Module) -> bool:
+    """Whether a compiler has made something else of it, in which hooks would have no place."""
+    is_compiled = network._compiled_call_impl is not None or hasattr(network, "_orig_mod")
+    return is_compiled or isinstance(network, torch.jit.ScriptModule)
 
 
 def _precision(network: nn.Module) -> str:

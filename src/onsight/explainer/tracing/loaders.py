@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, dataloader
 
 from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.imports import when_imported
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Made, Sites
 from onsight.explainer.tracing.timing import timed
@@ -20,26 +21,36 @@ _WITH_WORKERS = dataloader._MultiProcessingDataLoaderIter
 class Loaders:
     """Follows every loader's batches.
 
-    on_epoch: called when a loader begins that has been trained from before. drawn: images since
-    `take` was last called; current: the loader that was drawn from last.
+    on_epoch: called when a loader begins that has been trained from before. current: the loader
+    that was drawn from last; was_evaluated: whether an evaluation has used what was drawn.
     """
 
     def __init__(self, clock: PhaseClock, sites: Sites, on_epoch: Callable[[], None]) -> None:
         self.clock, self.sites, self.on_epoch = clock, sites, on_epoch
         self.current: Any = None
-        self.drawn = 0
+        self.was_evaluated = False
+        self._drawn = 0  # images that nothing has been trained on yet
         self._loaders: dict[int, Any] = {}  # those trained from, by id, kept alive
         self._updates: Counter[int] = Counter()  # of each of them
         self._made: dict[int, Made] = {}  # by id, also of the batch samplers and data sets
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
-        patches.put(DataLoader, "__init__", self._make(DataLoader.__init__))
+        self._watch_making(patches, DataLoader)
+        when_imported(
+            "fastai.data.load",
+            lambda module: self._watch_making(patches, module.DataLoader),
+            patches,
+        )
         patches.put(_ANY, "__init__", self._begin(_ANY.__init__))
         patches.put(_ANY, "__next__", self._draw(_ANY.__next__))
         patches.put(_WITH_WORKERS, "_reset", self._begin_again(_WITH_WORKERS._reset))
         starting = timed(_WITH_WORKERS.__init__, self.clock, "data")
         patches.put(_WITH_WORKERS, "__init__", starting)
+
+    def _watch_making(self, patches: Patches, kind: type) -> None:
+        """Remember where loaders of this class are made."""
+        patches.put(kind, "__init__", self._make(kind.__init__))  # type: ignore[misc]
 
     @property
     def training(self) -> Any:
@@ -51,8 +62,8 @@ class Loaders:
         return self._made.get(id(loader)) or Made()
 
     def take(self) -> int:
-        """How many images have been drawn since this was last asked for."""
-        drawn, self.drawn = self.drawn, 0
+        """How many images have been drawn to train on since this was last asked for."""
+        drawn, self._drawn, self.was_evaluated = self._drawn, 0, False
         return drawn
 
     def note_update(self) -> None:
@@ -70,7 +81,8 @@ class Loaders:
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
             made = self.sites.made()
             original(loader, *args, **kwargs)
-            parts = [one for one in (loader.batch_sampler, loader.dataset) if one is not None]
+            parts = [getattr(loader, name, None) for name in ("batch_sampler", "dataset")]
+            parts = [one for one in parts if one is not None]
             if made.maker:
                 made = next((self._made[id(one)] for one in parts if id(one) in self._made), made)
             for one in (loader, *parts):
@@ -80,8 +92,9 @@ class Loaders:
 
     def _begin(self, original: Callable[..., None]) -> Callable[..., None]:
         def begin(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            batches.watched_loader = loader
-            self._note_epoch(loader)
+            of = getattr(loader, "d", loader)  # fastai's loaders show torch a stand-in
+            batches.watched_loader = of
+            self._note_epoch(of)
             original(batches, loader, *args, **kwargs)
 
         return begin
@@ -109,7 +122,8 @@ class Loaders:
                 self.clock.leave(depth)
             if not is_inner:
                 self.current = getattr(batches, "watched_loader", None)
-                self.drawn += batch_length(batch)
+                kept = 0 if self.was_evaluated else self._drawn
+                self._drawn, self.was_evaluated = kept + batch_length(batch), False
             return batch
 
         return draw

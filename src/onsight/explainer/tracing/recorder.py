@@ -4,11 +4,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.forwards import Forwards
 from onsight.explainer.tracing.loaders import Loaders
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Sites
+from onsight.explainer.tracing.slices import Slices
 from onsight.explainer.tracing.timing import timed
 from onsight.explainer.tracing.transfers import Transfers
 from onsight.explainer.tracing.updates import Updates
@@ -35,9 +38,10 @@ class Recorder:
         self.patches = Patches()
         self.steps = 0
         self.loaders = Loaders(clock, sites, self.window.epoch)
-        self.forwards = Forwards(clock, sites, self.loaders)
-        self.updates = Updates(clock, sites, lambda: self.forwards.settle(1), self._after_update)
+        self.forwards = Forwards(clock, sites, self.loaders, self._before_forward)
+        self.updates = Updates(clock, sites, self._before_backward, self._after_update)
         self.transfers = Transfers(clock, sites)
+        self.slices = Slices(clock)
 
     def install(self) -> None:
         """Start following torch's calls."""
@@ -47,7 +51,6 @@ class Recorder:
     def undo(self) -> None:
         """Restore torch as it was."""
         self.patches.undo()
-        self.updates.undo()
 
     def time(self, owner: Any, name: str, phase: str) -> None:
         """Count a function's time for a phase."""
@@ -63,8 +66,17 @@ class Recorder:
             self.clock.read(),
         )
 
+    def _before_forward(self, network: nn.Module) -> None:
+        self.updates.look_for_one(network)
+
+    def _before_backward(self) -> None:
+        self.forwards.settle(is_backward=True)
+
     def _after_update(self) -> None:
         self.steps += 1
         self.loaders.note_update()
+        self.forwards.note_update()
         self.window.step(self.steps)
+        if self.steps == 1 and self.loaders.current is None:
+            self.slices.install(self.patches)
         self.on_step(self)
