@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
-from onsight.explainer.mend.advice import Line, merged
+from onsight.explainer.mend.mended import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
 from onsight.explainer.script.trace import Trace
@@ -91,15 +91,16 @@ def explain_script(
         rate,
         tried,
         best,
-        _lines(trace, best) if best else [],
+        _lines(script, trace, best) if best else [],
         cause,
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
 
 
-def _lines(trace: Trace, best: Tried) -> list[Line]:
-    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
+def _lines(script: Path, trace: Trace, best: Tried) -> list[Line]:
+    mends = [mend for one in in_order(best.what_ifs) for mend in one.lines(trace)]
+    return merged(mends, script)
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
