@@ -10,7 +10,18 @@ from onsight.words import plural
 SHOWN = 1.1  # times as fast, at the lower end: less is taken for noise
 
 # Student's t at 97.5%, by the degrees of freedom from 1 on: what 95% of the time is not exceeded.
-_T_95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.306, 2.2622, 2.2281)
+_T_95: tuple[float, ...] = (
+    12.7062,
+    4.3027,
+    3.1824,
+    2.7764,
+    2.5706,
+    2.4469,
+    2.3646,
+    2.306,
+    2.2622,
+    2.2281,
+)
 _T_95 += (2.201, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.093, 2.086)
 
 
