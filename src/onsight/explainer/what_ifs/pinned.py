@@ -21,6 +21,7 @@ class PinnedMemory(WhatIf):
 
     name = "pin_memory"
     group = "pinning"
+    order = 30
     label = "pinned memory"
 
     @classmethod
