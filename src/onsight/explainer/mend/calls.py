@@ -114,10 +114,13 @@ class Argument(OfCall):
 
 def loader_keywords(trace: Trace, **values: Any) -> Keywords:
     """Arguments for the training loader, which the trace must have; None removes one."""
+    return loader_code(trace, **_as_code(values))
+
+
+def loader_code(trace: Trace, **values: str | None) -> Keywords:
+    """The same, given as source code."""
     assert trace.loader
-    return Keywords(
-        trace.loader.site, "DataLoader", parameters=_LOADER_PARAMETERS, values=_as_code(values)
-    )
+    return Keywords(trace.loader.site, "DataLoader", parameters=_LOADER_PARAMETERS, values=values)
 
 
 def no_workers(trace: Trace) -> Keywords:

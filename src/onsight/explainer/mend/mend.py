@@ -12,7 +12,7 @@ from onsight.explainer.tracing.sites import Site
 class Mend(ABC):
     """site: where, as the script was before any mend; None: nowhere in particular.
 
-    imports: modules that the change names; is_text: False if it is said only.
+    imports: statements that it needs; is_text: False if it is said only.
     """
 
     site: Site | None

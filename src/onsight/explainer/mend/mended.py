@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,12 @@ from onsight.errors import DataError
 from onsight.explainer.mend.draft import CannotMend, Draft, read_draft
 from onsight.explainer.mend.layout import line_before
 from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.target import MARK
 from onsight.explainer.mend.whole import need_import
+from onsight.explainer.script.trace import Trace
 from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.table import in_order
+from onsight.explainer.what_ifs.what_if import WhatIf
 
 _FIRST_LINES = re.compile(r"#!|#.*coding[:=]")
 
@@ -40,7 +45,7 @@ class Mended:
     @property
     def is_changed(self) -> bool:
         """Whether any mend was made in the script itself."""
-        return any(not one.left for one in self.lines if one.text not in self.outside)
+        return any(not one.left and one.text not in self.outside for one in self.lines)
 
     def diff(self, name: str) -> str:
         """A unified diff from the script to a file of this name."""
@@ -78,13 +83,13 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
         for line, one in zip(lines, results.values(), strict=True)
         if one.left and one.draft is not first
     ]
-    _head(first, [f"Mended by Onsight from {script.name}.", *outside, *elsewhere])
+    _head(first, [f"{MARK} {script.name}.", *outside, *elsewhere])
     return Mended(script, before, first.encoded(), lines, outside)
 
 
-def merged(mends: list[Mend], script: Path) -> list[Line]:
-    """The lines of advice alone."""
-    return mend_script(script, mends).lines
+def mends_of(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
+    """The mends that make these changes, in the order of application."""
+    return [mend for one in in_order(what_ifs) for mend in one.lines(trace)]
 
 
 def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> _Result:
@@ -100,8 +105,8 @@ def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> _Result:
     state = draft.source, list(draft.history)
     try:
         mend.apply(draft)
-        for module in mend.imports:
-            need_import(draft, module)
+        for statement in mend.imports:
+            need_import(draft, statement)
     except CannotMend as reason:
         draft.source, draft.history = state
         return _Result(mend, draft, str(reason))

@@ -42,7 +42,7 @@ class SetThreads(Mend):
     """The number of threads that torch computes with; site: None."""
 
     count: int
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def words(self) -> str:
@@ -64,7 +64,7 @@ class SetThreads(Mend):
 class Definition(Mend):
     """A class or function for the script's own use, below its imports; site: None.
 
-    name: that it defines; needs: modules that its code names, such as `torch`.
+    name: that it defines; needs: imports that its code needs, such as `import torch`.
     """
 
     name: str
@@ -97,8 +97,8 @@ class Definition(Mend):
         after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
         before = "" if not at or draft.text[at - 1] == "\n" else "\n"
         draft.change([(at, at, f"{before}\n\n{self.code.strip()}\n" + "\n" * after)])
-        for module in self.needs:
-            need_import(draft, module)
+        for statement in self.needs:
+            need_import(draft, statement)
 
     def told(self, draft: Draft) -> str:
         """Its first lines say enough: the rest is in the mended file."""
@@ -137,15 +137,15 @@ class Advice(Mend):
         raise CannotMend("left to you")
 
 
-def need_import(draft: Draft, module: str) -> None:
-    """Import a module at the top of the script, unless its name is there already."""
-    if module in _module_names(draft.source.tree):
+def need_import(draft: Draft, statement: str) -> None:
+    """An import such as `import torch` at the top of the script, unless its name is there."""
+    if statement.split()[-1] in _module_names(draft.source.tree):
         return
     first = _first_import(draft)
     if first is None:
-        AtStart(None, f"import {module}").apply(draft)
+        AtStart(None, statement).apply(draft)
     else:
-        draft.change([line_before(draft, first, f"import {module}")])
+        draft.change([line_before(draft, first, statement)])
 
 
 def _first_import(draft: Draft) -> ast.stmt | None:

@@ -64,7 +64,7 @@ class Cache(WhatIf):
     def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
         if self.value == "items":
-            return [*keep_items(trace), no_workers(trace)]
+            return keep_items(trace)
         if self.value == "files":
             return [OpenOnce(trace.loader.site)]
         return [FixedOnce(trace.loader.site, trace), no_workers(trace)]
