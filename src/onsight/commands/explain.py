@@ -56,6 +56,14 @@ def explain(
             "nothing. Exit code 1 if it fails.",
         ),
     ] = False,
+    write: Annotated[
+        Path | None,
+        Parameter(
+            group=RUN,
+            help="Write SCRIPT.py with the changes that won into this file, run against the "
+            "original.",
+        ),
+    ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
@@ -88,5 +96,6 @@ def explain(
         seconds=seconds,
         limit_seconds=limit,
         on_twin=twin,
+        write=write,
         as_json=json_,
     )

@@ -23,13 +23,17 @@ def explain_any(
     seconds: float,
     limit_seconds: float,
     on_twin: bool,
+    write: Path | None,
     as_json: bool,
 ) -> None:
     """Explain and print.
 
     given: fields named on the command line; layers: recipe and config file; on_twin: run a script
-    on a simulated GPU. Raises UserError for what the user can fix.
+    on a simulated GPU; write: where the mended script goes. Raises UserError for what the user can
+    fix.
     """
+    if write and (on_twin or not what_ifs or not subject.endswith(".py")):
+        raise ConfigError("--write needs a training script, and changes to try out on it")
     if subject.endswith(".py"):
         if given or compared or any(layers):
             raise ConfigError(
@@ -39,7 +43,9 @@ def explain_any(
         if on_twin:
             _explain_on_twin(Path(subject), script_args, limit_seconds, as_json)
         else:
-            _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
+            _explain_script(
+                Path(subject), script_args, seconds, what_ifs, limit_seconds, write, as_json
+            )
         return
     if on_twin:
         raise ConfigError(f"--twin runs a training script, and {subject} is not a Python file")
@@ -55,16 +61,37 @@ def explain_any(
 
 
 def _explain_script(
-    script: Path, args: list[str], seconds: float, what_ifs: bool, limit: float, as_json: bool
+    script: Path,
+    args: list[str],
+    seconds: float,
+    what_ifs: bool,
+    limit: float,
+    write: Path | None,
+    as_json: bool,
 ) -> None:
-    from onsight.explainer.script.explain import explain_script
+    from onsight.explainer.mend.delivery import deliver
+    from onsight.explainer.mend.show import print_delivery
+    from onsight.explainer.mend.target import check_target
+    from onsight.explainer.script.explain import STEPS, explain_script
+    from onsight.explainer.script.launch import Launcher
     from onsight.explainer.script.show import facts, print_explanation
 
+    target = check_target(script, write) if write else None
     found = explain_script(script, args, seconds, what_ifs, limit)
-    if as_json:
-        print(json.dumps(facts(found)))
-    else:
+    if not as_json:
         print_explanation(found, _console())
+    launcher = Launcher(script, args, seconds, STEPS, limit)
+    delivery = None
+    if target and found.best:
+        delivery = deliver(script, found.trace, found.best.what_ifs, target, launcher)
+    if as_json:
+        print(json.dumps(facts(found) | {"mended": delivery and delivery.facts()}))
+    elif delivery:
+        print_delivery(delivery, _console())
+    elif write:
+        print(f"{write} was not written: no change made {script.name} faster")
+    if delivery and not delivery.is_sound:
+        raise SystemExit(1)
 
 
 def _explain_on_twin(script: Path, args: list[str], limit: float, as_json: bool) -> None:

@@ -59,11 +59,11 @@ def _makes_tensors(step: Any) -> bool:
 
 
 def _first_random(steps: list[Any]) -> int:
-    return next((i for i, one in enumerate(steps) if _is_random(one)), len(steps))
+    return next((i for i, one in enumerate(steps) if is_random(type(one).__name__)), len(steps))
 
 
-def _is_random(step: Any) -> bool:
-    name = type(step).__name__
+def is_random(name: str) -> bool:
+    """Whether a torchvision transform of this name draws random numbers."""
     return name.startswith(_BY_CHANCE) or name in _ALSO_BY_CHANCE
 
 

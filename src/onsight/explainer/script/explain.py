@@ -6,12 +6,12 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
-from onsight.explainer.mend.advice import Line, merged
+from onsight.explainer.mend.mended import Line, mend_script, mends_of
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.script.trials import Trials, Tried
-from onsight.explainer.what_ifs.table import in_order, what_ifs_for
+from onsight.explainer.what_ifs.table import what_ifs_for
 from onsight.explainer.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
@@ -19,7 +19,7 @@ from onsight.lint.read import Finding, read_script
 from onsight.report.console import Reporter
 from onsight.words import percent
 
-_STEPS = 2_000  # at most; more would add nothing
+STEPS = 2_000  # at most; more would add nothing
 _SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
 _FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
 
@@ -60,11 +60,11 @@ def explain_script(
         raise DataError(f"{script} does not exist")
     findings = read_script(script)
     warn_if_busy(reporter)
-    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
+    launcher = Launcher(script, args, seconds, STEPS, limit_seconds)
     reporter.say(
         f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
     )
-    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
+    first = Launcher(script, args, seconds * _FIRST, STEPS, limit_seconds)
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
@@ -91,15 +91,11 @@ def explain_script(
         rate,
         tried,
         best,
-        _lines(trace, best) if best else [],
+        mend_script(script, mends_of(best.what_ifs, trace)).lines if best else [],
         cause,
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
-
-
-def _lines(trace: Trace, best: Tried) -> list[Line]:
-    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:

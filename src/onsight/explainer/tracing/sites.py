@@ -1,8 +1,8 @@
 """The lines of the user's own files that a call came from."""
 
-import ast
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -13,10 +13,14 @@ _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file."""
+    """A line of a user's file.
+
+    end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
+    """
 
     file: str
     line: int
+    end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
@@ -26,13 +30,11 @@ class Site(BaseModel, frozen=True):
 class Made:
     """Where an object was made: the user's line, and what was called there.
 
-    maker: the package that made it, called from that line; "" if the line itself did. call: the
-    name of the function or class that the line calls.
+    maker: the package that made it, called from that line; "" if the line itself did.
     """
 
     site: Site | None = None
     maker: str = ""
-    call: str = ""
 
 
 Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
@@ -53,7 +55,7 @@ class Sites:
             if frame is None or len(found) == most:
                 break
             if self._owns(frame.f_code):
-                found.append(_site(frame.f_code, frame.f_lineno))
+                found.append(_site_of(frame))
             frame = frame.f_back
         return tuple(found)
 
@@ -65,7 +67,7 @@ class Sites:
             if frame is None:
                 break
             if self._owns(frame.f_code):
-                return Made(_site(frame.f_code, frame.f_lineno), maker, _called(frame))
+                return Made(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             maker = maker if package in _UNNAMED else package
             frame = frame.f_back
@@ -80,7 +82,9 @@ class Sites:
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
         """The user's lines among those of a caller, the innermost first."""
-        return tuple(_site(code, line) for code, line in caller if self._owns(code))
+        return tuple(
+            Site(file=code.co_filename, line=line) for code, line in caller if self._owns(code)
+        )
 
     def _owns(self, code: CodeType) -> bool:
         if code not in self._is_own:
@@ -89,20 +93,9 @@ class Sites:
         return self._is_own[code]
 
 
-def _site(code: CodeType, line: int) -> Site:
-    return Site(file=code.co_filename, line=line)
-
-
-def _called(frame: FrameType) -> str:
-    """The name of what a frame is calling, by the text of its source; "" if it cannot be read."""
-    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    try:
-        first, last, start, end = (int(one) for one in positions if one is not None)
-        lines = Path(frame.f_code.co_filename).read_bytes().splitlines()[first - 1 : last]
-        lines[-1] = lines[-1][:end]
-        lines[0] = lines[0][start:]
-        call = ast.parse(b"(" + b"\n".join(lines) + b")", mode="eval").body
-    except (OSError, SyntaxError, ValueError, IndexError):
-        return ""
-    function = call.func if isinstance(call, ast.Call) else None
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+def _site_of(frame: FrameType) -> Site:
+    """The call that a frame is making, with its end."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    _, line, _, column = next(positions, (None, None, None, None))
+    end = None if line is None or column is None else (line, column)
+    return Site(file=frame.f_code.co_filename, line=frame.f_lineno, end=end)
