@@ -45,7 +45,7 @@ class ItemFacts(BaseModel):
     """What making one item of the data set costs, measured in one process.
 
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
-    the data set's `transform`.
+    the data set's `transform`; transforms: names of those in its Compose.
     """
 
     seconds: float
@@ -53,6 +53,7 @@ class ItemFacts(BaseModel):
     transform_share: float
     is_random: bool
     item_bytes: int
+    transforms: list[str] = []
 
 
 class OptimizerFacts(BaseModel):
