@@ -23,6 +23,7 @@ class AugmentBatches(WhatIf):
 
     name = "augment_batches"
     group = "loader"
+    order = 20
     label = "items kept, augmentation of batches"
 
     @classmethod

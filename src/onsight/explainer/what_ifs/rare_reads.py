@@ -19,6 +19,7 @@ class RareReads(WhatIf):
     value: tuple[int, ...]
     name = "rare_reads"
     group = "reads"
+    order = 95
     label = f"values read every {EVERY_STEPS}th step"
 
     @classmethod
