@@ -49,7 +49,7 @@ def move_to_batches(dataset: Any) -> Moved | None:
     steps = transforms_of(dataset)
     if not can_move([type(one).__name__ for one in steps]):
         return None
-    first, at = _first(steps, _is_random), _first(steps, _makes_tensors)
+    first, at = _first(steps, _draws), _first(steps, _makes_tensors)
     if at < first:
         kept, later = steps[:first], steps[first:]
     else:
@@ -58,13 +58,13 @@ def move_to_batches(dataset: Any) -> Moved | None:
         later = [*steps[first:at], *rest, *steps[at + 1 :]]
     dataset.transform = Chain(kept)
     known = [(one, of_batches(one)) for one in later]
-    shared = [type(one).__name__ for one, batch in known if batch is None and _is_random(one)]
+    shared = [type(one).__name__ for one, batch in known if batch is None and _draws(one)]
     return Moved(Chain([batch or one for one, batch in known]), shared)
 
 
 def can_move(names: list[str]) -> bool:
     """Whether transforms with these names can be moved to batches."""
-    return any(_by_chance(one) for one in names) and any(_converts(one) for one in names)
+    return any(is_random(one) for one in names) and any(_converts(one) for one in names)
 
 
 def leave_fixed(dataset: Any) -> Chain | None:
@@ -75,7 +75,7 @@ def leave_fixed(dataset: Any) -> Chain | None:
     steps = transforms_of(dataset)
     if not steps:
         return None
-    first = _first(steps, _is_random)
+    first = _first(steps, _draws)
     dataset.transform = Chain(steps[:first])
     return Chain(steps[first:])
 
@@ -106,11 +106,12 @@ def _converts(name: str) -> bool:
     return name in _CONVERSIONS
 
 
-def _is_random(step: Any) -> bool:
-    return _by_chance(type(step).__name__)
+def _draws(step: Any) -> bool:
+    return is_random(type(step).__name__)
 
 
-def _by_chance(name: str) -> bool:
+def is_random(name: str) -> bool:
+    """Whether a torchvision transform of this name draws random numbers."""
     return name.startswith(_BY_CHANCE) or name in _ALSO_BY_CHANCE
 
 

@@ -1,14 +1,16 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import ast
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
-from onsight.explainer.mend.advice import Line, merged
+from onsight.explainer.mend.mended import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.script.trials import Trials, Tried
 from onsight.explainer.what_ifs.table import in_order, what_ifs_for
@@ -68,6 +70,7 @@ def explain_script(
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    trace.thread_settings = settings_of(script, os.environ)
     seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
     wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []
@@ -91,15 +94,16 @@ def explain_script(
         rate,
         tried,
         best,
-        _lines(trace, best) if best else [],
+        _lines(script, trace, best) if best else [],
         cause,
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
 
 
-def _lines(trace: Trace, best: Tried) -> list[Line]:
-    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
+def _lines(script: Path, trace: Trace, best: Tried) -> list[Line]:
+    mends = [mend for one in in_order(best.what_ifs) for mend in one.lines(trace)]
+    return merged(mends, script)
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:

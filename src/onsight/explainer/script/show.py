@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onsight.explainer.gain import GAIN
-from onsight.explainer.mend.advice import Line
+from onsight.explainer.mend.mended import Line
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
 from onsight.explainer.script.trials import Tried

@@ -64,6 +64,14 @@ class OptimizerFacts(BaseModel):
     is_fused: bool
 
 
+class ThreadSetting(BaseModel):
+    """A variable of OpenMP, or a binding to cores. site: in the script; None: its environment."""
+
+    name: str
+    value: str
+    site: Site | None
+
+
 class Reads(BaseModel):
     """Values that Python waited for at one place. sites: the user's lines, innermost first."""
 
@@ -103,6 +111,7 @@ class Trace(BaseModel):
     device: str = "cpu"
     precision: str = "fp32"
     threads: int = 0
+    thread_settings: list[ThreadSetting] = []
     is_channels_last: bool = False
     flops: int = 0
     bytes: int = 0

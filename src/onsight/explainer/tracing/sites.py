@@ -1,6 +1,7 @@
 """The lines of the user's own files that a call came from."""
 
 import sys
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -10,10 +11,14 @@ _DEPTH = 40  # frames to look at, at most
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file."""
+    """A line of a user's file.
+
+    end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
+    """
 
     file: str
     line: int
+    end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
@@ -37,7 +42,13 @@ class Sites:
             if frame is None or len(found) == most:
                 break
             if self._owns(frame.f_code):
-                found.append(_site(frame.f_code, frame.f_lineno))
+                found.append(
+                    Site(
+                        file=frame.f_code.co_filename,
+                        line=frame.f_lineno,
+                        end=_end_of_call(frame),
+                    )
+                )
             frame = frame.f_back
         return tuple(found)
 
@@ -50,7 +61,9 @@ class Sites:
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
         """The user's lines among those of a caller, the innermost first."""
-        return tuple(_site(code, line) for code, line in caller if self._owns(code))
+        return tuple(
+            Site(file=code.co_filename, line=line) for code, line in caller if self._owns(code)
+        )
 
     def _owns(self, code: CodeType) -> bool:
         if code not in self._is_own:
@@ -59,5 +72,8 @@ class Sites:
         return self._is_own[code]
 
 
-def _site(code: CodeType, line: int) -> Site:
-    return Site(file=code.co_filename, line=line)
+def _end_of_call(frame: FrameType) -> tuple[int, int] | None:
+    """Where the call ends that a frame is making."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    _, line, _, column = next(positions, (None, None, None, None))
+    return None if line is None or column is None else (line, column)

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.whole import Advice
 from onsight.explainer.script.augmenting import Moved, can_move, move_to_batches
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explainer.script.memory import base_dataset
@@ -63,10 +64,10 @@ class AugmentBatches(WhatIf):
         hooks.on_loader(change)
         hooks.patches.put(DataLoader, "__iter__", iterate)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
         return [
-            Line(
+            Advice(
                 trace.loader.site,
                 "leave the random transforms out of the data set and call them on the batch: "
                 "images = augment(images) in the training loop, after the copy to the device",

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -45,10 +46,10 @@ class LargerBatch(WhatIf):
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
         assert trace.loader.batch_size
-        return [loader_edit(trace, batch_size=self.value * trace.loader.batch_size)]
+        return [loader_keywords(trace, batch_size=self.value * trace.loader.batch_size)]
 
     def cause(self, trace: Trace) -> Cause:
         (step,) = step_times(trace.seconds / trace.steps)

@@ -5,7 +5,9 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import no_workers
+from onsight.explainer.mend.datasets import FixedOnce, OpenOnce, keep_items
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.augmenting import leave_fixed
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.memory import KeptFiles, base_dataset
@@ -60,27 +62,13 @@ class Cache(WhatIf):
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
-        site = trace.loader.site
         if self.value == "items":
-            return [loader_edit(trace, keeps_items=True, num_workers=0)]
+            return [*keep_items(trace), no_workers(trace)]
         if self.value == "files":
-            return [
-                Line(
-                    site,
-                    "decode each file once: @functools.lru_cache(maxsize=None) over the function "
-                    "that opens and decodes it",
-                )
-            ]
-        return [
-            loader_edit(trace, num_workers=0),
-            Line(
-                site,
-                "do only once what is not random: keep a list of (picture, label) after the fixed "
-                "transforms, and let the data set apply the random ones to it",
-            ),
-        ]
+            return [OpenOnce(trace.loader.site)]
+        return [FixedOnce(trace.loader.site, trace), no_workers(trace)]
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.training import Batch, Once
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -38,14 +39,10 @@ class ChannelsLast(WhatIf):
 
         hooks.around_network(around)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [
-            Line(
-                trace.forward_site,
-                "images = images.to(memory_format=torch.channels_last)  # here; and once, "
-                "before: model = model.to(memory_format=torch.channels_last)",
-            )
-        ]
+    def lines(self, trace: Trace) -> list[Mend]:
+        form = "to(memory_format=torch.channels_last)"
+        site = trace.forward_site
+        return [Once(site, f"{{network}}.{form}"), Batch(site, f"{{}}.{form}")]
 
     def cause(self, trace: Trace) -> Cause:
         share = trace.share("forward", "backward")

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 
@@ -63,8 +63,8 @@ class WhatIf(ABC):
         """Make the change, in the process that runs the script, before it starts."""
 
     @abstractmethod
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        """The same change as lines of the script."""
+    def lines(self, trace: Trace) -> list[Mend]:
+        """The same change in the script's text."""
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:

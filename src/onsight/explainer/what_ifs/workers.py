@@ -1,6 +1,7 @@
 """What if the loaders had another number of worker processes?"""
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords, no_workers
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
@@ -34,8 +35,8 @@ class Workers(WhatIf):
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [loader_edit(trace, num_workers=self.value)]
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [loader_keywords(trace, num_workers=self.value) if self.value else no_workers(trace)]
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)
