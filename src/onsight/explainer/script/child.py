@@ -14,6 +14,7 @@ from onsight.explainer.script.ending import FAILED, leave, tell_failure
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.observed import complete
 from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.thread_settings import follow_affinity
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.counting import StepCounter
@@ -87,6 +88,7 @@ class ScriptRun:
         script = self.request.script
         tree = ast.parse(script.read_bytes(), str(script))
         names = self.hooks.rewrite(tree)
+        follow_affinity(tree, self.recorder.patches)
         main = ModuleType("__main__")
         vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
+from onsight.explainer.script.thread_settings import UNSET, variables_of
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
@@ -46,7 +47,9 @@ class Launcher:
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            code = run_child(_CHILD, asked, said, self.limit_seconds, _environment(what_ifs))
+            code = run_child(
+                _CHILD, asked, said, self.limit_seconds, _environment(self.script, what_ifs)
+            )
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
             words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
@@ -77,14 +80,15 @@ def run_child(
             _end_all(process)
 
 
-def _environment(what_ifs: Sequence[WhatIf]) -> dict[str, str]:
-    """The user's own, without what Onsight's command line sets for itself."""
+def _environment(script: Path, what_ifs: Sequence[WhatIf]) -> dict[str, str]:
+    """The user's own and the script's, without what Onsight's command line sets for itself."""
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
+    environment |= variables_of(script)
     for what_if in what_ifs:
         environment |= what_if.environment
-    return environment
+    return {name: value for name, value in environment.items() if value != UNSET}
 
 
 def _end_all(process: subprocess.Popen[bytes]) -> None:
