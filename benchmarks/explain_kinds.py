@@ -98,8 +98,9 @@ def row(script, data, options):
     print(f"\n{script.stem}: own {own:,.0f}, seen {seen:,.0f} images/s ({seen / own:.2f})")
     print(f"  phases add up to {total / trace['seconds']:.3f}: {phases}")
     print(f"  loader {trace['loader']}\n  optimizer {trace['optimizer']}\n  item {trace['item']}")
-    print(f"  {trace['precision']}, batch {trace['batch_size']}, evaluated {trace['evaluated']}")
-    print(f"  forward at {trace['forward_site']}, notes {trace['notes']}")
+    each = trace["images"] / trace["steps"]
+    print(f"  {each:.2f} images a step, {trace['precision']}, evaluated {trace['evaluated']}")
+    print(f"  forward at {trace['forward_site']}, by {trace['trainer']!r}, notes {trace['notes']}")
     print(f"  tried: {tried}\n  lines: {[one['text'] for one in facts['lines']]}")
     print(f"  {facts['verdict']}", flush=True)
     return [script.stem, f"{own:,.0f}", f"{seen:,.0f}", phases, tried, facts["verdict"]]
@@ -113,8 +114,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--quick", action="store_true", help="try no changes")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else sorted(
-        file.stem for file in KINDS.glob("*.py") if file.stem not in NO_SCRIPTS
+    names = (
+        options.only.split(",")
+        if options.only
+        else sorted(file.stem for file in KINDS.glob("*.py") if file.stem not in NO_SCRIPTS)
     )
     with tempfile.TemporaryDirectory(prefix="kinds-") as folder:
         make_photos(Path(folder))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from onsight.errors import DataError
 from onsight.explainer.mend.draft import CannotMend, Draft, read_draft
+from onsight.explainer.mend.frameworks import framework_mends
 from onsight.explainer.mend.layout import line_before
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.target import MARK
@@ -89,7 +90,11 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
 
 def mends_of(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
     """The mends that make these changes, in the order of application."""
-    return [mend for one in in_order(what_ifs) for mend in one.lines(trace)]
+    return [
+        mend
+        for one in in_order(what_ifs)
+        for mend in framework_mends(one, trace) or one.lines(trace)
+    ]
 
 
 def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> _Result:

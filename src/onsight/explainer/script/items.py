@@ -21,7 +21,7 @@ def examine_items(dataset: Any) -> ItemFacts | None:
         return None
     order = np.random.default_rng(0).permutation(len(dataset))[:_ITEMS].tolist()
     with timed_transform(dataset) as transform_seconds:
-        begun, worked, slept, count = time.perf_counter(), time.thread_time(), _sleeps(), 0
+        begun, worked, slept, count = time.perf_counter(), time.thread_time(), sleeps(), 0
         while count < len(order) and time.perf_counter() - begun < _SECONDS:
             item = dataset[order[count]]
             count += 1
@@ -29,10 +29,10 @@ def examine_items(dataset: Any) -> ItemFacts | None:
         waited = seconds - (time.thread_time() - worked)
         transformed = transform_seconds()
     # On a busy machine a thread also waits for a core, but it does not give one up by itself.
-    sleeps = _sleeps() - slept >= _SLEEPS * count
+    is_asleep = has_slept(sleeps() - slept, count)
     return ItemFacts(
         seconds=seconds / count,
-        waiting_share=max(0.0, waited / seconds) if sleeps else 0.0,
+        waiting_share=max(0.0, waited / seconds) if is_asleep else 0.0,
         transform_share=transformed / seconds,
         is_random=_differs(dataset, order[0]),
         item_bytes=item_bytes(item),
@@ -40,7 +40,12 @@ def examine_items(dataset: Any) -> ItemFacts | None:
     )
 
 
-def _sleeps() -> int:
+def has_slept(times: int, items: int) -> bool:
+    """Whether making so many items waited for something else than a core."""
+    return times >= _SLEEPS * items
+
+
+def sleeps() -> int:
     """How often this thread has waited for something other than a core; 0 if unknown."""
     try:
         import resource  # not on Windows

@@ -1,14 +1,13 @@
 """The facts of a recorded training, as plain values."""
 
 from collections import Counter
-from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, RandomSampler
 
-from onsight.explainer.script.items import examine_items
-from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight.explainer.script.loader_facts import examine_loader
+from onsight.explainer.script.trace import OptimizerFacts, Reads, Trace
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Site
 from onsight.hardware.placement.placement import placement
@@ -33,6 +32,10 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
         (site for site, _ in recorder.forwards.graphs_kept.most_common(1)), None
     )
     trace.forward_site = recorder.forwards.site
+    trace.trainer, trace.trainer_site = (
+        recorder.updates.trainer.maker,
+        recorder.updates.trainer.site,
+    )
     trace.pageable_bytes_per_step = recorder.transfers.pageable_bytes // recorder.steps
     trace.precision = recorder.forwards.precision
     trace.threads = torch.get_num_threads()
@@ -41,8 +44,9 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
         trace.optimizer = _optimizer_facts(recorder.updates.optimizer, recorder)
     loader = recorder.loaders.training
     if loader is not None:
-        trace.loader = _loader_facts(loader, recorder)
-        trace.item = examine_items(loader.dataset) if look_at_items else None
+        made = recorder.loaders.made(loader)
+        trace.loader, trace.item, notes = examine_loader(loader, made, look_at_items)
+        trace.notes += notes
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:
@@ -58,10 +62,15 @@ def _add_network(trace: Trace, recorder: Recorder) -> None:
         trace.misplaced = [str(one) for one in proof.problems]
         trace.parameters = sum(one.numel() for one in network.parameters())
         trace.device = str(next(network.parameters()).device)
+        trace.has_channels_last_weights = any(map(_is_channels_last, network.parameters()))
     if batch is not None:
         trace.batch_size, trace.shape = len(batch), list(batch.shape[1:])
-        is_last = batch.ndim == 4 and batch.is_contiguous(memory_format=torch.channels_last)
-        trace.is_channels_last = is_last and not batch.is_contiguous()
+        trace.is_channels_last = _is_channels_last(batch)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return is_last and not tensor.is_contiguous()
 
 
 def _reads(recorder: Recorder) -> list[Reads]:
@@ -82,17 +91,4 @@ def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts
         name=type(optimizer).__name__,
         site=recorder.updates.made(optimizer).site,
         is_fused=bool(optimizer.defaults.get("fused")),
-    )
-
-
-def _loader_facts(loader: DataLoader[Any], recorder: Recorder) -> LoaderFacts:
-    dataset = loader.dataset
-    return LoaderFacts(
-        site=recorder.loaders.made(loader).site,
-        batch_size=loader.batch_size,
-        workers=loader.num_workers,
-        is_pinned=loader.pin_memory,
-        is_persistent=loader.persistent_workers,
-        is_shuffled=isinstance(loader.sampler, RandomSampler),
-        items=len(dataset) if hasattr(dataset, "__len__") else None,
     )

@@ -30,15 +30,22 @@ class Request(BaseModel):
 
 
 class LoaderFacts(BaseModel):
-    """A DataLoader as the script creates it."""
+    """A DataLoader as the script creates it.
+
+    maker: the package that makes it, called from the site; "" if the script does; has_items:
+    whether it has numbered items that can be replaced; most_workers: that can share the work.
+    """
 
     site: Site | None
+    maker: str = ""
     batch_size: int | None
     workers: int
     is_pinned: bool
     is_persistent: bool
     is_shuffled: bool
     items: int | None
+    has_items: bool = True
+    most_workers: int | None = None
 
 
 class ItemFacts(BaseModel):
@@ -83,8 +90,9 @@ class Trace(BaseModel):
     """What was seen of a script's training.
 
     ended: by what; seconds: the length of the measured stretch, to which the phases add up;
-    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
-    is a part of one.
+    trainer: the package whose training loop runs, called from trainer_site; "" for the script's
+    own; images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0
+    if it is a part of one.
     """
 
     ended: Literal["window", "script", "limit"]
@@ -104,6 +112,8 @@ class Trace(BaseModel):
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
+    trainer: str = ""
+    trainer_site: Site | None = None
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
     shape: list[int] = []
@@ -113,6 +123,7 @@ class Trace(BaseModel):
     threads: int = 0
     thread_settings: list[ThreadSetting] = []
     is_channels_last: bool = False
+    has_channels_last_weights: bool = False
     flops: int = 0
     bytes: int = 0
     placement: str = ""

@@ -94,6 +94,8 @@ class Trials:
             return Tried(what_ifs, problem=str(error).splitlines()[-1])
         if not trace.images:
             return Tried(what_ifs, problem="no training step in time")
+        if not all(one.shows(trace) for one in what_ifs):
+            return Tried(what_ifs, problem="it had no effect: the training itself sets this")
         losses = compare_losses(self.plain.losses, trace.losses, what_ifs, trace.notes)
         return Tried(what_ifs, trace.images_per_second, losses=losses, notes=trace.notes)
 

@@ -52,7 +52,6 @@ class Forwards:
         self.network: nn.Module | None = None
         self.loss: nn.Module | None = None
         self.batch: Tensor | None = None
-        self.is_channels_last = False
         self._seen = 0
         self._fed = 0  # updates that a loader's batch is known to reach: its own and the next
         self._is_counted = False  # whether this update's images are
@@ -151,24 +150,16 @@ class Forwards:
 
     def _look_inside(self, network: nn.Module) -> None:
         """Learn how its last layer computes: a framework may set autocast inside the network."""
-        self._learn(network)
+        self.precision = _precision(network)
         layers = [one for one in network.modules() if next(one.parameters(False), None) is not None]
         if not layers or _is_translated(network):
             return
 
         def look(layer: nn.Module, _: Any) -> None:
             handle.remove()
-            self._learn(layer)
+            self.precision = _precision(layer)
 
         handle = layers[-1].register_forward_pre_hook(look)
-
-    def _learn(self, layer: nn.Module) -> None:
-        self.precision = _precision(layer)
-        filters = [one for one in layer.parameters() if one.ndim == 4]
-        if filters:
-            kinds = (torch.channels_last, torch.contiguous_format)
-            last, first = (filters[0].is_contiguous(memory_format=kind) for kind in kinds)
-            self.is_channels_last = last and not first
 
 
 def _is_translated(network: nn.Module) -> bool:

@@ -24,7 +24,7 @@ class Updates:
     """Follows every optimizer; one that another one calls is a part of its step.
 
     on_backward: called before every backward pass; on_update: called after every update.
-    trainer: the package whose training loop runs, or "" for the user's own.
+    trainer: the package whose training loop runs, and the user's line that calls it.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Updates:
         self.on_backward, self.on_update = on_backward, on_update
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
-        self.trainer = ""
+        self.trainer = Made()
         self._made: dict[int, Made] = {}  # by id
         self._open: list[int] = []
         self._by_hand = ByHand()
@@ -93,7 +93,7 @@ class Updates:
 
     def _begin_watching(self, patches: Patches) -> None:
         """The first backward pass: everything that trains has been imported by now."""
-        self._patches, self.trainer = None, self.sites.made().maker
+        self._patches, self.trainer = None, self.sites.made()
         for kind in other_optimizers():
             patches.put(kind, "step", self._step(vars(kind)["step"]))
 

@@ -12,7 +12,7 @@ from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explainer.script.memory import base_dataset
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.keeping import Keeper
-from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.loading import has_items, loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 
@@ -30,7 +30,7 @@ class AugmentBatches(WhatIf):
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         item = seen.trace.item
-        if not item or not item.is_random or not loading_matters(seen.trace):
+        if not item or not item.is_random or not has_items(seen.trace):
             return []
         return [cls(True)] if can_move(item.transforms) else []
 

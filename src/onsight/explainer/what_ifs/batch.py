@@ -27,9 +27,10 @@ class LargerBatch(WhatIf):
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         loader = seen.trace.loader
-        if loader is None or not loader.batch_size or not loader.items:
+        if loader is None or not loader.batch_size or not (loader.items or not loader.has_items):
             return []
-        fitting = (size for size in _SIZES if loader.items >= _LEAST_BATCHES * size)
+        items = loader.items or _LEAST_BATCHES * max(_SIZES)  # of a stream, any number
+        fitting = (size for size in _SIZES if items >= _LEAST_BATCHES * size)
         factors = (size // loader.batch_size for size in fitting)
         return [cls(factor, factor * loader.batch_size) for factor in factors if factor > 1]
 
@@ -41,10 +42,14 @@ class LargerBatch(WhatIf):
         def change(loader: object, arguments: LoaderArguments) -> None:
             size = arguments["batch_size"]
             if size and is_drawn(arguments):
-                most = max(1, len(arguments["dataset"]))
-                arguments["batch_size"] = min(most, size * self.value)
+                dataset = arguments["dataset"]
+                most = len(dataset) if hasattr(dataset, "__len__") else size * self.value
+                arguments["batch_size"] = max(1, min(most, size * self.value))
 
         hooks.on_loader(change)
+
+    def shows(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.batch_size == self.size
 
     def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader

@@ -35,6 +35,9 @@ class Bf16(WhatIf):
 
         hooks.around_network(around)
 
+    def shows(self, trace: Trace) -> bool:
+        return trace.precision == "bf16"
+
     def lines(self, trace: Trace) -> list[Mend]:
         opening = "with torch.autocast({device}, dtype=torch.bfloat16):"
         return [Under(trace.forward_site, opening, "forward")]

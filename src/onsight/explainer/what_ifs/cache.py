@@ -13,7 +13,7 @@ from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.memory import KeptFiles, base_dataset
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.keeping import Keeper
-from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.loading import has_items, loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 _LABELS = {
@@ -34,7 +34,7 @@ class Cache(WhatIf):
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         item = seen.trace.item
-        if item is None or not loading_matters(seen.trace):
+        if item is None or not has_items(seen.trace):
             return []
         if not item.is_random:
             return [cls("items")]

@@ -39,6 +39,9 @@ class ChannelsLast(WhatIf):
 
         hooks.around_network(around)
 
+    def shows(self, trace: Trace) -> bool:
+        return trace.has_channels_last_weights
+
     def lines(self, trace: Trace) -> list[Mend]:
         form = "to(memory_format=torch.channels_last)"
         site = trace.forward_site

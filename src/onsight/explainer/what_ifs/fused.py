@@ -34,6 +34,9 @@ class FusedOptimizer(WhatIf):
         for kind in _FUSABLE:
             hooks.patches.put(kind, "__init__", _fused(kind.__init__))
 
+    def shows(self, trace: Trace) -> bool:
+        return trace.optimizer is not None and trace.optimizer.is_fused
+
     def lines(self, trace: Trace) -> list[Mend]:
         return [optimizer_keywords(trace, foreach=None, fused=True)]
 

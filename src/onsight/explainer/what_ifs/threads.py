@@ -32,6 +32,9 @@ class Threads(WhatIf):
         torch.set_num_threads(self.value)
         hooks.patches.put(torch, "set_num_threads", lambda count: None)
 
+    def shows(self, trace: Trace) -> bool:
+        return trace.threads == self.value
+
     def lines(self, trace: Trace) -> list[Mend]:
         return [SetThreads(None, self.value)]
 

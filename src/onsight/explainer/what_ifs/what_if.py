@@ -62,6 +62,10 @@ class WhatIf(ABC):
     def install(self, hooks: Hooks) -> None:  # noqa: B027 (a what-if can change the environment only)
         """Make the change, in the process that runs the script, before it starts."""
 
+    def shows(self, trace: Trace) -> bool:
+        """Whether a run with this change really had it: a framework may have overruled it."""
+        return True
+
     @abstractmethod
     def lines(self, trace: Trace) -> list[Mend]:
         """The same change in the script's text."""

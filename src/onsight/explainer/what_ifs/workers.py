@@ -23,7 +23,8 @@ class Workers(WhatIf):
         if loader is None or not loading_matters(seen.trace):
             return []
         counts = {0, 1, max(1, seen.cores // 2), seen.cores} - {loader.workers}
-        return [cls(count) for count in sorted(counts)]
+        most = loader.most_workers or max(counts)
+        return [cls(count) for count in sorted(counts) if count <= most]
 
     @property
     def label(self) -> str:
@@ -34,6 +35,9 @@ class Workers(WhatIf):
             set_workers(arguments, self.value)
 
         hooks.on_loader(change)
+
+    def shows(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.workers == self.value
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [loader_keywords(trace, num_workers=self.value) if self.value else no_workers(trace)]
