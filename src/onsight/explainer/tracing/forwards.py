@@ -89,6 +89,7 @@ class Forwards:
         count, site = self._pending
         self._pending = None
         if is_backward:
+            self.loaders.note_training()
             self.images += self._new_images(count)
             return
         self.evaluated += count
@@ -127,7 +128,7 @@ class Forwards:
                 self.site = self.site or next(iter(self.sites.here()), None)
                 self._look_inside(module)
             return
-        self.loaders.was_evaluated = True
+        self.loaders.note_evaluation()
         if torch.is_grad_enabled():
             self._pending = count, next(iter(self.sites.here()), None)
         else:

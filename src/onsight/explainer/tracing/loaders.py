@@ -21,15 +21,18 @@ _WITH_WORKERS = dataloader._MultiProcessingDataLoaderIter
 class Loaders:
     """Follows every loader's batches.
 
-    on_epoch: called when a loader begins that has been trained from before. current: the loader
-    that was drawn from last; was_evaluated: whether an evaluation has used what was drawn.
+    on_epoch: called when a loader begins that has been trained from before. A library may draw
+    the next batch before it trains on one, and evaluate in between, so each loader's batches wait
+    by themselves to be taken.
     """
 
     def __init__(self, clock: PhaseClock, sites: Sites, on_epoch: Callable[[], None]) -> None:
         self.clock, self.sites, self.on_epoch = clock, sites, on_epoch
-        self.current: Any = None
-        self.was_evaluated = False
-        self._drawn = 0  # images that nothing has been trained on yet
+        self.is_used = False
+        self._current: Any = None  # the loader drawn from last
+        self._waiting: dict[int, tuple[Any, int]] = {}  # loaders by id, and images drawn
+        self._evaluated = set[int]()  # loaders whose last batch was evaluated
+        self._sources: list[Any] = []  # loaders of the batch trained on last
         self._loaders: dict[int, Any] = {}  # those trained from, by id, kept alive
         self._updates: Counter[int] = Counter()  # of each of them
         self._made: dict[int, Made] = {}  # by id, also of the batch samplers and data sets
@@ -63,19 +66,38 @@ class Loaders:
 
     def take(self) -> int:
         """How many images have been drawn to train on since this was last asked for."""
-        drawn, self._drawn, self.was_evaluated = self._drawn, 0, False
-        return drawn
+        taken = [key for key in self._waiting if self._is_to_train_on(key)]
+        if taken:
+            self._sources = [self._waiting[key][0] for key in taken]
+        count = sum(self._waiting[key][1] for key in taken)
+        self._waiting = {}
+        return count
 
     def note_update(self) -> None:
-        """An update followed the batch drawn last."""
-        if self.current is not None:
-            self._loaders[id(self.current)] = self.current
-            self._updates[id(self.current)] += 1
+        """An update followed the batch taken last."""
+        for loader in self._sources:
+            self._loaders[id(loader)] = loader
+            self._updates[id(loader)] += 1
+
+    def note_evaluation(self) -> None:
+        """The batch drawn last is evaluated, though it may also be trained on afterwards."""
+        if self._current is not None:
+            self._evaluated.add(id(self._current))
+
+    def note_training(self) -> None:
+        """What looked like an evaluation was followed by a backward pass."""
+        self._evaluated.discard(id(self._current))
 
     def is_of_evaluation(self) -> bool:
-        """Whether the last batch came from a loader that no update has followed so far."""
-        known = bool(self._loaders) and self.current is not None
-        return known and id(self.current) not in self._loaders
+        """Whether what was drawn last is from a loader that no update has followed so far."""
+        if not self._loaders or self._current is None or id(self._current) in self._loaders:
+            return False
+        return not any(key in self._loaders for key in self._waiting)
+
+    def _is_to_train_on(self, key: int) -> bool:
+        if key in self._loaders or key not in self._evaluated:
+            return True
+        return not self._loaders and key == id(self._current)
 
     def _make(self, original: Callable[..., None]) -> Callable[..., None]:
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -121,12 +143,17 @@ class Loaders:
             finally:
                 self.clock.leave(depth)
             if not is_inner:
-                self.current = getattr(batches, "watched_loader", None)
-                kept = 0 if self.was_evaluated else self._drawn
-                self._drawn, self.was_evaluated = kept + batch_length(batch), False
+                self._note_batch(getattr(batches, "watched_loader", None), batch)
             return batch
 
         return draw
+
+    def _note_batch(self, loader: Any, batch: Any) -> None:
+        key = id(loader)
+        before = 0 if key in self._evaluated else self._waiting.get(key, (loader, 0))[1]
+        self._evaluated.discard(key)
+        self._waiting[key] = loader, before + batch_length(batch)
+        self._current, self.is_used = loader, True
 
 
 def batch_length(batch: Any, is_part: bool = False) -> int:

@@ -77,6 +77,6 @@ class Recorder:
         self.loaders.note_update()
         self.forwards.note_update()
         self.window.step(self.steps)
-        if self.steps == 1 and self.loaders.current is None:
+        if self.steps == 1 and not self.loaders.is_used:
             self.slices.install(self.patches)
         self.on_step(self)
