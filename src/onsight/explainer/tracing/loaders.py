@@ -90,9 +90,12 @@ class Loaders:
 
     def is_of_evaluation(self) -> bool:
         """Whether what was drawn last is from a loader that no update has followed so far."""
-        if not self._loaders or self._current is None or id(self._current) in self._loaders:
+        key = id(self._current)
+        if not self._loaders or self._current is None or key in self._loaders:
             return False
-        return not any(key in self._loaders for key in self._waiting)
+        # Its batch is done with, or one to train on waits: both happen where batches are drawn
+        # ahead.
+        return key not in self._evaluated and not any(one in self._loaders for one in self._waiting)
 
     def _is_to_train_on(self, key: int) -> bool:
         if key in self._loaders or key not in self._evaluated:
