@@ -70,6 +70,7 @@ def explain_script(
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    trace.script = str(script.resolve())
     trace.thread_settings = settings_of(script, os.environ)
     seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
     wanted = what_ifs_for(seen) if try_changes else []

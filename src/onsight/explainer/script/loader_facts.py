@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch.utils.data import IterableDataset, RandomSampler
+from torch.utils.data import IterableDataset, RandomSampler, default_collate
 
 from onsight.explainer.script.items import examine_items
 from onsight.explainer.script.streams import describe_stream
@@ -27,6 +27,7 @@ def examine_loader(
         is_persistent=loader.persistent_workers,
         is_shuffled=isinstance(_sampler(loader), RandomSampler),
         items=_length(dataset),
+        is_collated=loader.collate_fn is default_collate,
     )
     if not isinstance(dataset, IterableDataset):
         return facts, examine_items(dataset) if look_at_items else None, []

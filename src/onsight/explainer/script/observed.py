@@ -47,6 +47,10 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
         made = recorder.loaders.made(loader)
         trace.loader, trace.item, notes = examine_loader(loader, made, look_at_items)
         trace.notes += notes
+    judging = recorder.loaders.evaluation
+    if judging is not None:
+        made = recorder.loaders.made(judging)
+        trace.evaluation_loader, _, _ = examine_loader(judging, made, look_at_items=False)
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:

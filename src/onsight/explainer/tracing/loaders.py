@@ -29,6 +29,7 @@ class Loaders:
     def __init__(self, clock: PhaseClock, sites: Sites, on_epoch: Callable[[], None]) -> None:
         self.clock, self.sites, self.on_epoch = clock, sites, on_epoch
         self.is_used = False
+        self.evaluation: Any = None  # the loader of the last evaluation
         self._current: Any = None  # the loader drawn from last
         self._waiting: dict[int, tuple[Any, int]] = {}  # loaders by id, and images drawn
         self._evaluated = set[int]()  # loaders whose last batch was evaluated
@@ -81,8 +82,11 @@ class Loaders:
 
     def note_evaluation(self) -> None:
         """The batch drawn last is evaluated, though it may also be trained on afterwards."""
-        if self._current is not None:
-            self._evaluated.add(id(self._current))
+        if self._current is None:
+            return
+        self._evaluated.add(id(self._current))
+        if self._loaders and id(self._current) not in self._loaders:
+            self.evaluation = self._current
 
     def note_training(self) -> None:
         """What looked like an evaluation was followed by a backward pass."""
