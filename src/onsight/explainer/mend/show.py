@@ -22,7 +22,7 @@ def print_delivery(found: Delivery, console: Console) -> None:
     """The diff, then one paragraph with the result."""
     console.print()
     for row in found.mended.diff(found.target.name).splitlines():
-        console.print(Text(row, style=_COLOURS.get(row[:1], "")))
+        console.print(Text(row, style=_COLOURS.get(row[:1], "")), soft_wrap=True)
     console.print()
     for line in found.mended.lines:
         if line.left:

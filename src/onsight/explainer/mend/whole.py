@@ -138,22 +138,9 @@ class Advice(Mend):
 
 
 def need_import(draft: Draft, statement: str) -> None:
-    """An import such as `import torch` at the top of the script, unless its name is there."""
-    if statement.split()[-1] in _module_names(draft.source.tree):
-        return
-    first = _first_import(draft)
-    if first is None:
+    """An import such as `import torch`, with the script's own, unless its name is there."""
+    if statement.split()[-1] not in _module_names(draft.source.tree):
         AtStart(None, statement).apply(draft)
-    else:
-        draft.change([line_before(draft, first, statement)])
-
-
-def _first_import(draft: Draft) -> ast.stmt | None:
-    for one in draft.source.tree.body:
-        is_future = isinstance(one, ast.ImportFrom) and one.module == "__future__"
-        if isinstance(one, _IMPORTS) and not is_future:
-            return one
-    return None
 
 
 def _last_import(draft: Draft) -> ast.stmt | None:

@@ -91,7 +91,7 @@ class Trials:
         try:
             trace = self.launcher.run(what_ifs)
         except ScriptFailed as error:
-            return Tried(what_ifs, problem=str(error).splitlines()[-1])
+            return Tried(what_ifs, problem=_problem(what_ifs, str(error)))
         if not trace.images:
             return Tried(what_ifs, problem="no training step in time")
         losses = compare_losses(self.plain.losses, trace.losses, what_ifs, trace.notes)
@@ -109,6 +109,12 @@ class Trials:
         rate = statistics.mean([best.images_per_second, again.images_per_second])
         ratio = statistics.mean([best.ratio, again.ratio])
         return replace(best, images_per_second=rate, ratio=ratio) if ratio >= GAIN else None
+
+
+def _problem(what_ifs: WhatIfs, said: str) -> str:
+    """Why a script failed, in one line."""
+    reasons = (one.failure(said) for one in what_ifs)
+    return next((reason for reason in reasons if reason), said.splitlines()[-1])
 
 
 def compare_losses(

@@ -69,3 +69,7 @@ class WhatIf(ABC):
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
         """What held the script back, if this change gained most."""
+
+    def failure(self, said: str) -> str:
+        """Why the script failed with this change, from all that it said; "" if it said so best."""
+        return ""
