@@ -16,6 +16,7 @@ from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.leash import Leash, end_with_children
 from onsight.explainer.script.observed import add_stretch, complete
 from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.thread_settings import follow_affinity
 from onsight.explainer.script.trace import Ended, Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.counting import StepCounter
@@ -103,6 +104,8 @@ class ScriptRun:
     def _execute(self) -> None:
         tree = ast.parse(self.script.read_bytes(), str(self.script))
         names = self.hooks.rewrite(tree) if self.hooks else {}
+        if self.hooks:
+            follow_affinity(tree, self.recorder.patches)
         main = ModuleType("__main__")
         vars(main).update(__file__=str(self.script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main

@@ -1,6 +1,7 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import ast
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.mended import Line, mend_script, mends_of
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.script.trials import Trials, Tried
 from onsight.explainer.what_ifs.table import what_ifs_for
@@ -68,6 +70,7 @@ def explain_script(
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    trace.thread_settings = settings_of(script, os.environ)
     seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
     wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []

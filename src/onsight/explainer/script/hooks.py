@@ -22,6 +22,7 @@ class LoaderArguments(TypedDict):
     sampler: Any
     batch_sampler: Any
     num_workers: int
+    collate_fn: Any
     pin_memory: bool
     timeout: float
     multiprocessing_context: Any

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
-from onsight.explainer.script.memory import item_bytes, timed_transform
+from onsight.explainer.script.augmenting import transforms_of
+from onsight.explainer.script.memory import base_dataset, item_bytes, timed_transform
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.trace import ItemFacts
 
@@ -35,6 +36,7 @@ def examine_items(dataset: Any) -> ItemFacts | None:
         transform_share=transformed / seconds,
         is_random=_differs(dataset, order[0]),
         item_bytes=item_bytes(item),
+        transforms=[type(one).__name__ for one in transforms_of(base_dataset(dataset))],
     )
 
 

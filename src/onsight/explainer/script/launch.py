@@ -10,6 +10,7 @@ from pathlib import Path
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.thread_settings import UNSET, variables_of
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
@@ -46,7 +47,8 @@ class Launcher:
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            variables = {name: text for one in what_ifs for name, text in one.environment.items()}
+            variables = variables_of(self.script)
+            variables |= {name: text for one in what_ifs for name, text in one.environment.items()}
             code = run_child(_CHILD, asked, said, self.limit_seconds, environment_for(variables))
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
@@ -86,7 +88,8 @@ def environment_for(variables: dict[str, str]) -> dict[str, str]:
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
-    return environment | variables
+    environment |= variables
+    return {name: text for name, text in environment.items() if text != UNSET}
 
 
 def last_words(said: Path) -> str:

@@ -48,7 +48,7 @@ class ItemFacts(BaseModel):
     """What making one item of the data set costs, measured in one process.
 
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
-    the data set's `transform`.
+    the data set's `transform`; transforms: names of those in its Compose.
     """
 
     seconds: float
@@ -56,6 +56,7 @@ class ItemFacts(BaseModel):
     transform_share: float
     is_random: bool
     item_bytes: int
+    transforms: list[str] = []
 
 
 class OptimizerFacts(BaseModel):
@@ -64,6 +65,14 @@ class OptimizerFacts(BaseModel):
     name: str
     site: Site | None
     is_fused: bool
+
+
+class ThreadSetting(BaseModel):
+    """A variable of OpenMP, or a binding to cores. site: in the script; None: its environment."""
+
+    name: str
+    value: str
+    site: Site | None
 
 
 class Reads(BaseModel):
@@ -105,6 +114,7 @@ class Trace(BaseModel):
     device: str = "cpu"
     precision: str = "fp32"
     threads: int = 0
+    thread_settings: list[ThreadSetting] = []
     is_channels_last: bool = False
     flops: int = 0
     bytes: int = 0
