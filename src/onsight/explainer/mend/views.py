@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onsight.explainer.mend.draft import Draft
 from onsight.explainer.mend.mend import Mend
@@ -10,6 +11,8 @@ from onsight.explainer.mend.mend import Mend
 @dataclass(frozen=True)
 class Reshape(Mend):
     """`view` written as `reshape` in every forward of the script; the same where both work."""
+
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:

@@ -16,6 +16,7 @@ class AtStart(Mend):
     """A statement after the script's first imports, before anything else; site: None."""
 
     text: str
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -32,7 +33,9 @@ class AtStart(Mend):
         last = _last_import(draft)
         if last is None:
             first = draft.source.tree.body[0]
-            draft.change([line_before(draft, first, self.text)])
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            beside = line_after if is_docstring else line_before
+            draft.change([beside(draft, first, self.text)])
         else:
             draft.change([line_after(draft, last, self.text)])
 
@@ -43,6 +46,7 @@ class SetThreads(Mend):
 
     count: int
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -62,14 +66,16 @@ class SetThreads(Mend):
 
 @dataclass(frozen=True)
 class Definition(Mend):
-    """A class or function for the script's own use, below its imports; site: None.
+    """A class or function for the script's own use, below its imports.
 
-    name: that it defines; needs: imports that its code needs, such as `import torch`.
+    site: in the file that needs it; name: that it defines; needs: imports that its code needs,
+    such as `import torch`.
     """
 
     name: str
     code: str
     needs: tuple[str, ...] = ()
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -111,6 +117,7 @@ class Outside(Mend):
 
     text: str
     is_text: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
