@@ -13,9 +13,9 @@ from onsight.errors import OutputError
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.compare.candidates import Candidate
 from onsight.explainer.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
-from onsight.explainer.gain import combine
 from onsight.explainer.own.changes import FlagChange, flag_changes
 from onsight.explainer.own.record import StepRecord, record_step
+from onsight.explainer.search.gain import combine
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.devices import choose_device

@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explainer.gain import GAIN
 from onsight.explainer.own.explain import FlagTried, OwnExplanation
 from onsight.explainer.own.record import StepRecord
 from onsight.explainer.own.words import cause, verdict
 from onsight.explainer.phase_table import phase_table, reached
+from onsight.explainer.search.gain import GAIN
 from onsight.words import plural, ratio_words
 
 

@@ -1,8 +1,8 @@
 """The verdict on a run's step, in one sentence: what holds it back, and what helps."""
 
 from onsight.explainer.compare.fit import fit_costs
-from onsight.explainer.gain import GAIN
 from onsight.explainer.own.explain import OwnExplanation
+from onsight.explainer.search.gain import GAIN
 from onsight.words import percent, ratio_words, step_times
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause

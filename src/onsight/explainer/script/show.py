@@ -8,12 +8,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from onsight.explainer.gain import GAIN
 from onsight.explainer.mend.advice import Line
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
-from onsight.explainer.script.trials import Tried
-from onsight.words import plural, ratio_words
+from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.tried import Tried
+from onsight.explainer.what_ifs.what_if import WhatIf
+from onsight.words import listed, plural, ratio_words
 
 _LOSSES = {
     "same": "the same",
@@ -47,8 +48,9 @@ def print_explanation(found: Explanation, console: Console) -> None:
     console.print(Padding(found.verdict, (1, 0)), style="bold")
     if found.tried:
         console.print(_table(found))
-    if found.best and found.lines:
-        console.print(f"\nFor {ratio_words(found.best.ratio)} the speed, change")
+        console.print(f"\n{_how_measured(found)}", style="dim")
+    if found.best and found.best.interval and found.best.interval.is_shown:
+        console.print(f"\nFor {found.best.interval}, change")
         for line in found.lines:
             console.print(Padding(_line(line), (0, 0, 0, 2)))
     _print_findings(found, console)
@@ -67,7 +69,10 @@ def facts(found: Explanation) -> dict[str, Any]:
         "device_phases": trace.device_phases,
         "what_ifs": [_tried_facts(one) for one in found.tried],
         "best": _tried_facts(best) if best else None,
-        "best_ratio": best.ratio if best else 1.0,
+        "best_ratio": best.low if best and best.interval and best.interval.is_shown else 1.0,
+        "not_tried": [one.label for one in found.left_out],
+        "rates": found.rates,
+        "explained_in_seconds": found.seconds,
         "lines": [
             {"file": one.site and one.site.file, "line": one.site and one.site.line}
             | {"text": one.text}
@@ -89,23 +94,35 @@ def _epochs(count: int) -> str:
 def _table(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("what if (each one was run)")
-    for name in ("images/s", "ratio", "first losses"):
+    for name in ("images/s", "ratio", "between", "first losses"):
         table.add_column(name, justify="right")
-    table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "")
-    for one in sorted(found.tried, key=lambda one: -one.ratio):
+    table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "", "")
+    others = [one for one in found.tried if not found.best or one.changes != found.best.changes]
+    for one in sorted([*others, *([found.best] if found.best else [])], key=lambda one: -one.ratio):
         table.add_row(*_cells(one))
-    if found.best and found.best not in found.tried:
-        table.add_row(*_cells(found.best))
     return table
 
 
-def _cells(one: Tried) -> list[str | Text]:
-    if one.problem:
-        return [one.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
+def _cells(one: Tried[WhatIf]) -> list[str | Text]:
+    if one.problem or one.interval is None:
+        return [one.name, "failed", "", "", Text(one.problem, style="dim", overflow="fold")]
     style = "green" if one.ratio >= GAIN else ""
     ratio = Text(ratio_words(one.ratio), style=style)
     notes = Text(" ".join([_LOSSES[one.losses], *(f"({note})" for note in one.notes)]))
-    return [one.name, f"{one.images_per_second:,.0f}", ratio, notes]
+    return [one.name, f"{one.images_per_second:,.0f}", ratio, one.interval.ends, notes]
+
+
+def _how_measured(found: Explanation) -> str:
+    """How much the script's own windows differ, and what there was no time for."""
+    low, high = min(found.rates), max(found.rates)
+    said = (
+        f"{len(found.tried)} of {len(found.tried) + len(found.left_out)} changes tried in "
+        f"{found.seconds:.0f} s, each beside the unchanged script, whose own "
+        f"{len(found.rates)} measurements lie between {low:,.0f} and {high:,.0f} images/s"
+    )
+    if found.left_out:
+        said += f"; not tried: {listed([one.label for one in found.left_out])}"
+    return said
 
 
 def _line(line: Line) -> Text:
@@ -125,13 +142,14 @@ def _print_findings(found: Explanation, console: Console) -> None:
             console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))
 
 
-def _tried_facts(one: Tried) -> dict[str, Any]:
+def _tried_facts(one: Tried[WhatIf]) -> dict[str, Any]:
     return {
         "name": one.name,
-        "names": [change.label for change in one.what_ifs],
-        "changes": {change.name: change.value for change in one.what_ifs},
+        "names": [change.label for change in one.changes],
+        "changes": {change.name: change.value for change in one.changes},
         "images_per_second": one.images_per_second or None,
         "ratio": one.ratio or None,
+        "interval": one.interval.facts() if one.interval else None,
         "losses": one.losses,
         "same_loss": one.losses == "same",
         "problem": one.problem or None,

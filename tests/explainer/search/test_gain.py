@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from onsight.explainer.gain import BETTER, GAIN, combine
+from onsight.explainer.search.gain import BETTER, GAIN, combine
 
 
 @dataclass(frozen=True)
