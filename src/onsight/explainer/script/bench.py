@@ -1,14 +1,17 @@
 """The bench for scripts: each trial is a process that runs the script with some what-ifs."""
 
+import ast
 import statistics
 
 import torch
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.processes import Processes, ScriptProcess
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import ItemFacts, Trace
 from onsight.explainer.search.tried import Losses, Untried
-from onsight.explainer.what_ifs.what_if import WhatIf
+from onsight.explainer.what_ifs.table import what_ifs_for
+from onsight.explainer.what_ifs.what_if import Seen, WhatIf
+from onsight.hardware.cores import usable_cores
 
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
 
@@ -73,8 +76,10 @@ class ScriptBench:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
+        self.tree = ast.parse(processes.script.read_bytes())
         self.losses: list[float] = []
         self.rate = 0.0
+        self.item: ItemFacts | None = None
 
     def watch(self, seconds: float) -> tuple[Trace, ScriptTrial]:
         """Run the script as it is for so long; its trace, and the trial that can go on.
@@ -90,8 +95,16 @@ class ScriptBench:
                 raise
         if trace is None:  # perhaps it only dislikes being forked
             trace = plain.begin(self.processes.start((), seconds, is_full=True))
+        self.item = trace.item
         self.losses, self.rate = trace.losses, trace.images_per_second
         return trace, plain
+
+    def worth(self, trial: ScriptTrial) -> list[WhatIf]:
+        """The what-ifs that could make this trial faster, by where its own time goes."""
+        if trial.first is None:
+            return []
+        trace = trial.first.model_copy(update={"item": self.item})
+        return what_ifs_for(Seen(trace, self.tree, usable_cores()))
 
     def open(self, changes: WhatIfs) -> ScriptTrial:
         """A trial with these changes."""

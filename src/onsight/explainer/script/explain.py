@@ -1,6 +1,5 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
-import ast
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
-from onsight.explainer.what_ifs.table import in_order, what_ifs_for
-from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.explainer.what_ifs.table import in_order
+from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.lint.read import Finding, read_script
@@ -103,8 +102,7 @@ def explain_script(
         trace, plain = bench.watch(watched)
         if not trace.images:
             raise ScriptFailed(_nothing_seen(trace, limit_seconds))
-        seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
-        wanted = what_ifs_for(seen) if try_changes else []
+        wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
             left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
@@ -121,7 +119,7 @@ def explain_script(
         best,
         found.left_out,
         _lines(trace, best) if best else [],
-        find_cause(trace, found.tried, seen.cores),
+        find_cause(trace, found.tried, usable_cores()),
         findings,
         time.monotonic() - begun,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from onsight.explainer.interleave import FEWEST_ROUNDS, Rounds
-from onsight.explainer.search.gain import GAIN, combine
+from onsight.explainer.search.gain import BETTER, GAIN
 from onsight.explainer.search.tried import Bench, C, Trial, Tried, Untried
 from onsight.report.console import Reporter
 from onsight.words import ratio_words
@@ -15,7 +15,6 @@ _FIRST_UNTIL, _COMBINED_UNTIL = 0.55, 0.8  # of the time, for single changes and
 _HOPELESS = 0.9  # times the speed as it is: not measured again
 _STALLED = 0.6  # times its usual speed: the machine is to blame
 _LEADERS = 4  # single changes that are measured in several rounds
-_TOGETHER = 4  # changes combined with the best one, at most
 _TOLD_APART = 1.15  # times as fast, or as slow: no further round is needed to choose
 _MOST_ROUNDS, _NARROW = 8, 1.15  # of the winner, until its interval's ends are that close
 
@@ -84,7 +83,7 @@ class Race(Generic[C]):
         """Try the changes, in this order while there is time, and combine the best of them."""
         singles, left_out = self._singles(changes)
         self._settle_leaders(singles)
-        best = combine(singles, self._both, _TOGETHER)
+        best = self._combined(singles)
         tried = [one.tried() for one in singles]
         return Found(tried, self._proven(best) if best else None, self.rates, left_out)
 
@@ -120,19 +119,44 @@ class Race(Generic[C]):
                 if len(one.rounds.plain) == number and self._has_time(_COMBINED_UNTIL):
                     self._round(one, self._plain_rate)
 
-    def _both(self, best: Contender[C], other: Contender[C]) -> Contender[C]:
+    def _combined(self, singles: list[Contender[C]]) -> Contender[C] | None:
+        """The fastest, with each next change that adds to it: first those that gained alone.
+
+        What gained nothing alone may do so now, where the time goes elsewhere.
+        """
+        faster = sorted((one for one in singles if one.ratio >= GAIN), key=lambda one: -one.ratio)
+        if not faster:
+            return None
+        best, seen = faster[0], set[C]()
+        queue = [one.changes[0] for one in faster[1:]]
+        while self._has_time(_COMBINED_UNTIL):
+            queue = queue or self.bench.worth(best.trial)
+            queue = [one for one in queue if one not in seen and one.group not in best.groups]
+            if not queue:
+                break
+            change, *queue = queue
+            seen.add(change)
+            both = self._both(best, change)
+            if both.ratio >= BETTER * best.ratio:
+                best = both
+            else:
+                both.trial.close()
+        return best
+
+    def _both(self, best: Contender[C], change: C) -> Contender[C]:
         """Both together, measured beside the best so far."""
-        changes = best.changes + other.changes
-        if not self._has_time(_COMBINED_UNTIL):
-            return Contender(changes, self.plain, problem="no time left")
-        both = self._first_round(changes, lambda: best.trial.measure(self.window_seconds))
+
+        def best_rate() -> float:
+            return best.trial.measure(self.window_seconds)
+
+        both = self._first_round((*best.changes, change), best_rate)
         both.base = best.ratio
         while not both.problem and len(both.rounds.plain) < FEWEST_ROUNDS:
             against = both.rounds.interval.ratio
             is_clear = not 1 / _TOLD_APART < against < _TOLD_APART
             if is_clear or not self._has_time(_COMBINED_UNTIL):
                 break
-            self._round(both, lambda: best.trial.measure(self.window_seconds))
+            self._round(both, best_rate)
         self._say(both)
         return both
 

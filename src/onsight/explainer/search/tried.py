@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from onsight.explainer.interval import Interval
 
@@ -22,7 +22,6 @@ class Change(Hashable, Protocol):
 
 
 C = TypeVar("C", bound=Change)
-C_contra = TypeVar("C_contra", bound=Change, contravariant=True)
 
 
 class Untried(Exception):
@@ -45,11 +44,14 @@ class Trial(Protocol):
         """Give its memory back; measuring it again starts it anew."""
 
 
-class Bench(Protocol[C_contra]):
+class Bench(Protocol[C]):
     """Makes trials."""
 
-    def open(self, changes: tuple[C_contra, ...]) -> Trial:
+    def open(self, changes: tuple[C, ...]) -> Trial:
         """A trial with these changes, none for the unchanged training."""
+
+    def worth(self, trial: Any) -> list[C]:
+        """The changes that could make a trial of its own faster, those that could gain most first."""
 
 
 @dataclass(frozen=True)
