@@ -1,11 +1,9 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
@@ -54,24 +52,12 @@ class Explanation:
     @property
     def rate(self) -> float:
         """images/s of the script as it is: the median of its windows."""
-        return sorted(self.rates)[len(self.rates) // 2]
+        return statistics.median(self.rates)
 
     @property
     def verdict(self) -> str:
         """The cause, and what removing it gained at least."""
         return verdict(self.trace, self.cause, self.best, len(self.tried))
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values: times in seconds, ratios relative to the script as it is."""
-        from onsight.explainer.script.show import facts
-
-        return facts(self)
-
-    def show(self, console: Console | None = None) -> None:
-        """Print it."""
-        from onsight.explainer.script.show import print_explanation
-
-        print_explanation(self, console or Console(highlight=False, markup=False))
 
 
 def explain_script(

@@ -5,24 +5,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from onsight.explainer.mend.advice import Line
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
-from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
 from onsight.explainer.search.tried import Tried
 from onsight.explainer.what_ifs.what_if import WhatIf
-from onsight.words import listed, plural, ratio_words
-
-_LOSSES = {
-    "same": "the same",
-    "close": "within 2%",
-    "alike": "alike",
-    "other": "other!",
-    "not comparable": "not comparable",
-}
+from onsight.words import plural
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
@@ -47,8 +38,9 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(f"placement: {problem}", style="yellow")
     console.print(Padding(found.verdict, (1, 0)), style="bold")
     if found.tried:
-        console.print(_table(found))
-        console.print(f"\n{_how_measured(found)}", style="dim")
+        console.print(tried_table(found.tried, found.best, found.rate, with_losses=True))
+        said = how_measured(found.tried, found.left_out, found.rates)
+        console.print(f"\n{said}; {found.seconds:.0f} s in all", style="dim")
     if found.best and found.best.interval and found.best.interval.is_shown:
         console.print(f"\nFor {found.best.interval}, change")
         for line in found.lines:
@@ -69,7 +61,7 @@ def facts(found: Explanation) -> dict[str, Any]:
         "device_phases": trace.device_phases,
         "what_ifs": [_tried_facts(one) for one in found.tried],
         "best": _tried_facts(best) if best else None,
-        "best_ratio": best.low if best and best.interval and best.interval.is_shown else 1.0,
+        "best_ratio": best_ratio(best),
         "not_tried": [one.label for one in found.left_out],
         "rates": found.rates,
         "explained_in_seconds": found.seconds,
@@ -91,40 +83,6 @@ def _epochs(count: int) -> str:
     return f", {plural(count, 'whole epoch')}" if count else ""
 
 
-def _table(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if (each one was run)")
-    for name in ("images/s", "ratio", "between", "first losses"):
-        table.add_column(name, justify="right")
-    table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "", "")
-    others = [one for one in found.tried if not found.best or one.changes != found.best.changes]
-    for one in sorted([*others, *([found.best] if found.best else [])], key=lambda one: -one.ratio):
-        table.add_row(*_cells(one))
-    return table
-
-
-def _cells(one: Tried[WhatIf]) -> list[str | Text]:
-    if one.problem or one.interval is None:
-        return [one.name, "failed", "", "", Text(one.problem, style="dim", overflow="fold")]
-    style = "green" if one.ratio >= GAIN else ""
-    ratio = Text(ratio_words(one.ratio), style=style)
-    notes = Text(" ".join([_LOSSES[one.losses], *(f"({note})" for note in one.notes)]))
-    return [one.name, f"{one.images_per_second:,.0f}", ratio, one.interval.ends, notes]
-
-
-def _how_measured(found: Explanation) -> str:
-    """How much the script's own windows differ, and what there was no time for."""
-    low, high = min(found.rates), max(found.rates)
-    said = (
-        f"{len(found.tried)} of {len(found.tried) + len(found.left_out)} changes tried in "
-        f"{found.seconds:.0f} s, each beside the unchanged script, whose own "
-        f"{len(found.rates)} measurements lie between {low:,.0f} and {high:,.0f} images/s"
-    )
-    if found.left_out:
-        said += f"; not tried: {listed([one.label for one in found.left_out])}"
-    return said
-
-
 def _line(line: Line) -> Text:
     where = f"{line.site}: " if line.site else ""
     return Text(where, style="bold").append(line.text, style="not bold")
@@ -143,15 +101,4 @@ def _print_findings(found: Explanation, console: Console) -> None:
 
 
 def _tried_facts(one: Tried[WhatIf]) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "names": [change.label for change in one.changes],
-        "changes": {change.name: change.value for change in one.changes},
-        "images_per_second": one.images_per_second or None,
-        "ratio": one.ratio or None,
-        "interval": one.interval.facts() if one.interval else None,
-        "losses": one.losses,
-        "same_loss": one.losses == "same",
-        "problem": one.problem or None,
-        "notes": one.notes,
-    }
+    return tried_facts(one) | {"changes": {change.name: change.value for change in one.changes}}

@@ -1,7 +1,7 @@
 """A race of changes: the hopeless end early, the best are combined, the winner is proven."""
 
+import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -12,10 +12,8 @@ from onsight.report.console import Reporter
 from onsight.words import ratio_words
 
 _FIRST_UNTIL, _COMBINED_UNTIL = 0.55, 0.8  # of the time, for single changes and combinations
-_HOPELESS = 0.9  # times the speed as it is: not measured again
-_STALLED = 0.6  # times its usual speed: the machine is to blame
+_STALLED = 0.5  # times its usual speed: other work is to blame, and the round is repeated
 _LEADERS = 4  # single changes that are measured in several rounds
-_TOLD_APART = 1.15  # times as fast, or as slow: no further round is needed to choose
 _MOST_ROUNDS, _NARROW = 8, 1.15  # of the winner, until its interval's ends are that close
 
 
@@ -36,8 +34,8 @@ class Contender(Generic[C]):
 
     @property
     def ratio(self) -> float:
-        """Times the speed as it is, by the rounds so far; 0 if it could not be measured."""
-        return 0.0 if self.problem else self.base * self.rounds.interval.ratio
+        """Times the speed as it is, the median of its rounds; 0 if it could not be measured."""
+        return 0.0 if self.problem else self.base * statistics.median(self.rounds.ratios)
 
     def tried(self) -> Tried[C]:
         """The result as it is now."""
@@ -55,12 +53,25 @@ class Contender(Generic[C]):
 
 @dataclass(frozen=True)
 class Found(Generic[C]):
-    """What a search found. rates: of the unchanged training; left_out: for want of time."""
+    """What a search found.
+
+    rates: of the unchanged training; left_out: for want of time; disturbed: rounds that other work
+    slowed down so much that they were repeated.
+    """
 
     tried: list[Tried[C]]
     best: Tried[C] | None
     rates: list[float]
     left_out: list[C]
+    disturbed: int = 0
+
+
+def _is_stalled(rate: float, usual: list[float]) -> bool:
+    return len(usual) >= FEWEST_ROUNDS and rate < _STALLED * statistics.median(usual)
+
+
+def _is_settled(one: Tried[C]) -> bool:
+    return one.interval is not None and one.interval.rounds >= FEWEST_ROUNDS
 
 
 class Race(Generic[C]):
@@ -78,6 +89,7 @@ class Race(Generic[C]):
         self.window_seconds = window_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
+        self.disturbed = 0
 
     def run(self, changes: list[C]) -> Found[C]:
         """Try the changes, in this order while there is time, and combine the best of them."""
@@ -85,7 +97,8 @@ class Race(Generic[C]):
         self._settle_leaders(singles)
         best = self._combined(singles)
         tried = [one.tried() for one in singles]
-        return Found(tried, self._proven(best) if best else None, self.rates, left_out)
+        proven = self._proven(best, tried) if best else None
+        return Found(tried, proven, self.rates, left_out, self.disturbed)
 
     def _singles(self, changes: list[C]) -> tuple[list[Contender[C]], list[C]]:
         """Each change in one round; those for which there is no time."""
@@ -95,20 +108,12 @@ class Race(Generic[C]):
             now = time.monotonic()
             if found and now + longest / 2 > self._moment(_FIRST_UNTIL):
                 return found, changes[number:]
-            found.append(self._first_round((change,), self._plain_rate))
+            found.append(Contender((change,), self.bench.open((change,))))
+            self._round(found[-1])
             longest = max(longest, time.monotonic() - now)
             self._say(found[-1])
             self._close_slowest(found)
         return found, []
-
-    def _first_round(self, changes: tuple[C, ...], base: Callable[[], float]) -> Contender[C]:
-        one = Contender(changes, self.bench.open(changes))
-        self._round(one, base)
-        usual = sorted(self.rates)[len(self.rates) // 2]
-        if not one.problem and one.ratio < _HOPELESS and self.rates[-1] < _STALLED * usual:
-            one.rounds = Rounds()  # the machine was busy for a moment
-            self._round(one, base)
-        return one
 
     def _settle_leaders(self, singles: list[Contender[C]]) -> None:
         """Measure the best again, until it is clear by how much they are faster."""
@@ -117,7 +122,7 @@ class Race(Generic[C]):
         for number in range(1, FEWEST_ROUNDS):
             for one in leaders:
                 if len(one.rounds.plain) == number and self._has_time(_COMBINED_UNTIL):
-                    self._round(one, self._plain_rate)
+                    self._round(one)
 
     def _combined(self, singles: list[Contender[C]]) -> Contender[C] | None:
         """The fastest, with each next change that adds to it: first those that gained alone.
@@ -144,40 +149,52 @@ class Race(Generic[C]):
         return best
 
     def _both(self, best: Contender[C], change: C) -> Contender[C]:
-        """Both together, measured beside the best so far."""
-
-        def best_rate() -> float:
-            return best.trial.measure(self.window_seconds)
-
-        both = self._first_round((*best.changes, change), best_rate)
-        both.base = best.ratio
-        while not both.problem and len(both.rounds.plain) < FEWEST_ROUNDS:
-            against = both.rounds.interval.ratio
-            is_clear = not 1 / _TOLD_APART < against < _TOLD_APART
-            if is_clear or not self._has_time(_COMBINED_UNTIL):
+        """Both together, measured beside the best so far; a gain must show in several rounds."""
+        changes = (*best.changes, change)
+        both = Contender(changes, self.bench.open(changes), base=best.ratio)
+        while len(both.rounds.plain) < FEWEST_ROUNDS and not both.problem:
+            if both.rounds.plain and both.ratio < BETTER * best.ratio:
                 break
-            self._round(both, best_rate)
+            self._round(both, best)
         self._say(both)
         return both
 
-    def _proven(self, best: Contender[C]) -> Tried[C] | None:
-        """The winner beside the unchanged training, in rounds of their own: it was also lucky."""
+    def _proven(self, best: Contender[C], singles: list[Tried[C]]) -> Tried[C] | None:
+        """The winner beside the unchanged training, in rounds of its own: it was also lucky.
+
+        A single change that is sure to gain more is the winner instead.
+        """
         again = Contender(best.changes, best.trial)
         while len(again.rounds.plain) < _MOST_ROUNDS and not again.problem:
             if len(again.rounds.plain) >= FEWEST_ROUNDS:
                 interval = again.rounds.interval
                 if interval.high < _NARROW * interval.low or not self._has_time(1.0):
                     break
-            self._round(again, self._plain_rate)
-        found = again.tried()
+            self._round(again)
+        able = [again.tried(), *(one for one in singles if _is_settled(one))]
+        found = max(able, key=lambda one: one.low)
         if not found.interval:
             return None
         self.reporter.say(f"beside the unchanged one, {found.name}: {found.interval}")
         return found
 
-    def _round(self, one: Contender[C], base: Callable[[], float]) -> None:
+    def _round(self, one: Contender[C], base: Contender[C] | None = None) -> None:
+        """Measure it beside the unchanged training or another contender, once more if disturbed."""
+        usual = base.rounds.changed if base else self.rates
+
+        def rate_of_base() -> float:
+            return base.trial.measure(self.window_seconds) if base else self._plain_rate()
+
         try:
-            one.rounds.add(base, lambda: one.trial.measure(self.window_seconds))
+            for attempt in range(2):
+                one.rounds.add(rate_of_base, lambda: one.trial.measure(self.window_seconds))
+                plain, changed = one.rounds.plain, one.rounds.changed
+                if not _is_stalled(plain[-1], usual) and not _is_stalled(changed[-1], changed):
+                    return
+                if attempt == 0:
+                    self.disturbed += 1
+                    plain.pop()
+                    changed.pop()
         except Untried as error:
             one.problem = str(error)
             one.trial.close()

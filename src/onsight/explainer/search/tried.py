@@ -51,7 +51,7 @@ class Bench(Protocol[C]):
         """A trial with these changes, none for the unchanged training."""
 
     def worth(self, trial: Any) -> list[C]:
-        """The changes that could make a trial of its own faster, those that could gain most first."""
+        """The changes that could make a trial of its own faster, the most promising first."""
 
 
 @dataclass(frozen=True)
