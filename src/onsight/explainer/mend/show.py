@@ -40,10 +40,7 @@ def delivery_words(found: Delivery) -> str:
             f"{name} was written, but computes what {script} does: its comments say what to change"
         )
     if found.proof.problem:
-        return (
-            f"{name} was not written, because the mended script failed, while {script} runs:\n"
-            f"{found.proof.problem}"
-        )
+        return f"{name} was not written: {found.proof.problem}"
     shown = f"{_rates(found.proof, script, name)}; {_LOSSES[found.proof.losses]}"
     if not found.is_sound:
         return f"{name} was not written: {shown}"

@@ -14,6 +14,7 @@ from onsight.errors import ScriptFailed
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 
@@ -82,6 +83,7 @@ class Processes:
         self._leaders: list[int] = []  # of the servers
         self._running: list[ScriptProcess] = []
         self._servers: dict[Start, Channel] = {}
+        self._controls: list[Channel] = []
         self._count = 0
 
     def __enter__(self) -> "Processes":
@@ -90,6 +92,7 @@ class Processes:
             leader = self._popen(_SERVER, [], theirs, {}, self._path("server.txt"))
             self._leaders.append(leader)
             self._servers["early"] = ours
+            self._controls.append(ours)
         return self
 
     def __exit__(
@@ -102,11 +105,11 @@ class Processes:
             running.close()
         for leader in self._leaders:
             end_group(leader)
+        for control in self._controls:
+            control.close()
         end_marked(self._mark)
         for process in self._popened:
             process.wait()
-        for server in self._servers.values():
-            server.close()
         self._folder.cleanup()
 
     def prepare(self, is_late: bool) -> None:
@@ -123,6 +126,7 @@ class Processes:
             said = self._path("late.txt")
             late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
             self._leaders.append(leader)
+            self._controls.append(late)
             if self._is_ready(late, said):
                 self._servers["late"] = late
 
@@ -150,9 +154,11 @@ class Processes:
         self._running.append(process)
         return process
 
-    def forget(self, way: Start) -> bool:
-        """Do without this server from now on; False if there was none."""
-        return self._servers.pop(way, None) is not None
+    def forget_servers(self) -> bool:
+        """Start fresh processes from now on; False if that was so before."""
+        had = bool(self._servers)
+        self._servers.clear()
+        return had
 
     def _server(self, rewrites: bool) -> Channel | None:
         late = None if rewrites else self._servers.get("late")
@@ -202,7 +208,7 @@ class Processes:
         with said.open("wb") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *words, str(descriptor)],
-                env=environment_for(environment | self._mark),
+                env=environment_for(variables_of(self.script) | environment | self._mark),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ import torch
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import leave
-from onsight.explainer.script.forkpoint import ForkPoint, own_files, why_not
+from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
 from onsight.explainer.script.trace import Request
 from onsight.hardware.usage import seconds_since_start
 
@@ -47,22 +47,26 @@ def main() -> NoReturn:
     control = Channel.inherited(int(sys.argv[1]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    loading = seconds_since_start()
+    loading, native_threads = seconds_since_start(), count_native_threads()
     control.send({"ready": True})
     request, channel, is_late = serve(control)
     run = ScriptRun(request.script, request.args, channel)
     if is_late:
-        _run_to_fork_point(run, channel, threads, loading)
+        _run_to_fork_point(run, channel, threads, native_threads, loading)
     torch.set_num_threads(threads)
     run.begin(request, channel, loading)
     run.execute()
 
 
-def _run_to_fork_point(run: ScriptRun, control: Channel, threads: int, loading: float) -> NoReturn:
+def _run_to_fork_point(
+    run: ScriptRun, control: Channel, threads: int, native_threads: int, loading: float
+) -> NoReturn:
     begun = time.monotonic()
+    import_module("torch._dynamo")  # what torch does at the first step takes a second
+    native_threads = max(native_threads, count_native_threads())
 
     def reached() -> None:
-        problem = why_not()
+        problem = why_not(native_threads)
         control.send({"ready": not problem, "problem": problem})
         earlier = loading + time.monotonic() - begun
         request, channel, _ = serve(control)
@@ -70,7 +74,6 @@ def _run_to_fork_point(run: ScriptRun, control: Channel, threads: int, loading: 
         torch.set_num_threads(point.threads)
         run.begin(request, channel, earlier)
 
-    import_module("torch._dynamo")  # what torch does at the first step takes a second
     torch.set_num_threads(threads)
     point = ForkPoint(reached)
     point.install()
