@@ -7,7 +7,7 @@ import torch
 
 from onsight.explainer.mend.calls import appended, loader_code, loader_dataset, no_workers
 from onsight.explainer.mend.draft import CannotMend, Draft, called
-from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.mend import Mend, Together
 from onsight.explainer.mend.whole import Advice, Definition
 from onsight.explainer.script.augmenting import is_random
 from onsight.explainer.script.trace import Trace
@@ -70,12 +70,14 @@ def keep_items(trace: Trace) -> list[Mend]:
     assert trace.loader
     if not _fits(trace):
         return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
-    return [
-        Definition(None, "KeptItems", _KEPT, ("from torch.utils.data import default_collate",)),
+    need = ("from torch.utils.data import default_collate",)
+    parts = (
+        Definition(trace.loader.site, "KeptItems", _KEPT, need),
         loader_dataset(trace, "KeptItems({})"),
         loader_code(trace, collate_fn="list"),
         no_workers(trace),
-    ]
+    )
+    return [Together(None, parts)]
 
 
 def _fits(trace: Trace) -> bool:

@@ -1,13 +1,13 @@
 """Writes a script's mended text into a file of its own, once it was run and found sound."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onsight.explainer.mend.mended import Mended, mend_script, mends_of
 from onsight.explainer.mend.proof import Proof, prove
-from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.files import write_atomically
@@ -38,7 +38,7 @@ class Delivery:
             rounds = self.proof.rounds
             found |= {
                 "images_per_second": {"before": rounds.plain, "after": rounds.changed},
-                "ratio": asdict(rounds.interval) if rounds.changed else None,
+                "ratio": rounds.interval.facts() if rounds.changed else None,
                 "losses": self.proof.losses,
                 "problem": self.proof.problem or None,
             }
@@ -46,16 +46,23 @@ class Delivery:
 
 
 def deliver(
-    script: Path, trace: Trace, what_ifs: Sequence[WhatIf], target: Path, launcher: Launcher
+    script: Path,
+    trace: Trace,
+    what_ifs: Sequence[WhatIf],
+    target: Path,
+    bench: ScriptBench,
+    plain: ScriptTrial,
+    window_seconds: float,
 ) -> Delivery:
     """Mend a script, run the mended text beside the original, and write it if it is sound.
 
-    what_ifs: those to make in the text; target: checked before. Raises ScriptFailed, DiskError.
+    what_ifs: those to make in the text; target: checked before; plain: the original, which
+    runs already. Raises DiskError.
     """
     mended, proof = mend_script(script, mends_of(what_ifs, trace)), None
     if mended.is_changed or mended.outside:
         Reporter().say(f"running {target.name} and {script.name} in turns")
-        proof = prove(mended, what_ifs, launcher)
+        proof = prove(mended, what_ifs, bench, plain, window_seconds)
     found = Delivery(target, mended, proof)
     if found.is_sound:
         write_atomically(target, mended.after)

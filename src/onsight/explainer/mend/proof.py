@@ -3,19 +3,19 @@
 import math
 import statistics
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onsight.errors import ScriptFailed
-from onsight.explainer.interleave import Rounds, interleave
+from onsight.explainer.interleave import FEWEST_ROUNDS, Rounds
 from onsight.explainer.mend.mended import Mended
-from onsight.explainer.script.launch import Launcher
-from onsight.explainer.script.trace import Trace
-from onsight.explainer.script.trials import Losses, compare_losses
+from onsight.explainer.script.bench import ScriptBench, ScriptTrial, compare_losses
+from onsight.explainer.search.tried import Losses, Untried
 from onsight.explainer.what_ifs.as_mended import AsMended
 from onsight.explainer.what_ifs.what_if import WhatIf
 
+_MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 6.0  # until the ends of the interval are that close
 _ALIKE = 0.1  # of the mean first loss, where the batches hold other pictures
 
 
@@ -25,7 +25,7 @@ class _MendedFailed(Exception):
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of running both; problem: the mended script's own failure, or ""."""
+    """What came of running both; problem: why there are none, or ""."""
 
     rounds: Rounds = field(default_factory=Rounds)
     losses: Losses = "not comparable"
@@ -37,47 +37,58 @@ class Proof:
         return not self.problem and self.losses != "other"
 
 
-def prove(mended: Mended, what_ifs: Sequence[WhatIf], launcher: Launcher) -> Proof:
-    """Run both in turns. what_ifs: those that were mended. Raises ScriptFailed by the original."""
+def prove(
+    mended: Mended,
+    what_ifs: Sequence[WhatIf],
+    bench: ScriptBench,
+    plain: ScriptTrial,
+    window_seconds: float,
+) -> Proof:
+    """Run both in turns. what_ifs: those that were mended; plain: the original, which runs already."""
     with tempfile.TemporaryDirectory(prefix="onsight-mended-") as folder:
         path = Path(folder) / mended.script.name
         path.write_bytes(mended.after)
-        changes = [AsMended(str(path)), *(one for one in what_ifs if one.environment)]
-        traces: dict[bool, Trace] = {}
-
-        def plain() -> float:
-            traces[False] = _run(launcher, [])
-            return traces[False].images_per_second
+        outside = [one for one in what_ifs if one.environment]
+        trial = bench.open((AsMended(str(path)), *outside))
 
         def changed() -> float:
             try:
-                traces[True] = _run(launcher, changes)
-            except ScriptFailed as error:
-                raise _MendedFailed from error
-            return traces[True].images_per_second
+                return trial.measure(window_seconds)
+            except Untried as error:
+                raise _MendedFailed(str(error)) from None
 
         try:
-            rounds = interleave(plain, changed)
+            rounds = _measured(lambda: plain.measure(window_seconds), changed)
         except _MendedFailed as failed:
-            return Proof(problem=str(failed.__cause__).replace(str(path), path.name))
-    return Proof(rounds, _losses(traces[False], traces[True], tuple(what_ifs)))
+            return Proof(problem=f"the mended script failed: {failed}")
+        except Untried as error:
+            return Proof(problem=f"{mended.script.name} could not be measured again: {error}")
+        finally:
+            trial.close()
+    assert trial.first
+    return Proof(rounds, _losses(bench.losses, trial.first.losses, tuple(what_ifs)))
 
 
-def _run(launcher: Launcher, what_ifs: Sequence[WhatIf]) -> Trace:
-    trace = launcher.run(what_ifs)
-    if not trace.images_per_second:
-        raise ScriptFailed("no training step was seen in time")
-    return trace
+def _measured(plain: Callable[[], float], changed: Callable[[], float]) -> Rounds:
+    """Some rounds; more of them where they differ much."""
+    rounds, begun = Rounds(), time.monotonic()
+    while len(rounds.plain) < _MOST_ROUNDS:
+        if len(rounds.plain) >= FEWEST_ROUNDS:
+            is_narrow = rounds.interval.high < _NARROW * rounds.interval.low
+            if is_narrow or time.monotonic() - begun > _SECONDS:
+                break
+        rounds.add(plain, changed)
+    return rounds
 
 
-def _losses(plain: Trace, mended: Trace, what_ifs: tuple[WhatIf, ...]) -> Losses:
+def _losses(plain: list[float], mended: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
     """Compared step by step; for batches of other pictures, by their mean alone."""
-    found = compare_losses(plain.losses, mended.losses, what_ifs, [])
+    found = compare_losses(plain, mended, what_ifs, [])
     if found != "not comparable":
         return found
-    if not all(math.isfinite(loss) for loss in mended.losses):
+    if not all(math.isfinite(loss) for loss in mended):
         return "other"
-    pairs = list(zip(plain.losses, mended.losses, strict=False))
+    pairs = list(zip(plain, mended, strict=False))
     if not pairs:
         return found
     before, after = (statistics.mean(values) for values in zip(*pairs, strict=True))

@@ -22,7 +22,7 @@ def print_delivery(found: Delivery, console: Console) -> None:
     """The diff, then one paragraph with the result."""
     console.print()
     for row in found.mended.diff(found.target.name).splitlines():
-        console.print(Text(row, style=_COLOURS.get(row[:1], "")))
+        console.print(Text(row, style=_COLOURS.get(row[:1], "")), soft_wrap=True)
     console.print()
     for line in found.mended.lines:
         if line.left:
@@ -40,10 +40,7 @@ def delivery_words(found: Delivery) -> str:
             f"{name} was written, but computes what {script} does: its comments say what to change"
         )
     if found.proof.problem:
-        return (
-            f"{name} was not written, because the mended script failed, while {script} runs:\n"
-            f"{found.proof.problem}"
-        )
+        return f"{name} was not written: {found.proof.problem}"
     shown = f"{_rates(found.proof, script, name)}; {_LOSSES[found.proof.losses]}"
     if not found.is_sound:
         return f"{name} was not written: {shown}"

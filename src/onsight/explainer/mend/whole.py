@@ -16,6 +16,7 @@ class AtStart(Mend):
     """A statement after the script's first imports, before anything else; site: None."""
 
     text: str
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -32,7 +33,9 @@ class AtStart(Mend):
         last = _last_import(draft)
         if last is None:
             first = draft.source.tree.body[0]
-            draft.change([line_before(draft, first, self.text)])
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            beside = line_after if is_docstring else line_before
+            draft.change([beside(draft, first, self.text)])
         else:
             draft.change([line_after(draft, last, self.text)])
 
@@ -43,6 +46,7 @@ class SetThreads(Mend):
 
     count: int
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -62,14 +66,16 @@ class SetThreads(Mend):
 
 @dataclass(frozen=True)
 class Definition(Mend):
-    """A class or function for the script's own use, below its imports; site: None.
+    """A class or function for the script's own use, below its imports.
 
-    name: that it defines; needs: imports that its code needs, such as `import torch`.
+    site: in the file that needs it; name: that it defines; needs: imports that its code needs,
+    such as `import torch`.
     """
 
     name: str
     code: str
     needs: tuple[str, ...] = ()
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -111,6 +117,7 @@ class Outside(Mend):
 
     text: str
     is_text: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -138,22 +145,9 @@ class Advice(Mend):
 
 
 def need_import(draft: Draft, statement: str) -> None:
-    """An import such as `import torch` at the top of the script, unless its name is there."""
-    if statement.split()[-1] in _module_names(draft.source.tree):
-        return
-    first = _first_import(draft)
-    if first is None:
+    """An import such as `import torch`, with the script's own, unless its name is there."""
+    if statement.split()[-1] not in _module_names(draft.source.tree):
         AtStart(None, statement).apply(draft)
-    else:
-        draft.change([line_before(draft, first, statement)])
-
-
-def _first_import(draft: Draft) -> ast.stmt | None:
-    for one in draft.source.tree.body:
-        is_future = isinstance(one, ast.ImportFrom) and one.module == "__future__"
-        if isinstance(one, _IMPORTS) and not is_future:
-            return one
-    return None
 
 
 def _last_import(draft: Draft) -> ast.stmt | None:

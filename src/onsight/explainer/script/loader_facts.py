@@ -5,7 +5,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, RandomSampler, default_collate
 
 from onsight.explainer.script.items import examine_items
-from onsight.explainer.script.streams import describe_stream
+from onsight.explainer.script.streams import count_shards, describe_stream
 from onsight.explainer.script.trace import ItemFacts, LoaderFacts
 from onsight.explainer.tracing.sites import Made
 
@@ -33,6 +33,7 @@ def examine_loader(
         return facts, examine_items(dataset) if look_at_items else None, []
     facts.has_items = False
     if not look_at_items:
+        facts.most_workers = count_shards(dataset) or max(1, facts.workers)
         return facts, None, []
     stream = describe_stream(dataset)
     facts.most_workers = stream.most_workers

@@ -62,7 +62,7 @@ class Stream:
 
 def describe_stream(dataset: Any) -> Stream:
     """Iterate a copy of a data set for a moment, in a thread, since it may wait for ever."""
-    stream = Stream(shards=_shards(dataset))
+    stream = Stream(shards=count_shards(dataset))
 
     def look() -> None:
         with undisturbed(), _noticed_worker() as noticed:
@@ -124,7 +124,7 @@ def _images(item: Any) -> int:
     return batch_length(item) if getattr(first, "ndim", 0) == 4 else 1
 
 
-def _shards(dataset: Any) -> int | None:
+def count_shards(dataset: Any) -> int | None:
     """How many files a WebDataset reads, which its workers share."""
     first = next(iter(getattr(dataset, "pipeline", ())), None)
     files = getattr(first, "urls", None)
