@@ -48,7 +48,7 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
     loader = recorder.loaders.training
     if loader is not None:
         made = recorder.loaders.made(loader)
-        trace.loader, trace.item, trace.left_out = examine_loader(loader, made, look_at_items)
+        trace.loader, trace.item, trace.remarks = examine_loader(loader, made, look_at_items)
     judging = recorder.loaders.evaluation
     if judging is not None:
         made = recorder.loaders.made(judging)

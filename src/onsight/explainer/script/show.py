@@ -42,6 +42,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(tried_table(found.tried, found.best, found.rate, with_losses=True))
         said = how_measured(found.tried, found.left_out, found.rates)
         console.print(f"\n{said}; {found.seconds:.0f} s in all", style="dim")
+    for remark in trace.remarks:
+        console.print(f"{remark[0].upper()}{remark[1:]}.", style="dim")
     if found.best and found.best.interval and found.best.interval.is_shown:
         console.print(f"\nFor {found.best.interval}, change")
         for line in found.lines:

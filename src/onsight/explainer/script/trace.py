@@ -111,7 +111,7 @@ class Trace(BaseModel):
     ended: by what (slow: far below the script as it is); trainer: the package whose training loop
     runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
     stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
-    it; epochs: whole ones in it, 0 if it is a part of one; left_out: sentences on what could not
+    it; epochs: whole ones in it, 0 if it is a part of one; remarks: sentences on what could not
     be tried.
     """
 
@@ -151,7 +151,7 @@ class Trace(BaseModel):
     placement: str = ""
     misplaced: list[str] = []
     notes: list[str] = []
-    left_out: list[str] = []
+    remarks: list[str] = []
 
     @property
     def images_per_second(self) -> float:
