@@ -31,7 +31,7 @@ OWN_SECONDS = 4.0
 def make_photos(folder):
     """Noisy photographs in four classes, as files and in shards."""
     draw = np.random.default_rng(0)
-    for part, count in (("train", 480), ("val", 96)):
+    for part, count in (("train", 640), ("val", 96)):
         for number in range(count):
             file = folder / part / str(number % 4) / f"{number:04}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)

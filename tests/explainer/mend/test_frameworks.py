@@ -7,6 +7,8 @@ from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Trace
 from onsight.explainer.tracing.sites import Site
 from onsight.explainer.what_ifs.batch import LargerBatch
 from onsight.explainer.what_ifs.bf16 import Bf16
+from onsight.explainer.what_ifs.cache import Cache
+from onsight.explainer.what_ifs.channels_last import ChannelsLast
 from onsight.explainer.what_ifs.fused import FusedOptimizer
 from onsight.explainer.what_ifs.workers import Workers
 
@@ -113,4 +115,21 @@ def test_settings_that_come_from_elsewhere_are_told(tmp_path):
     trace = traced(script, "transformers", "transformers", 2, 2)
     (line,) = mend_script(script, mends_of([Workers(2)], trace)).lines
     assert "TrainingArguments(..., dataloader_num_workers=2)" in line.text
+    assert line.left
+
+
+@pytest.mark.parametrize(
+    ("what_if", "words"),
+    [
+        (Bf16(True), "learn.to_bf16()"),
+        (ChannelsLast(True), "model.to(memory_format=torch.channels_last)"),
+        (Cache("items"), "items kept in memory: a setting of fastai"),
+    ],
+)
+def test_what_happens_inside_a_library_is_told_and_not_written(tmp_path, what_if, words):
+    script = tmp_path / "train.py"
+    script.write_text(FASTAI)
+    trace = traced(script, "fastai", "fastai", 1, 3)
+    (line,) = mend_script(script, mends_of([what_if], trace)).lines
+    assert words in line.text
     assert line.left
