@@ -46,7 +46,7 @@ class ScriptTrial:
         if not trace.images:
             raise Untried("no training step in time")
         if self.first and not all(one.shows(self.first) for one in self.what_ifs):
-            raise Untried("it had no effect: the training itself sets this")
+            raise Untried("it changed nothing: the training sets this itself, or has no use for it")
         return trace.images_per_second
 
     def losses(self) -> Losses:
