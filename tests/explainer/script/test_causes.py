@@ -67,7 +67,7 @@ COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
         ({"item": item(transform_share=0.9), **WAITS}, {"cache": "items"}, "slow-transform"),
         (
             {"item": item(transform_share=0.9, is_random=True), **WAITS},
-            {"augment_batches": True},
+            {"augment_batches": "cpu"},
             "augmentation",
         ),
         (

@@ -1,44 +1,71 @@
-"""Random transforms applied to batches."""
+"""Random transforms applied to batches of kept items."""
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import Compose, RandomHorizontalFlip, ToTensor
+from torchvision.transforms import ColorJitter, Compose, Normalize, RandomHorizontalFlip, ToTensor
 from torchvision.transforms.functional import to_pil_image
 
 from onsight.explainer.what_ifs.augmentation import AugmentBatches
 
+MOVABLE = ["Resize", "RandomHorizontalFlip", "ToTensor"]
 
-@pytest.mark.parametrize(("is_random", "count"), [(True, 1), (False, 0)])
-def test_tried_if_items_are_random(seen, is_random, count):
-    assert len(AugmentBatches.worth(seen(item={"is_random": is_random}))) == count
+
+@pytest.mark.parametrize(
+    ("is_random", "transforms", "count"),
+    [(True, MOVABLE, 1), (False, MOVABLE, 0), (True, [], 0), (True, ["ToTensor"], 0)],
+)
+def test_tried_if_random_transforms_can_be_moved(seen, is_random, transforms, count):
+    item = {"is_random": is_random, "transforms": transforms}
+    assert len(AugmentBatches.worth(seen(item=item))) == count
 
 
 class Pictures(Dataset):
-    """Two pixels side by side, always flipped."""
+    """Two pixels side by side; counts the items made."""
 
-    def __init__(self):
-        self.transform = Compose([RandomHorizontalFlip(1.0), ToTensor()])
+    def __init__(self, *transforms, count=4):
+        self.transform = Compose([*transforms])
+        self.count, self.made = count, 0
 
     def __len__(self):
-        return 4
+        return self.count
 
     def __getitem__(self, index):
-        picture = torch.tensor([[[index, index + 100]]], dtype=torch.uint8)
+        self.made += 1
+        picture = torch.tensor([[[index % 100, index % 100 + 100]]], dtype=torch.uint8)
         return self.transform(to_pil_image(picture)), index
 
 
-@pytest.mark.parametrize("others", [{}, {"cache": "fixed"}])
-def test_random_transforms_move_to_the_batch(apply, others):
-    (expected,) = [x for x, _ in DataLoader(Pictures(), 4)]
-    apply(augment_batches=True, **others)
-    dataset = Pictures()
-    (images,) = [x for x, _ in DataLoader(dataset, 4)]
-    assert torch.equal(images, expected)
-    assert not torch.equal(dataset[0][0], expected[0])  # the item itself is no longer flipped
+@pytest.mark.parametrize("steps", [[ToTensor(), RandomHorizontalFlip(1.0)], None])
+def test_the_same_values_from_items_made_once(apply, steps):
+    def pictures():
+        plain = [RandomHorizontalFlip(1.0), ToTensor()]
+        return Pictures(*(steps or plain), Normalize((0.5,), (0.25,)))
+
+    (expected,) = DataLoader(pictures(), 4)
+    apply(augment_batches="cpu")
+    dataset = pictures()
+    loader = DataLoader(dataset, 4)
+    for _ in range(3):
+        ((images, labels),) = loader
+        assert torch.equal(images, expected[0])
+        assert torch.equal(labels, expected[1])
+        assert labels.dtype is expected[1].dtype
+    assert dataset.made == 4
+
+
+def test_each_picture_draws_for_itself_unless_that_is_noted(apply):
+    hooks = apply(augment_batches="cpu")
+    loader = DataLoader(Pictures(RandomHorizontalFlip(), ToTensor(), count=256), 256)
+    ((images, _),) = loader
+    flipped = images[:, 0, 0, 0] > images[:, 0, 0, 1]
+    assert 80 < flipped.sum() < 176
+    assert hooks.notes == []
+    list(DataLoader(Pictures(ColorJitter(hue=0.1), ToTensor()), 4))
+    assert hooks.notes == ["ColorJitter draws once for a whole batch"]
 
 
 def test_a_data_set_without_random_transforms_is_refused(apply, numbers):
-    apply(augment_batches=True)
+    apply(augment_batches="cpu")
     with pytest.raises(ValueError, match="the data set has no random transforms"):
         DataLoader(numbers(), 4, shuffle=True)

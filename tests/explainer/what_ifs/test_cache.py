@@ -1,21 +1,128 @@
 """Work that is done once and kept."""
 
+from collections import namedtuple
+
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils import collate
 from torchvision.transforms import Compose
 
+from onsight.explainer.script import memory
 from onsight.explainer.what_ifs.cache import Cache
 
 
 @pytest.mark.parametrize(
-    ("is_random", "waits", "values"),
-    [(False, 0.5, ["items"]), (True, 0.5, ["files", "fixed"]), (False, 0.0, [])],
+    ("is_random", "transforms", "waits", "values"),
+    [
+        (False, ["ToTensor"], 0.5, ["items"]),
+        (True, ["ToTensor", "RandomErasing"], 0.5, ["fixed"]),
+        (True, [], 0.5, ["files"]),
+        (False, [], 0.0, []),
+    ],
 )
-def test_random_items_are_not_kept_whole(seen, is_random, waits, values):
-    found = Cache.worth(seen(item={"is_random": is_random}, waits=waits))
-    assert [one.value for one in found] == values
+def test_random_items_are_not_kept_whole(seen, is_random, transforms, waits, values):
+    item = {"is_random": is_random, "transforms": transforms}
+    assert [one.value for one in Cache.worth(seen(item=item, waits=waits))] == values
+
+
+class Items(Dataset):
+    """Items of one kind; counts those made."""
+
+    def __init__(self, make):
+        self.make, self.made = make, 0
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        self.made += 1
+        return self.make(index)
+
+
+Pair = namedtuple("Pair", "image label")
+KINDS = {
+    "tuple": lambda n: (torch.full((2, 3), n, dtype=torch.uint8), n),
+    "list": lambda n: [np.full(2, n, np.float32), np.float64(n), n / 2, n % 2 == 0],
+    "dict": lambda n: {"image": torch.tensor([n]), "more": {"label": np.int32(n)}},
+    "named": lambda n: Pair(torch.tensor(float(n)), n),
+    "number": lambda n: n,
+    "names": lambda n: (torch.tensor(n), f"picture {n}"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("more", [{}, {"sampler": [3, 3, 1, 7, 0]}, {"drop_last": True}])
+def test_batches_are_those_that_collating_would_give(apply, kind, more):
+    def batches(dataset):
+        torch.manual_seed(3)
+        loader = DataLoader(dataset, 4, shuffle="sampler" not in more, **more)
+        return [batch for _ in range(2) for batch in loader]
+
+    expected = batches(Items(KINDS[kind]))
+    apply(cache="items")
+    dataset = Items(KINDS[kind])
+    found = batches(dataset)
+    assert dataset.made == 11
+    assert [type(one) for one in found] == [type(one) for one in expected]
+    torch.testing.assert_close(
+        [list(map(_plain, tree_leaves(one))) for one in found],
+        [list(map(_plain, tree_leaves(one))) for one in expected],
+        rtol=0,
+        atol=0,
+    )
+
+
+def _plain(leaf):
+    return torch.tensor(list(leaf.encode())) if isinstance(leaf, str) else leaf
+
+
+def test_stacked_items_are_gathered_and_not_collated(apply, monkeypatch):
+    collated = []
+    monkeypatch.setattr(
+        collate, "collate", lambda *args, **kwargs: collated.append(1) or original(*args, **kwargs)
+    )
+    apply(cache="items")
+    loader = DataLoader(Items(KINDS["tuple"]), 4)
+    collated.clear()
+    assert len(list(loader)) == 3
+    assert collated == []
+
+
+original = collate.collate
+
+
+@pytest.mark.parametrize("kind", ["tuple", "names"])
+def test_a_function_of_the_scripts_own_still_gets_single_items(apply, kind):
+    given = []
+    apply(cache="items")
+    list(DataLoader(Items(KINDS[kind]), 4, collate_fn=given.append))
+    assert [type(item) for items in given for item in items] == [tuple] * 11
+
+
+def test_items_of_several_shapes_are_kept_one_by_one(apply):
+    apply(cache="items")
+    dataset = Items(lambda n: torch.zeros(n + 1))
+    loader = DataLoader(dataset, 1)
+    assert [batch.shape[1] for _ in range(2) for batch in loader] == 2 * list(range(1, 12))
+    assert dataset.made == 11
+
+
+def test_without_batches_items_come_one_by_one(apply):
+    apply(cache="items")
+    items = list(DataLoader(Items(KINDS["tuple"]), batch_size=None))
+    assert [number for _, number in items] == list(range(11))
+
+
+def test_part_of_a_set_too_large_for_memory_is_kept_and_said(apply, monkeypatch):
+    monkeypatch.setattr(memory, "_MEMORY_SHARE", 0.0)
+    hooks = apply(cache="items")
+    (images, labels) = next(iter(DataLoader(Items(KINDS["tuple"]), 4, sampler=range(11))))
+    assert images[0, 0, 0] == labels[0] != 0
+    assert hooks.notes == ["kept 1 of 11 items, drawn at random"]
 
 
 def test_kept_items_come_in_the_same_order(apply, numbers):

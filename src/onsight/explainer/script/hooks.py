@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, TypedDict
 
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from onsight.explainer.tracing.calls import Around, RootCalls, kind_of
+from onsight.explainer.tracing.imports import when_imported
 from onsight.explainer.tracing.patches import Patches
 
 
@@ -22,6 +23,7 @@ class LoaderArguments(TypedDict):
     sampler: Any
     batch_sampler: Any
     num_workers: int
+    collate_fn: Any
     pin_memory: bool
     timeout: float
     multiprocessing_context: Any
@@ -52,6 +54,8 @@ class Hooks:
         self._loaders: list[OnLoader] = []
         self._networks: list[Around] = []
         self._sources: list[OnSource] = []
+        self._changed: list[Any] = []  # batch samplers of loaders that were made
+        self._resized: list[tuple[Any, int | None]] = []  # data sets, with their new batch size
 
     def on_loader(self, change: OnLoader) -> None:
         """Change the arguments of every DataLoader before it is made."""
@@ -69,6 +73,7 @@ class Hooks:
         """Make the changes."""
         if self._loaders:
             self.patches.put(DataLoader, "__init__", self._make_loader(DataLoader.__init__))
+            when_imported("fastai.data.load", self._change_fastai, self.patches)
         if self._networks:
             RootCalls(self._around, self.is_skipped).install(self.patches)
 
@@ -87,11 +92,39 @@ class Hooks:
             bound.apply_defaults()
             arguments: Any = {name: bound.arguments[name] for name in bound.arguments}
             del arguments["self"]
-            for change in self._loaders:
-                change(loader, arguments)
+            if not self._is_copy(arguments):
+                self._change(loader, arguments)
             original(loader, **arguments)
+            if arguments["batch_sampler"] is None:  # it has made its own, which a copy is given
+                self._changed.append(loader.batch_sampler)
 
         return make
+
+    def _is_copy(self, arguments: LoaderArguments) -> bool:
+        """Whether a library makes a loader anew from one that has been changed already."""
+        sampler, dataset = arguments["batch_sampler"], arguments["dataset"]
+        if sampler is not None:
+            return any(sampler is one for one in self._changed)
+        size = arguments["batch_size"]
+        return any(dataset is one and size == new for one, new in self._resized)
+
+    def _change(self, loader: Any, arguments: LoaderArguments) -> None:
+        size = arguments["batch_size"]
+        for change in self._loaders:
+            change(loader, arguments)
+        if arguments["batch_size"] != size:
+            self._resized.append((arguments["dataset"], arguments["batch_size"]))
+
+    def _change_fastai(self, module: Any) -> None:
+        """The same changes for fastai's loaders, which are not torch's."""
+        original = module.DataLoader.__init__
+
+        def make(loader: Any, dataset: Any = None, **kwargs: Any) -> None:
+            arguments = fastai_arguments(dataset, kwargs)
+            self._change(loader, arguments)
+            original(loader, dataset, **fastai_keywords(arguments, kwargs))
+
+        self.patches.put(module.DataLoader, "__init__", make)
 
     def _around(self, module: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
         if kind_of(module) == "network":
@@ -114,4 +147,32 @@ def set_workers(arguments: LoaderArguments, workers: int) -> None:
 
 def is_drawn(arguments: LoaderArguments) -> bool:
     """Whether the loader draws its items in random order, as loaders for training do."""
-    return bool(arguments["shuffle"]) or arguments["sampler"] is not None
+    is_stream = isinstance(arguments["dataset"], IterableDataset)  # which draws them itself
+    return is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
+
+
+def fastai_arguments(dataset: Any, keywords: dict[str, Any]) -> LoaderArguments:
+    """What a fastai loader is given, in torch's words."""
+    size = keywords.get("batch_size")
+    return {
+        "dataset": dataset,
+        "batch_size": keywords.get("bs") if size is None else size,
+        "shuffle": keywords.get("shuffle", False),
+        "sampler": None,
+        "batch_sampler": None,
+        "num_workers": keywords.get("num_workers", 0),
+        "collate_fn": None,
+        "pin_memory": keywords.get("pin_memory", False),
+        "timeout": keywords.get("timeout", 0),
+        "multiprocessing_context": None,
+        "prefetch_factor": None,
+        "persistent_workers": keywords.get("persistent_workers", False),
+    }
+
+
+def fastai_keywords(arguments: LoaderArguments, keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a fastai loader after changes."""
+    names = ("num_workers", "pin_memory", "timeout", "persistent_workers")
+    changed = {name: arguments[name] for name in names}  # type: ignore[literal-required]
+    kept = {name: value for name, value in keywords.items() if name != "batch_size"}
+    return kept | changed | {"bs": arguments["batch_size"]}

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import Dataset
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset, default_collate
 
 from onsight.explainer.script.seeding import undisturbed
 from onsight.hardware.devices import free_memory_bytes
 
 _CPU = torch.device("cpu")
 _FILL_SECONDS = 20.0
-_MEMORY_SHARE = 0.4
+_MEMORY_SHARE = 0.3  # of what is free; stacking the items needs twice that for a moment
 
 
 class KeptItems(Dataset[Any]):
@@ -52,6 +53,50 @@ class KeptItems(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
+    def stacked(self) -> "GatheredItems | None":
+        """The same items as one tensor for each of their parts; None if they differ in shape."""
+        if self.finish:
+            return None
+        try:
+            parts = default_collate([self[number] for number in range(len(self))])
+        except (RuntimeError, TypeError, KeyError):
+            return None
+        if not all(isinstance(part, Tensor) for part in tree_leaves(parts)):
+            return None  # such as names
+        return GatheredItems(self.dataset, parts, self.is_whole)
+
+
+class GatheredItems(Dataset[Any]):
+    """Items stacked by `default_collate` into one tensor for each part; whole batches by index.
+
+    A loader gets what that function would make of the items, and must not collate it again.
+    """
+
+    def __init__(self, dataset: Any, parts: Any, is_whole: bool) -> None:
+        self.dataset, self.parts, self.is_whole = dataset, parts, is_whole
+
+    def __len__(self) -> int:
+        return len(tree_leaves(self.parts)[0])
+
+    def __getitem__(self, index: int) -> Any:
+        return tree_map(lambda part: part[index], self.parts)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """The batch of these items."""
+        places = torch.tensor(indices, device=tree_leaves(self.parts)[0].device)
+        return tree_map(lambda part: part.index_select(0, places), self.parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # while being copied or unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def to(self, device: torch.device) -> "GatheredItems":
+        """The same on another device."""
+        return GatheredItems(
+            self.dataset, tree_map(lambda part: part.to(device), self.parts), self.is_whole
+        )
+
 
 class KeptFiles:
     """Pictures decoded once: replaces `Image.open`, and decodes each file only the first time."""
@@ -75,6 +120,11 @@ class KeptFiles:
         """Decode as many files as there is time for, before training."""
         for _ in _fill(dataset, range(len(dataset))):
             pass
+
+
+def fits(items: int, seconds: float, size: int) -> bool:
+    """Whether so many items of so many seconds and bytes each can all be kept."""
+    return items * seconds <= _FILL_SECONDS and items * size <= _room()
 
 
 def item_bytes(item: Any) -> int:
@@ -118,8 +168,12 @@ def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
             base.transform = former
 
 
+def _room() -> float:
+    return _MEMORY_SHARE * free_memory_bytes(_CPU)
+
+
 def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
-    begun, size, room = time.perf_counter(), 0, _MEMORY_SHARE * free_memory_bytes(_CPU)
+    begun, size, room = time.perf_counter(), 0, _room()
     with undisturbed():
         for index in order:
             item = dataset[index]

@@ -1,68 +1,88 @@
 """The facts of a recorded training, as plain values."""
 
 from collections import Counter
-from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, RandomSampler
 
-from onsight.explainer.script.items import examine_items
-from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight.explainer.script.loader_facts import examine_loader
+from onsight.explainer.script.trace import OptimizerFacts, Reads, Trace
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Site
+from onsight.explainer.tracing.window import Snapshot
 from onsight.hardware.placement.placement import placement
 
 _LEAST_READS = 0.5  # a step, to be worth mentioning
 
 
-def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
-    """Fill a trace with everything that the recorder knows."""
-    stretch = recorder.window.stretch()
-    assert stretch
-    first, last, trace.epochs = stretch
+def add_stretch(trace: Trace, first: Snapshot, last: Snapshot, epochs: int) -> None:
+    """Fill a trace with what lies between two moments, with so many whole epochs."""
+    trace.epochs = epochs
     trace.seconds = last.moment - first.moment
     trace.steps = last.steps - first.steps
     trace.images = last.images - first.images
     trace.evaluated = last.evaluated - first.evaluated
     trace.phases = {name: last.phases[name] - first.phases[name] for name in last.phases}
-    trace.losses = [float(loss) for loss in recorder.losses]
+
+
+def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
+    """Fill a trace with everything else that the recorder knows."""
+    trace.losses = [float(loss) for loss in recorder.updates.losses]
     trace.reads = _reads(recorder)
-    trace.graphs_kept = recorder.graphs_kept.total()
-    trace.graphs_site = next((site for site, _ in recorder.graphs_kept.most_common(1)), None)
-    trace.forward_site = recorder.forward_site
-    trace.pageable_bytes_per_step = recorder.pageable_bytes // recorder.steps
-    trace.precision = recorder.precision
+    trace.graphs_kept = recorder.forwards.graphs_kept.total()
+    trace.graphs_site = next(
+        (site for site, _ in recorder.forwards.graphs_kept.most_common(1)), None
+    )
+    trace.forward_site = recorder.forwards.site
+    trace.trainer, trace.trainer_site = (
+        recorder.updates.trainer.maker,
+        recorder.updates.trainer.site,
+    )
+    trace.pageable_bytes_per_step = recorder.transfers.pageable_bytes // recorder.steps
+    trace.precision = recorder.forwards.precision
     trace.threads = torch.get_num_threads()
     _add_network(trace, recorder)
-    if recorder.optimizer is not None:
-        trace.optimizer = _optimizer_facts(recorder.optimizer, recorder)
-    loader = recorder.training_loader
+    if recorder.updates.optimizer is not None:
+        trace.optimizer = _optimizer_facts(recorder.updates.optimizer, recorder)
+    loader = recorder.loaders.training
     if loader is not None:
-        trace.loader = _loader_facts(loader, recorder)
-        trace.item = examine_items(loader.dataset) if look_at_items else None
+        made = recorder.loaders.made(loader)
+        trace.loader, trace.item, trace.remarks = examine_loader(loader, made, look_at_items)
+    judging = recorder.loaders.evaluation
+    if judging is not None:
+        made = recorder.loaders.made(judging)
+        trace.evaluation_loader, _, _ = examine_loader(judging, made, look_at_items=False)
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:
-    network, batch = recorder.network, recorder.batch
+    network, batch = recorder.forwards.network, recorder.forwards.batch
     if network is not None:
         proof = placement(
-            model=network, loss=recorder.loss, optimizer=recorder.optimizer, batch=batch
+            model=network,
+            loss=recorder.forwards.loss,
+            optimizer=recorder.updates.optimizer,
+            batch=batch,
         )
         trace.placement = proof.verdict
         trace.misplaced = [str(one) for one in proof.problems]
         trace.parameters = sum(one.numel() for one in network.parameters())
         trace.device = str(next(network.parameters()).device)
+        trace.has_channels_last_weights = any(map(_is_channels_last, network.parameters()))
     if batch is not None:
         trace.batch_size, trace.shape = len(batch), list(batch.shape[1:])
-        is_last = batch.ndim == 4 and batch.is_contiguous(memory_format=torch.channels_last)
-        trace.is_channels_last = is_last and not batch.is_contiguous()
+        trace.is_channels_last = _is_channels_last(batch)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return is_last and not tensor.is_contiguous()
 
 
 def _reads(recorder: Recorder) -> list[Reads]:
     """The places that read most often first."""
     found: Counter[tuple[Site, ...]] = Counter()
-    for caller, count in recorder.reads.items():
+    for caller, count in recorder.transfers.reads.items():
         found[recorder.sites.of(caller)] += count
     del found[()]  # not from the user's lines
     steps = max(1, recorder.steps)
@@ -75,19 +95,6 @@ def _reads(recorder: Recorder) -> list[Reads]:
 def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts:
     return OptimizerFacts(
         name=type(optimizer).__name__,
-        site=recorder.made_at.get(id(optimizer)),
+        site=recorder.updates.made(optimizer).site,
         is_fused=bool(optimizer.defaults.get("fused")),
-    )
-
-
-def _loader_facts(loader: DataLoader[Any], recorder: Recorder) -> LoaderFacts:
-    dataset = loader.dataset
-    return LoaderFacts(
-        site=recorder.made_at.get(id(loader)),
-        batch_size=loader.batch_size,
-        workers=loader.num_workers,
-        is_pinned=loader.pin_memory,
-        is_persistent=loader.persistent_workers,
-        is_shuffled=isinstance(loader.sampler, RandomSampler),
-        items=len(dataset) if hasattr(dataset, "__len__") else None,
     )

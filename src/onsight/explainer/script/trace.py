@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.explainer.tracing.sites import Site
 
+Ended = Literal["window", "script", "limit", "slow"]
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
@@ -16,7 +17,8 @@ class Request(BaseModel):
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step.
+    the data set and count the work of a step; rate: images/s of the script as it is, far below
+    which the run ends early (0: never).
     """
 
     script: Path
@@ -27,25 +29,45 @@ class Request(BaseModel):
     out: Path
     changes: dict[str, Plain] = {}
     is_full: bool = True
+    rate: float = 0.0
 
 
 class LoaderFacts(BaseModel):
-    """A DataLoader as the script creates it."""
+    """A DataLoader as the script creates it.
+
+    maker: the package that makes it, called from the site; "" if the script does; has_items:
+    whether it has numbered items that can be replaced; most_workers: that can share the work.
+    """
 
     site: Site | None
+    maker: str = ""
     batch_size: int | None
     workers: int
     is_pinned: bool
     is_persistent: bool
     is_shuffled: bool
     items: int | None
+    has_items: bool = True
+    most_workers: int | None = None
+    is_collated: bool = True
+
+
+class MovedSteps(BaseModel):
+    """A Compose taken apart. kept: places of the transforms that make the kept items; conversions:
+    code of what follows them there; changes: code of what becomes of `images`, a batch of them."""
+
+    kept: list[int]
+    conversions: list[str]
+    changes: list[str]
 
 
 class ItemFacts(BaseModel):
     """What making one item of the data set costs, measured in one process.
 
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
-    the data set's `transform`.
+    the data set's `transform`; transforms: names of those in its Compose; moved: how to take the
+    random ones out of it; stacks: whether items make one list of tensors; jpeg_side: the shorter
+    side of its JPEG files; resized_side: of the pictures after a first transform that resizes them.
     """
 
     seconds: float
@@ -53,6 +75,11 @@ class ItemFacts(BaseModel):
     transform_share: float
     is_random: bool
     item_bytes: int
+    transforms: list[str] = []
+    moved: MovedSteps | None = None
+    stacks: bool = False
+    jpeg_side: int = 0
+    resized_side: int = 0
 
 
 class OptimizerFacts(BaseModel):
@@ -61,6 +88,14 @@ class OptimizerFacts(BaseModel):
     name: str
     site: Site | None
     is_fused: bool
+
+
+class ThreadSetting(BaseModel):
+    """A variable of OpenMP, or a binding to cores. site: in the script; None: its environment."""
+
+    name: str
+    value: str
+    site: Site | None
 
 
 class Reads(BaseModel):
@@ -73,13 +108,16 @@ class Reads(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training.
 
-    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
-    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
-    is a part of one.
+    ended: by what (slow: far below the script as it is); trainer: the package whose training loop
+    runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
+    stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
+    it; epochs: whole ones in it, 0 if it is a part of one; remarks: sentences on what could not
+    be tried.
     """
 
-    ended: Literal["window", "script", "limit"]
+    ended: Ended
     startup_seconds: float
+    script: str = ""
     seconds: float = 0.0
     steps: int = 0
     images: int = 0
@@ -89,12 +127,15 @@ class Trace(BaseModel):
     device_phases: dict[str, float] | None = None
     losses: list[float] = []
     loader: LoaderFacts | None = None
+    evaluation_loader: LoaderFacts | None = None
     item: ItemFacts | None = None
     optimizer: OptimizerFacts | None = None
     reads: list[Reads] = []
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
+    trainer: str = ""
+    trainer_site: Site | None = None
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
     shape: list[int] = []
@@ -102,12 +143,15 @@ class Trace(BaseModel):
     device: str = "cpu"
     precision: str = "fp32"
     threads: int = 0
+    thread_settings: list[ThreadSetting] = []
     is_channels_last: bool = False
+    has_channels_last_weights: bool = False
     flops: int = 0
     bytes: int = 0
     placement: str = ""
     misplaced: list[str] = []
     notes: list[str] = []
+    remarks: list[str] = []
 
     @property
     def images_per_second(self) -> float:

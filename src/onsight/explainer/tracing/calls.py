@@ -15,8 +15,9 @@ _AUGMENTATIONS = ("torchvision.transforms", "kornia.")
 class RootCalls:
     """Routes every outermost call of a module through `around(module, arguments, proceed)`.
 
-    proceed: makes the call with the positional arguments that it is given; is_skipped: whether a
-    call is to be left alone, such as those inside a data set.
+    arguments: the positional ones, then the values of the named ones; proceed: makes the call
+    with the arguments that it is given, in the same order; is_skipped: whether a call is to be
+    left alone, such as those inside a data set.
     """
 
     def __init__(self, around: Around, is_skipped: Callable[[], bool]) -> None:
@@ -32,11 +33,28 @@ class RootCalls:
                 return original(module, *args, **kwargs)
             self._inside = True
             try:
-                return self.around(module, args, lambda *new: original(module, *new, **kwargs))
+                if not kwargs:
+                    return self.around(module, args, lambda *new: original(module, *new))
+                return self._around_named(original, module, args, kwargs)
             finally:
                 self._inside = False
 
         patches.put(nn.Module, "__call__", call)
+
+    def _around_named(
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        count = len(args)
+
+        def proceed(*new: Any) -> Any:
+            named = dict(zip(kwargs, new[count:], strict=True))
+            return original(module, *new[:count], **named)
+
+        return self.around(module, (*args, *kwargs.values()), proceed)
 
 
 def kind_of(module: nn.Module) -> str:

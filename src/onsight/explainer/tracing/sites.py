@@ -1,22 +1,40 @@
 """The lines of the user's own files that a call came from."""
 
 import sys
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
 from pydantic import BaseModel
 
-_DEPTH = 40  # frames to look at, at most
+_DEPTH = 100  # frames to look at, at most: those of frameworks are many
+_UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file."""
+    """A line of a user's file.
+
+    end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
+    """
 
     file: str
     line: int
+    end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where an object was made: the user's line, and what was called there.
+
+    maker: the package that made it, called from that line; "" if the line itself did.
+    """
+
+    site: Site | None = None
+    maker: str = ""
 
 
 Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
@@ -37,9 +55,23 @@ class Sites:
             if frame is None or len(found) == most:
                 break
             if self._owns(frame.f_code):
-                found.append(_site(frame.f_code, frame.f_lineno))
+                found.append(_site_of(frame))
             frame = frame.f_back
         return tuple(found)
+
+    def made(self) -> Made:
+        """Where the object is made whose constructor called this."""
+        maker = ""
+        frame: FrameType | None = sys._getframe(1)
+        for _ in range(_DEPTH):
+            if frame is None:
+                break
+            if self._owns(frame.f_code):
+                return Made(_site_of(frame), maker)
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            maker = maker if package in _UNNAMED else package
+            frame = frame.f_back
+        return Made(maker=maker)
 
     def caller(self) -> Caller:
         """The two innermost calling lines, for `of` to look at later: fast, for frequent calls."""
@@ -50,7 +82,9 @@ class Sites:
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
         """The user's lines among those of a caller, the innermost first."""
-        return tuple(_site(code, line) for code, line in caller if self._owns(code))
+        return tuple(
+            Site(file=code.co_filename, line=line) for code, line in caller if self._owns(code)
+        )
 
     def _owns(self, code: CodeType) -> bool:
         if code not in self._is_own:
@@ -59,5 +93,9 @@ class Sites:
         return self._is_own[code]
 
 
-def _site(code: CodeType, line: int) -> Site:
-    return Site(file=code.co_filename, line=line)
+def _site_of(frame: FrameType) -> Site:
+    """The call that a frame is making, with its end."""
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    _, line, _, column = next(positions, (None, None, None, None))
+    end = None if line is None or column is None else (line, column)
+    return Site(file=frame.f_code.co_filename, line=frame.f_lineno, end=end)

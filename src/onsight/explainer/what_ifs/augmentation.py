@@ -1,55 +1,81 @@
 """What if random transforms were applied to whole batches instead of single pictures?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
-from onsight.explainer.mend.advice import Edit, Line
-from onsight.explainer.script.augmenting import move_to_batches
+from onsight.accelerator import has_streams
+from onsight.explainer.mend.kept import augmented_batches
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.whole import Advice
+from onsight.explainer.script.augmenting import Moved, can_move, move_to_batches
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explainer.script.memory import base_dataset
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.keeping import Keeper
+from onsight.explainer.what_ifs.loading import has_items, loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 
 class AugmentBatches(WhatIf):
-    """One call for each batch, in the training process."""
+    """value: the device on which the items are kept, without their random part.
+
+    Where the transform is a known one, each picture still draws its own numbers.
+    """
+
+    value: str
 
     name = "augment_batches"
-    group = "augmentation"
-    label = "augmentation of batches"
+    group = "loader"
+    order = 20
+    phases = ("data",)
+    label = "items kept, augmentation of batches"
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         item = seen.trace.item
-        return [cls(True)] if item and item.is_random and loading_matters(seen.trace) else []
+        if not item or not item.is_random or not has_items(seen.trace):
+            return []
+        return [cls(_place(seen.trace))] if can_move(item.transforms) else []
 
     def install(self, hooks: Hooks) -> None:
-        moved: dict[int, Callable[[Any], Any]] = {}  # by loader
+        moved: dict[int, Moved] = {}  # by loader
+        by_dataset: dict[int, Moved | None] = {}
+        keeper = Keeper(hooks, None if self.value == "cpu" else torch.device(self.value))
 
         def change(loader: DataLoader[Any], arguments: LoaderArguments) -> None:
-            augment = move_to_batches(base_dataset(arguments["dataset"]))
-            if augment:
-                moved[id(loader)] = augment
-            elif is_drawn(arguments):
-                raise ValueError("the data set has no random transforms that can be moved")
+            base = base_dataset(arguments["dataset"])
+            if id(base) not in by_dataset:
+                by_dataset[id(base)] = move_to_batches(base)
+            augment = by_dataset[id(base)]
+            if augment is None:
+                if is_drawn(arguments):
+                    raise ValueError("the data set has no random transforms that can be moved")
+                return
+            moved[id(loader)] = augment
+            for name in augment.shared:
+                note = f"{name} draws once for a whole batch"
+                hooks.notes += [] if note in hooks.notes else [note]
+            keeper.keep(arguments)
 
         original = DataLoader.__iter__
 
         def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
             augment = moved.get(id(loader))
-            for batch in original(loader):
-                yield _on_pictures(augment, batch) if augment else batch
+            batches = original(loader)
+            return map(augment, batches) if augment else batches
 
         hooks.on_loader(change)
         hooks.patches.put(DataLoader, "__iter__", iterate)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
+        if trace.item and trace.item.moved and trace.item.stacks:
+            return augmented_batches(trace, self.value)
         return [
-            Line(
+            Advice(
                 trace.loader.site,
                 "leave the random transforms out of the data set and call them on the batch: "
                 "images = augment(images) in the training loop, after the copy to the device",
@@ -60,8 +86,5 @@ class AugmentBatches(WhatIf):
         return loading_cause(trace)
 
 
-def _on_pictures(augment: Callable[[Any], Any], batch: Any) -> Any:
-    """The batch with its first part, which is its pictures, augmented."""
-    if isinstance(batch, list | tuple):
-        return [augment(batch[0]), *batch[1:]]
-    return augment(batch)
+def _place(trace: Trace) -> str:
+    return trace.device if has_streams(torch.device(trace.device)) else "cpu"

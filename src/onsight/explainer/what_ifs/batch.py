@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -20,14 +21,16 @@ class LargerBatch(WhatIf):
     size: int = 0
     name = "batch_factor"
     group = "batch"
+    order = 35
     keeps_batches = False
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         loader = seen.trace.loader
-        if loader is None or not loader.batch_size or not loader.items:
+        if loader is None or not loader.batch_size or not (loader.items or not loader.has_items):
             return []
-        fitting = (size for size in _SIZES if loader.items >= _LEAST_BATCHES * size)
+        items = loader.items or _LEAST_BATCHES * max(_SIZES)  # of a stream, any number
+        fitting = (size for size in _SIZES if items >= _LEAST_BATCHES * size)
         factors = (size // loader.batch_size for size in fitting)
         return [cls(factor, factor * loader.batch_size) for factor in factors if factor > 1]
 
@@ -39,15 +42,19 @@ class LargerBatch(WhatIf):
         def change(loader: object, arguments: LoaderArguments) -> None:
             size = arguments["batch_size"]
             if size and is_drawn(arguments):
-                most = max(1, len(arguments["dataset"]))
-                arguments["batch_size"] = min(most, size * self.value)
+                dataset = arguments["dataset"]
+                most = len(dataset) if hasattr(dataset, "__len__") else size * self.value
+                arguments["batch_size"] = max(1, min(most, size * self.value))
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def shows(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.batch_size == self.size
+
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
         assert trace.loader.batch_size
-        return [loader_edit(trace, batch_size=self.value * trace.loader.batch_size)]
+        return [loader_keywords(trace, batch_size=self.value * trace.loader.batch_size)]
 
     def cause(self, trace: Trace) -> Cause:
         (step,) = step_times(trace.seconds / trace.steps)

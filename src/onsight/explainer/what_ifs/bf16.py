@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.blocks import Under
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -19,6 +20,8 @@ class Bf16(WhatIf):
 
     name = "bf16"
     group = "precision"
+    order = 75
+    phases = ("forward", "backward", "evaluation")
     label = "bf16 autocast"
 
     @classmethod
@@ -33,10 +36,12 @@ class Bf16(WhatIf):
 
         hooks.around_network(around)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        kind = trace.device.partition(":")[0]
-        opening = f'with torch.autocast("{kind}", dtype=torch.bfloat16):'
-        return [Line(trace.forward_site, f"{opening}  # around the forward and the loss")]
+    def shows(self, trace: Trace) -> bool:
+        return trace.precision == "bf16"
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        opening = "with torch.autocast({device}, dtype=torch.bfloat16):"
+        return [Under(trace.forward_site, opening, "forward")]
 
     def cause(self, trace: Trace) -> Cause:
         share = percent(trace.share("forward", "backward"))

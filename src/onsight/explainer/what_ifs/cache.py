@@ -5,12 +5,16 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import no_workers
+from onsight.explainer.mend.datasets import FixedOnce, OpenOnce
+from onsight.explainer.mend.kept import kept_batches
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.augmenting import leave_fixed
-from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
-from onsight.explainer.script.memory import KeptFiles, KeptItems, base_dataset
+from onsight.explainer.script.hooks import Hooks, LoaderArguments
+from onsight.explainer.script.memory import KeptFiles, base_dataset
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.keeping import Keeper
+from onsight.explainer.what_ifs.loading import has_items, loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 _LABELS = {
@@ -26,21 +30,23 @@ class Cache(WhatIf):
     value: Literal["items", "fixed", "files"]
     name = "cache"
     group = "loader"
+    order = 25
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
         item = seen.trace.item
-        if item is None or not loading_matters(seen.trace):
+        if item is None or not has_items(seen.trace):
             return []
-        return [cls("files"), cls("fixed")] if item.is_random else [cls("items")]
+        if not item.is_random:
+            return [cls("items")]
+        return [cls("fixed")] if item.transforms else [cls("files")]
 
     @property
     def label(self) -> str:
         return _LABELS[self.value]
 
     def install(self, hooks: Hooks) -> None:
-        files = KeptFiles()
-        kept: dict[int, KeptItems] = {}  # by data set, which loaders can share
+        files, keeper = KeptFiles(), Keeper(hooks)
         if self.value == "files":
             hooks.patches.put(Image, "open", files.open)
 
@@ -50,52 +56,27 @@ class Cache(WhatIf):
                 hooks.notes.append("a data set without numbered items cannot be kept in memory")
             elif self.value == "files":
                 files.fill(dataset)
+            elif self.value == "items":
+                keeper.keep(arguments)
             else:
-                if id(dataset) not in kept:
-                    finish = _random_part(dataset) if self.value == "fixed" else None
-                    kept[id(dataset)] = KeptItems(dataset, finish)
-                _replace_dataset(arguments, kept[id(dataset)], hooks)
+                keeper.keep(arguments, _random_part)
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
-        site = trace.loader.site
         if self.value == "items":
-            return [loader_edit(trace, keeps_items=True, num_workers=0)]
+            return kept_batches(trace)
         if self.value == "files":
-            return [
-                Line(
-                    site,
-                    "decode each file once: @functools.lru_cache(maxsize=None) over the function "
-                    "that opens and decodes it",
-                )
-            ]
-        return [
-            loader_edit(trace, num_workers=0),
-            Line(
-                site,
-                "do only once what is not random: keep a list of (picture, label) after the fixed "
-                "transforms, and let the data set apply the random ones to it",
-            ),
-        ]
+            return [OpenOnce(trace.loader.site)]
+        return [FixedOnce(trace.loader.site, trace), no_workers(trace)]
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))
 
 
-def _random_part(dataset: Any) -> Callable[[Any], Any]:
+def _random_part(dataset: Any) -> Callable[[Any], Any] | None:
     finish = leave_fixed(base_dataset(dataset))
     if finish is None:
         raise ValueError("the data set has no list of transforms that can be split")
-    return finish
-
-
-def _replace_dataset(arguments: LoaderArguments, kept: KeptItems, hooks: Hooks) -> None:
-    set_workers(arguments, 0)  # worker processes do not share what one of them keeps
-    whole = len(arguments["dataset"])
-    arguments["dataset"] = kept
-    if not kept.is_whole:
-        hooks.notes.append(f"kept {len(kept):,} of {whole:,} items, drawn at random")
-        if arguments["sampler"] is not None or arguments["batch_sampler"] is not None:
-            arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}
+    return finish if finish.transforms else None

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.calls import optimizer_keywords
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -19,6 +20,8 @@ class FusedOptimizer(WhatIf):
 
     name = "fused"
     group = "optimizer"
+    order = 90
+    phases = ("optimizer",)
     label = "fused optimizer"
 
     @classmethod
@@ -32,9 +35,11 @@ class FusedOptimizer(WhatIf):
         for kind in _FUSABLE:
             hooks.patches.put(kind, "__init__", _fused(kind.__init__))
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        assert trace.optimizer
-        return [Edit(trace.optimizer.site, trace.optimizer.name, {"fused": True})]
+    def shows(self, trace: Trace) -> bool:
+        return trace.optimizer is not None and trace.optimizer.is_fused
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [optimizer_keywords(trace, foreach=None, fused=True)]
 
     def cause(self, trace: Trace) -> Cause:
         return Cause(

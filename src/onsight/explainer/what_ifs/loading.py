@@ -17,6 +17,11 @@ def loading_matters(trace: Trace) -> bool:
     return trace.share("data") >= _LEAST_WAIT or trace.loader.workers > 0
 
 
+def has_items(trace: Trace) -> bool:
+    """Whether loading matters and its items can be replaced one by one."""
+    return loading_matters(trace) and trace.loader is not None and trace.loader.has_items
+
+
 def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
     """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
     waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"

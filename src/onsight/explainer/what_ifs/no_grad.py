@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.blocks import Under
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -18,6 +19,8 @@ class NoGrad(WhatIf):
 
     name = "no_grad"
     group = "evaluation"
+    order = 80
+    phases = ("evaluation",)
     label = "evaluation under no_grad"
 
     @classmethod
@@ -32,9 +35,8 @@ class NoGrad(WhatIf):
 
         hooks.around_network(around)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        opening = "with torch.no_grad():  # around the whole evaluation loop"
-        return [Line(trace.graphs_site, opening)]
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [Under(trace.graphs_site, "with torch.no_grad():", "evaluation")]
 
     def cause(self, trace: Trace) -> Cause:
         return Cause(

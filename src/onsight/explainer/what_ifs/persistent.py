@@ -1,6 +1,7 @@
 """What if the loaders kept their workers from one epoch to the next?"""
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.loading import loading_cause
@@ -12,6 +13,7 @@ class PersistentWorkers(WhatIf):
 
     name = "persistent_workers"
     group = "loader"
+    order = 15
     label = "workers kept"
 
     @classmethod
@@ -28,8 +30,8 @@ class PersistentWorkers(WhatIf):
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [loader_edit(trace, persistent_workers=True)]
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [loader_keywords(trace, persistent_workers=True)]
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)

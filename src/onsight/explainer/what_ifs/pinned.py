@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from onsight.accelerator import has_streams
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.training import NotBlocking
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -19,6 +21,7 @@ class PinnedMemory(WhatIf):
 
     name = "pin_memory"
     group = "pinning"
+    order = 30
     label = "pinned memory"
 
     @classmethod
@@ -33,19 +36,21 @@ class PinnedMemory(WhatIf):
         hooks.on_loader(change)
         hooks.patches.put(Tensor, "to", _not_blocking(Tensor.to))
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [
-            loader_edit(trace, pin_memory=True),
-            Line(trace.forward_site, "images.to(device, non_blocking=True)"),
-        ]
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [loader_keywords(trace, pin_memory=True), NotBlocking(trace.forward_site)]
 
     def cause(self, trace: Trace) -> Cause:
-        each = trace.pageable_bytes_per_step / 1e6
-        return Cause(
-            "pageable-copy",
-            f"{percent(trace.share('copy'))} of the time is copying to the device, about "
-            f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
-        )
+        return copy_cause(trace)
+
+
+def copy_cause(trace: Trace) -> Cause:
+    """Copies that the device waits for."""
+    each = trace.pageable_bytes_per_step / 1e6
+    return Cause(
+        "pageable-copy",
+        f"{percent(trace.share('copy'))} of the time is copying to the device, about "
+        f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
+    )
 
 
 def _not_blocking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -1,9 +1,7 @@
 """What if values were read into Python only every so many steps?"""
 
-import ast
-from pathlib import Path
-
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.rarely import Rarely
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.rewriting import EVERY_STEPS, gate_reads, gated_statement
 from onsight.explainer.script.trace import Trace
@@ -19,6 +17,8 @@ class RareReads(WhatIf):
     value: tuple[int, ...]
     name = "rare_reads"
     group = "reads"
+    order = 95
+    rewrites = True
     label = f"values read every {EVERY_STEPS}th step"
 
     @classmethod
@@ -34,19 +34,9 @@ class RareReads(WhatIf):
     def install(self, hooks: Hooks) -> None:
         hooks.on_source(lambda tree: gate_reads(tree, self.value))
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
+    def lines(self, trace: Trace) -> list[Mend]:
         file = next(site.file for reads in trace.reads for site in reads.sites)
-        statement = gated_statement(ast.parse(Path(file).read_bytes()), self.value[0])
-        assert statement
-        first, last = statement.lineno, statement.end_lineno or statement.lineno
-        until = f" (lines {first} to {last})" if last > first else ""
-        return [
-            Line(
-                Site(file=file, line=first),
-                f"if step % {EVERY_STEPS} == 0:  # around this statement{until}; or sum up on the "
-                "device and read once per epoch",
-            )
-        ]
+        return [Rarely(Site(file=file, line=line), EVERY_STEPS) for line in self.value]
 
     def cause(self, trace: Trace) -> Cause:
         reads = max(trace.reads, key=lambda one: one.per_step)

@@ -2,7 +2,8 @@
 
 import os
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.whole import Outside
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.threads import threads_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -14,6 +15,7 @@ class ShortSpin(WhatIf):
 
     name = "short_spin"
     group = "threads"
+    order = 55
     label = "threads that spin briefly"
 
     @classmethod
@@ -26,8 +28,8 @@ class ShortSpin(WhatIf):
     def environment(self) -> dict[str, str]:
         return {SPIN_VARIABLE: SHORT_SPIN}
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [Line(None, f"start it with {SPIN_VARIABLE}={SHORT_SPIN} set")]
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [Outside(None, f"start it with {SPIN_VARIABLE}={SHORT_SPIN} set")]
 
     def cause(self, trace: Trace) -> Cause:
         return threads_cause(trace)

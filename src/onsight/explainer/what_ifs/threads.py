@@ -2,7 +2,8 @@
 
 import torch
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.whole import SetThreads
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -15,6 +16,7 @@ class Threads(WhatIf):
     value: int
     name = "threads"
     group = "threads"
+    order = 50
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
@@ -30,8 +32,11 @@ class Threads(WhatIf):
         torch.set_num_threads(self.value)
         hooks.patches.put(torch, "set_num_threads", lambda count: None)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [Line(None, f"torch.set_num_threads({self.value})  # at the start")]
+    def shows(self, trace: Trace) -> bool:
+        return trace.threads == self.value
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [SetThreads(None, self.value)]
 
     def cause(self, trace: Trace) -> Cause:
         return threads_cause(trace)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onsight.explainer.mend.advice import Edit, Line
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 
@@ -33,13 +33,20 @@ class WhatIf(ABC):
 
     value: plain, because it is sent to the process that runs the script; name: of the kind, in
     that message and in --json; group: only one what-if of a group is applied at a time;
-    keeps_batches: whether each step still trains on the same pictures, so that losses compare.
+    order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
+    network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
+    still trains on the same pictures, so that losses compare; rewrites: whether it changes the text
+    of the script, before it is compiled; phases: those that it can shorten, if not all: the search
+    begins with what-ifs for the longest phases, and leaves out those for phases of no length.
     """
 
     value: Any
     name: ClassVar[str]
     group: ClassVar[str]
+    order: ClassVar[int] = 90
     keeps_batches: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
@@ -59,10 +66,18 @@ class WhatIf(ABC):
     def install(self, hooks: Hooks) -> None:  # noqa: B027 (a what-if can change the environment only)
         """Make the change, in the process that runs the script, before it starts."""
 
+    def shows(self, trace: Trace) -> bool:
+        """Whether a run with this change really had it: a framework may have overruled it."""
+        return True
+
     @abstractmethod
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        """The same change as lines of the script."""
+    def lines(self, trace: Trace) -> list[Mend]:
+        """The same change in the script's text."""
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
         """What held the script back, if this change gained most."""
+
+    def failure(self, said: str) -> str:
+        """Why the script failed with this change, from all that it said; "" if it said so best."""
+        return ""

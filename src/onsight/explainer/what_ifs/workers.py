@@ -1,6 +1,7 @@
 """What if the loaders had another number of worker processes?"""
 
-from onsight.explainer.mend.advice import Edit, Line, loader_edit
+from onsight.explainer.mend.calls import loader_keywords, no_workers
+from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
@@ -14,6 +15,7 @@ class Workers(WhatIf):
     value: int
     name = "workers"
     group = "loader"
+    order = 10
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
@@ -21,7 +23,8 @@ class Workers(WhatIf):
         if loader is None or not loading_matters(seen.trace):
             return []
         counts = {0, 1, max(1, seen.cores // 2), seen.cores} - {loader.workers}
-        return [cls(count) for count in sorted(counts)]
+        most = loader.most_workers or max(counts)
+        return [cls(count) for count in sorted(counts) if count <= most]
 
     @property
     def label(self) -> str:
@@ -33,8 +36,11 @@ class Workers(WhatIf):
 
         hooks.on_loader(change)
 
-    def lines(self, trace: Trace) -> list[Edit | Line]:
-        return [loader_edit(trace, num_workers=self.value)]
+    def shows(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.workers == self.value
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [loader_keywords(trace, num_workers=self.value) if self.value else no_workers(trace)]
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)
