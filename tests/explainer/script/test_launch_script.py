@@ -114,7 +114,8 @@ def test_processes_started_by_the_script_end_with_it(script, tmp_path):
         f"open({str(told)!r}, 'w').write(str(child.pid))\nraise SystemExit(1)\n",
         encoding="utf-8",
     )
-    launcher(script).run()
+    with pytest.raises(ScriptFailed, match="sys.exit"):
+        launcher(script).run()
     assert _is_gone(int(told.read_text()))
 
 

@@ -1,6 +1,7 @@
 """The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
 
 import ast
+import os
 import sys
 import threading
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Literal, NoReturn
 from torch import nn
 
 from onsight.accelerator import has_streams
-from onsight.explainer.script.ending import FAILED, leave, tell_failure
+from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.observed import complete
+from onsight.explainer.script.peers import Peers
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
@@ -23,6 +25,8 @@ from onsight.explainer.tracing.sites import Sites
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
+
+Ended = Literal["window", "script", "limit"]
 
 _WARM_UP_STEPS = 3
 _COUNTS = 3  # attempts to count a step without an evaluation in it
@@ -49,6 +53,9 @@ class ScriptRun:
         self.attempts = 0
         self.evaluated = 0
         self.first_step_seconds = 0.0
+        self.process = os.getpid()
+        self.peers = Peers(request.out)
+        self.has_reported = False
 
     def run(self) -> NoReturn:
         """Run the script until the window closes or the script ends."""
@@ -61,25 +68,42 @@ class ScriptRun:
         limit.start()
         try:
             self._execute()
-        except SystemExit:
-            pass
+        except SystemExit as ended:
+            if ended.code and not self.has_measured:  # as of wrong arguments
+                say(exit_words(ended.code))
+                leave(FAILED)
         except BaseException as error:
-            tell_failure(error, self.request.script)
-            leave(FAILED)
+            if not self.recorder.window.is_over:  # then it fails because another rank has ended
+                tell_failure(error, self.request.script)
+                leave(FAILED)
         self.finish("script")
 
-    def finish(self, ended: Literal["window", "script", "limit"]) -> NoReturn:
+    @property
+    def has_measured(self) -> bool:
+        """Whether there is something to report."""
+        return self.recorder.window.stretch() is not None
+
+    def finish(self, ended: Ended) -> NoReturn:
         """Report what was seen and end the process at once, before the script can save anything."""
+        if os.getpid() == self.process and not self.has_reported:  # and not in a copy of it
+            self.report(ended)
+        leave(0)
+
+    def report(self, ended: Ended) -> None:
+        """Write what was seen, and watch no longer."""
+        self.has_reported = True
         self.recorder.undo()
+        peers = self.peers
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
-        if self.recorder.window.stretch():
-            complete(trace, self.recorder, self.request.is_full and ended != "limit")
+        if self.has_measured:
+            trace.rank, trace.world = peers.rank, peers.world
+            looks_at_items = self.request.is_full and ended != "limit" and peers.rank == 0
+            complete(trace, self.recorder, looks_at_items)
             trace.flops, trace.bytes = self.counted
             trace.notes += self.hooks.notes
             if self.device_time:
                 trace.device_phases = self.device_time.seconds()
-        write_atomically(self.request.out, trace.model_dump_json().encode())
-        leave(0)
+        write_atomically(peers.path, trace.model_dump_json().encode())
 
     def _execute(self) -> None:
         script = self.request.script
@@ -97,12 +121,17 @@ class ScriptRun:
             self._follow_device(recorder.network)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
-        if not recorder.window.is_over:
+        if not recorder.window.is_over or not self.peers.have_measured():
+            return
+        if self.peers.rank:  # goes on training, because the others need it until rank 0 ends
+            self.report("window")
             return
         if self.counter:
             self._count(recorder)
         if not self.request.is_full or self.counted[0] or self.attempts >= _COUNTS:
-            self.finish("window")
+            if self.peers.have_reported():
+                self.finish("window")
+            return
         self.counter, self.evaluated = StepCounter(), recorder.evaluated
         self.attempts += 1
         self.counter.open()

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -15,11 +16,25 @@ def tell_failure(error: BaseException, script: Path) -> None:
     where: TracebackType | None = error.__traceback__
     while where and where.tb_frame.f_code.co_filename != str(script):
         where = where.tb_next
-    traceback.print_exception(type(error), error, where or error.__traceback__)
+    lines = traceback.format_exception(type(error), error, where or error.__traceback__)
+    say("".join(lines))
+
+
+def say(words: str) -> None:
+    """Print to stderr, even if the script has replaced it."""
+    sys.stderr = sys.__stderr__
+    with suppress(OSError, ValueError):  # it may have been closed
+        print(words, file=sys.stderr, flush=True)
 
 
 def leave(code: int) -> NoReturn:
     """End the process at once, before the script can save anything."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # the script may have closed it
+            stream.flush()
     os._exit(code)
+
+
+def exit_words(code: object) -> str:
+    """What a script said by ending itself."""
+    return code if isinstance(code, str) else f"The script ended itself by sys.exit({code!r})"

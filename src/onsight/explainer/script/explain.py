@@ -56,9 +56,11 @@ def explain_script(
     reporter = reporter or Reporter()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
-    if not script.is_file():
-        raise DataError(f"{script} does not exist")
+    check_is_file(script)
     findings = read_script(script)
+    tree = ast.parse(script.read_bytes())
+    if not tree.body:
+        raise DataError(f"{script} holds no code")
     warn_if_busy(reporter)
     launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
     reporter.say(
@@ -68,7 +70,7 @@ def explain_script(
     trace = first.run(is_full=True)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
-    seen = Seen(trace, ast.parse(script.read_bytes()), usable_cores())
+    seen = Seen(trace, tree, usable_cores())
     wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []
     best, rate = None, trace.images_per_second
@@ -108,13 +110,22 @@ def _ceilings(trace: Trace) -> Ceilings | None:
     return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
 
 
+def check_is_file(script: Path) -> None:
+    """Raise DataError if there is no such script."""
+    if script.is_dir():
+        raise DataError(f"{script} is a folder: name the script in it that trains")
+    if not script.is_file():
+        raise DataError(f"{script} does not exist")
+
+
 def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
+    said = f"\nIt said: {trace.last_words}" if trace.last_words else ""
     if trace.ended == "limit":
         return (
             f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
-            "--limit, or a smaller data set by its arguments after --"
+            f"--limit, or a smaller data set by its arguments after --{said}"
         )
     return (
         "the script ended before enough training steps were seen: more than three updates by a "
-        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
+        f"torch optimizer are needed. Give it more epochs or pictures by its arguments after --{said}"
     )

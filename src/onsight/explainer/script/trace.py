@@ -16,7 +16,7 @@ class Request(BaseModel):
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step.
+    the data set and count the work of a step; slices: a folder, for the slices of every rank.
     """
 
     script: Path
@@ -27,6 +27,7 @@ class Request(BaseModel):
     out: Path
     changes: dict[str, Plain] = {}
     is_full: bool = True
+    slices: Path | None = None
 
 
 class LoaderFacts(BaseModel):
@@ -70,10 +71,29 @@ class Reads(BaseModel):
     per_step: float
 
 
-class Trace(BaseModel):
-    """What was seen of a script's training.
+class RankFacts(BaseModel):
+    """Where the time of one of several ranks went."""
 
-    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
+    rank: int
+    seconds: float
+    steps: int
+    images: int
+    phases: dict[str, float]
+
+    @property
+    def step_seconds(self) -> float:
+        """Of one step, on average."""
+        return self.seconds / self.steps
+
+    def per_step(self, phase: str) -> float:
+        """Seconds of a phase in each step."""
+        return self.phases[phase] / self.steps
+
+
+class Trace(BaseModel):
+    """What was seen of a script's training; of its rank 0, if several train together.
+
+    last_words: of a script that did not train; ranks: what each of them saw; ended: by what; seconds: the length of the measured stretch, to which the phases add up;
     images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
     is a part of one.
     """
@@ -108,10 +128,16 @@ class Trace(BaseModel):
     placement: str = ""
     misplaced: list[str] = []
     notes: list[str] = []
+    last_words: str = ""
+    rank: int = 0
+    world: int = 1
+    ranks: list[RankFacts] = []
 
     @property
     def images_per_second(self) -> float:
-        """Images trained on per second; the time includes evaluation between the epochs."""
+        """Images of all ranks per second; the time includes evaluation between the epochs."""
+        if self.ranks:
+            return sum(one.images / one.seconds for one in self.ranks)
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:
