@@ -56,6 +56,14 @@ def explain(
             "nothing. Exit code 1 if it fails.",
         ),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        Parameter(
+            group=RUN,
+            help="Write the measured steps into this file as a timeline, to be opened at "
+            "ui.perfetto.dev or in chrome://tracing.",
+        ),
+    ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
@@ -67,8 +75,9 @@ def explain(
     ----------
     subject
         A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
-        takes, to explain the run it would start; or any PyTorch training script, which is run
-        unchanged, as in `onsight explain train.py -- --epochs 3`.
+        takes, to explain the run it would start; or any PyTorch training script or notebook, which
+        is run unchanged, as in `onsight explain train.py -- --epochs 3`. With --ranks 2, a script
+        is started as torchrun would.
     script_args
         Arguments of the script, after --.
     """
@@ -89,4 +98,5 @@ def explain(
         limit_seconds=limit,
         on_twin=twin,
         as_json=json_,
+        trace_file=trace,
     )

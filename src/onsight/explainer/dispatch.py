@@ -8,7 +8,9 @@ from rich.console import Console
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
 from onsight.errors import ConfigError
+from onsight.files import check_writable
 
+_SCRIPTS = (".py", ".ipynb")
 Compared = tuple[str, str, Path | None]  # devices, batch sizes, where to save the plot
 
 
@@ -24,22 +26,46 @@ def explain_any(
     limit_seconds: float,
     on_twin: bool,
     as_json: bool,
+    trace_file: Path | None = None,
 ) -> None:
     """Explain and print.
 
     given: fields named on the command line; layers: recipe and config file; on_twin: run a script
-    on a simulated GPU. Raises UserError for what the user can fix.
+    on a simulated GPU; trace_file: to write a timeline into. Raises UserError for what the user can
+    fix.
     """
-    if subject.endswith(".py"):
+    if trace_file:
+        if on_twin or compared:
+            raise ConfigError("--trace is for one training as it is: without --twin and --compare")
+        check_writable(trace_file)
+    if subject.endswith(_SCRIPTS):
+        ranks = given.pop("ranks", 1) or 1
         if given or compared or any(layers):
             raise ConfigError(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {subject} -- --batch-size 32`"
             )
         if on_twin:
+            if ranks > 1 or not subject.endswith(".py"):
+                raise ConfigError("--twin runs one process of a Python file: leave out --ranks")
             _explain_on_twin(Path(subject), script_args, limit_seconds, as_json)
         else:
-            _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
+            from onsight.explainer.script.explain import explain_script
+            from onsight.explainer.script.show import facts, print_explanation
+
+            found = explain_script(
+                Path(subject),
+                script_args,
+                seconds,
+                what_ifs,
+                limit_seconds,
+                ranks=ranks,
+                trace_file=trace_file,
+            )
+            if as_json:
+                print(json.dumps(facts(found)))
+            else:
+                print_explanation(found, _console())
         return
     if on_twin:
         raise ConfigError(f"--twin runs a training script, and {subject} is not a Python file")
@@ -51,20 +77,7 @@ def explain_any(
     if compared:
         _compare(data, config, compared, as_json)
     else:
-        _explain_data(data, config, seconds, what_ifs, as_json)
-
-
-def _explain_script(
-    script: Path, args: list[str], seconds: float, what_ifs: bool, limit: float, as_json: bool
-) -> None:
-    from onsight.explainer.script.explain import explain_script
-    from onsight.explainer.script.show import facts, print_explanation
-
-    found = explain_script(script, args, seconds, what_ifs, limit)
-    if as_json:
-        print(json.dumps(facts(found)))
-    else:
-        print_explanation(found, _console())
+        _explain_data(data, config, seconds, what_ifs, as_json, trace_file)
 
 
 def _explain_on_twin(script: Path, args: list[str], limit: float, as_json: bool) -> None:
@@ -80,11 +93,18 @@ def _explain_on_twin(script: Path, args: list[str], limit: float, as_json: bool)
         raise SystemExit(1)
 
 
-def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool, as_json: bool) -> None:
+def _explain_data(
+    data: str,
+    config: Config,
+    seconds: float,
+    what_ifs: bool,
+    as_json: bool,
+    trace_file: Path | None,
+) -> None:
     from onsight.explainer.own.explain import explain_data
     from onsight.explainer.own.show import facts, print_explained_run
 
-    found = explain_data(data, config, seconds, what_ifs)
+    found = explain_data(data, config, seconds, what_ifs, trace_file=trace_file)
     if as_json:
         print(json.dumps(facts(found)))
     else:

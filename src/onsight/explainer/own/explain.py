@@ -16,6 +16,7 @@ from onsight.explainer.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_ro
 from onsight.explainer.gain import combine
 from onsight.explainer.own.changes import FlagChange, flag_changes
 from onsight.explainer.own.record import StepRecord, record_step
+from onsight.explainer.tracing.timeline import write_timelines
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.devices import choose_device
@@ -65,10 +66,11 @@ def explain_data(
     seconds: float = 3.0,
     try_changes: bool = True,
     reporter: Reporter | None = None,
+    trace_file: Path | None = None,
 ) -> OwnExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of training to record. Raises UserError for what the user can fix.
+    seconds: of training to record; trace_file: to write its timeline into. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
@@ -82,7 +84,10 @@ def explain_data(
         size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
         config = prepared.config.model_copy(update={"batch_size": size})
         bench = _Bench(config, prepared.data, seconds, reporter)
-        before = bench.record(config)
+        before = bench.record(config, trace_file is not None)
+        if trace_file and before.timeline:
+            said = write_timelines(trace_file, f"onsight train {data}", [before.timeline])
+            reporter.say(f"{trace_file}: {said}; open it at ui.perfetto.dev or chrome://tracing")
         tried, best = bench.try_flags() if try_changes else ([], None)
         after = bench.record(bench.config_with(best.change)) if best else None
         ceilings = measure_ceilings(device.value, config.threads)
@@ -120,13 +125,13 @@ class _Bench:
     def config_with(self, change: FlagChange) -> Config:
         return self.config.model_copy(update=change.fields)
 
-    def record(self, config: Config) -> StepRecord:
+    def record(self, config: Config, has_timeline: bool = False) -> StepRecord:
         """Where the time of a step goes."""
         former = torch.get_num_threads()
         torch.set_num_threads(config.threads)
         try:
             trial = Trial(config, self.data)
-            return record_step(trial, config.batch_size, self.seconds)
+            return record_step(trial, config.batch_size, self.seconds, has_timeline)
         finally:
             torch.set_num_threads(former)
 

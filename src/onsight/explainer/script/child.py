@@ -4,9 +4,11 @@ import ast
 import os
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from torch import nn
 
@@ -16,12 +18,15 @@ from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.observed import complete
 from onsight.explainer.script.peers import Peers
 from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.spawned import watch_processes
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.communication import Communication
 from onsight.explainer.tracing.counting import StepCounter
 from onsight.explainer.tracing.devicetime import DeviceTime
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
+from onsight.explainer.tracing.timeline import TimelineRecorder
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
@@ -53,19 +58,16 @@ class ScriptRun:
         self.attempts = 0
         self.evaluated = 0
         self.first_step_seconds = 0.0
+        self.timeline: TimelineRecorder | None = None
+        if request.timelines:
+            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
         self.process = os.getpid()
         self.peers = Peers(request.out)
         self.has_reported = False
 
     def run(self) -> NoReturn:
         """Run the script until the window closes or the script ends."""
-        for what_if in what_ifs_from(self.request.changes):
-            what_if.install(self.hooks)
-        self.hooks.install()
-        self.recorder.install()
-        limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
-        limit.daemon = True
-        limit.start()
+        self.watch()
         try:
             self._execute()
         except SystemExit as ended:
@@ -77,6 +79,18 @@ class ScriptRun:
                 tell_failure(error, self.request.script)
                 leave(FAILED)
         self.finish("script")
+
+    def watch(self) -> None:
+        """Begin to follow the training, with the changes of the request."""
+        for what_if in what_ifs_from(self.request.changes):
+            what_if.install(self.hooks)
+        self.hooks.install()
+        Communication(self.clock).install(self.recorder.patches)
+        self.recorder.install()
+        watch_processes(self.recorder.patches, partial(run_function, self.request))
+        limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
+        limit.daemon = True
+        limit.start()
 
     @property
     def has_measured(self) -> bool:
@@ -103,7 +117,18 @@ class ScriptRun:
             trace.notes += self.hooks.notes
             if self.device_time:
                 trace.device_phases = self.device_time.seconds()
+            self._write_timeline()
+        elif peers.path.exists():  # written by a process that the script started
+            return
         write_atomically(peers.path, trace.model_dump_json().encode())
+
+    def _write_timeline(self) -> None:
+        stretch = self.recorder.window.stretch()
+        if self.timeline and self.request.timelines and stretch:
+            first, last, _ = stretch
+            found = self.timeline.timeline(first.moment, last.moment, self.device_time)
+            path = self.request.timelines / f"{self.peers.rank}.json"
+            write_atomically(path, found.model_dump_json().encode())
 
     def _execute(self) -> None:
         script = self.request.script
@@ -121,6 +146,8 @@ class ScriptRun:
             self._follow_device(recorder.network)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
+        if self.timeline:
+            self.timeline.step(recorder.steps)
         if not recorder.window.is_over or not self.peers.have_measured():
             return
         if self.peers.rank:  # goes on training, because the others need it until rank 0 ends
@@ -141,7 +168,7 @@ class ScriptRun:
         parameter = next(network.parameters(), None) if network is not None else None
         if parameter is not None and has_streams(parameter.device):
             self.device_time = DeviceTime(parameter.device)
-            self.clock.on_phase = self.device_time.on_phase
+            self.clock.on_phase.append(self.device_time.on_phase)
 
     def _count(self, recorder: Recorder) -> None:
         """Keep the counts, unless an evaluation took place between the two steps."""
@@ -154,14 +181,39 @@ class ScriptRun:
         return self.clock.phase == "data" or not self.clock.is_here
 
 
+_current: ScriptRun | None = None
+
+
+def run_function(request: Request, function: Callable[[], Any]) -> Any:
+    """Watch a function of the script, in a process that the script has started."""
+    global _current
+    if _current:  # of the process from which this one was forked
+        _current.recorder.undo()
+    _current = ScriptRun(request)
+    _current.watch()
+    try:
+        returned = function()
+    except BaseException:
+        if _current.recorder.window.is_over:  # it fails because another rank has ended
+            _current.finish("script")
+        raise
+    if _current.has_measured:
+        _current.finish("script")
+    return returned
+
+
 def main() -> NoReturn:
     """Run the request in the file named on the command line."""
     request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.dont_write_bytecode = True  # writes nothing into the script's folder
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
-    ScriptRun(request).run()
+    global _current
+    _current = ScriptRun(request)
+    _current.run()
 
 
 if __name__ == "__main__":
-    main()
+    from onsight.explainer.script import child  # under its name, so that it can be pickled
+
+    child.main()

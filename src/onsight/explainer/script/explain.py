@@ -1,6 +1,7 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import ast
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,10 @@ from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.advice import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.script.trials import Trials, Tried
+from onsight.explainer.tracing.timeline import Timeline, write_timelines
 from onsight.explainer.what_ifs.table import in_order, what_ifs_for
 from onsight.explainer.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
@@ -47,11 +50,15 @@ def explain_script(
     try_changes: bool = True,
     limit_seconds: float = 120.0,
     reporter: Reporter | None = None,
+    *,
+    ranks: int = 1,
+    trace_file: Path | None = None,
 ) -> Explanation:
     """Run a script for a while, unchanged, and then with one thing changed at a time.
 
-    seconds: to measure in each run; limit_seconds: for each run, from its start. Raises DataError
-    if there is no such script, ScriptFailed with the script's own output.
+    seconds: to measure in each run; limit_seconds: for each run, from its start; ranks: processes
+    that train together; trace_file: to write the timeline of the unchanged script into. Raises
+    DataError if there is no such script, ScriptFailed with the script's own output.
     """
     reporter = reporter or Reporter()
     if seconds <= 0:
@@ -62,14 +69,20 @@ def explain_script(
     if not tree.body:
         raise DataError(f"{script} holds no code")
     warn_if_busy(reporter)
-    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds)
+    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds, ranks)
     reporter.say(
         f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
     )
-    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds)
-    trace = first.run(is_full=True)
+    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds, ranks)
+    trace = _first_run(first, trace_file, reporter)
     if not trace.images:
         raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+    if trace.world < ranks:
+        raise ScriptFailed(
+            f"{script.name} was started {ranks} times, as torchrun does, but its processes do not "
+            "train together, as they would after torch.distributed.init_process_group(): leave "
+            "--ranks out"
+        )
     seen = Seen(trace, tree, usable_cores())
     wanted = what_ifs_for(seen) if try_changes else []
     tried: list[Tried] = []
@@ -85,7 +98,7 @@ def explain_script(
                 f"the unchanged script's runs differed by {percent(trials.spread)}: ratios closer "
                 "to 1 than that mean little; measure again when the machine is idle"
             )
-    cause = find_cause(trace, tried, seen.cores)
+    cause = cause_of_ranks(trace) or find_cause(trace, tried, seen.cores)
     return Explanation(
         script,
         trace,
@@ -98,6 +111,19 @@ def explain_script(
         verdict(trace, cause, best, rate, len(tried)),
         findings,
     )
+
+
+def _first_run(launcher: Launcher, trace_file: Path | None, reporter: Reporter) -> Trace:
+    if not trace_file:
+        return launcher.run(is_full=True)
+    with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
+        trace = launcher.run(is_full=True, timelines=Path(folder))
+        files = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
+        timelines = [Timeline.model_validate_json(path.read_bytes()) for path in files]
+    if timelines:
+        said = write_timelines(trace_file, launcher.script.name, timelines)
+        reporter.say(f"{trace_file}: {said}; open it at ui.perfetto.dev or chrome://tracing")
+    return trace
 
 
 def _lines(trace: Trace, best: Tried) -> list[Line]:
@@ -127,5 +153,6 @@ def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
         )
     return (
         "the script ended before enough training steps were seen: more than three updates by a "
-        f"torch optimizer are needed. Give it more epochs or pictures by its arguments after --{said}"
+        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
+        f"{said}"
     )

@@ -46,11 +46,12 @@ class Launcher:
         self.ranks = ranks
 
     def run(
-        self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False, slices: Path | None = None
+        self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False, timelines: Path | None = None
     ) -> Trace:
         """The trace of a run with these changes. Raises ScriptFailed.
 
-        slices: a folder, for the slices of every rank.
+            timelines: a folder for those of all ranks, if they
+        are wanted.
         """
         with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
             request = Request(
@@ -62,7 +63,7 @@ class Launcher:
                 out=Path(folder) / "trace.json",
                 changes={one.name: one.value for one in what_ifs},
                 is_full=is_full,
-                slices=slices,
+                timelines=timelines,
             )
             asked = Path(folder) / "request.json"
             asked.write_text(request.model_dump_json(), encoding="utf-8")

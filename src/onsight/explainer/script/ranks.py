@@ -1,4 +1,4 @@
-"""A script run as several ranks, as torchrun would: their environment, and what they saw together."""
+"""A script run as several ranks, as by torchrun: their environment, and what they saw together."""
 
 import socket
 from pathlib import Path

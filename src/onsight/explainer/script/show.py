@@ -12,6 +12,7 @@ from onsight.explainer.gain import GAIN
 from onsight.explainer.mend.advice import Line
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
+from onsight.explainer.script.show_ranks import ranks_table
 from onsight.explainer.script.trials import Tried
 from onsight.words import plural, ratio_words
 
@@ -35,7 +36,11 @@ def print_explanation(found: Explanation, console: Console) -> None:
         f"{_epochs(trace.epochs)}; "
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )
+    if trace.ranks:
+        console.print(f"{plural(len(trace.ranks), 'rank')} train together; of rank 0:\n")
     console.print(phase_table(trace.phases, trace.steps, trace.device_phases))
+    if trace.ranks:
+        console.print(Padding(ranks_table(trace.ranks), (1, 0, 0, 0)))
     if found.ceilings and trace.flops:
         step = trace.seconds / trace.steps
         arithmetic = reached(trace.flops, trace.bytes, step, trace.precision, found.ceilings)

@@ -16,7 +16,8 @@ class Request(BaseModel):
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step; slices: a folder, for the slices of every rank.
+    the data set and count the work of a step; timelines: a folder for those of all ranks, if they
+    are wanted.
     """
 
     script: Path
@@ -27,7 +28,7 @@ class Request(BaseModel):
     out: Path
     changes: dict[str, Plain] = {}
     is_full: bool = True
-    slices: Path | None = None
+    timelines: Path | None = None
 
 
 class LoaderFacts(BaseModel):
@@ -93,9 +94,9 @@ class RankFacts(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training; of its rank 0, if several train together.
 
-    last_words: of a script that did not train; ranks: what each of them saw; ended: by what; seconds: the length of the measured stretch, to which the phases add up;
+    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
     images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
-    is a part of one.
+    is a part of one; last_words: of a script that did not train; ranks: what each of them saw.
     """
 
     ended: Literal["window", "script", "limit"]

@@ -5,6 +5,7 @@ earlier phase started. An event is put into the accelerator's queue at every cha
 between two events it did the work of that phase, or waited for the host.
 """
 
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -36,6 +37,19 @@ class DeviceTime:
         if self.is_marking:
             self._mark(phase)
 
+    def slices(self) -> list[tuple[str, float, float]]:
+        """Phase, begin and end of what was marked, on the clock of the host; waits for the device.
+
+        Clocks are compared once, now: over minutes they drift apart by microseconds.
+        """
+        last = self._event()
+        torch.accelerator.synchronize(self._device)
+        now = perf_counter()
+        moments = [now - event.elapsed_time(last) / 1000 for _, event in self._marks]
+        phases = [phase for phase, _ in self._marks]
+        stretches = zip(phases, moments, moments[1:], strict=False)
+        return [stretch for stretch in stretches if stretch[0]]
+
     def seconds(self) -> dict[str, float]:
         """Seconds of the marked steps, by phase; waits for the accelerator."""
         torch.accelerator.synchronize(self._device)
@@ -46,10 +60,13 @@ class DeviceTime:
         return found
 
     def _mark(self, phase: str) -> None:
+        self._marks.append((phase, self._event()))
+
+    def _event(self) -> Any:
         backend = module_of(self._device)
         event = backend.Event(enable_timing=True)
         event.record(backend.current_stream(self._device))  # the device need not be the current one
-        self._marks.append((phase, event))
+        return event
 
 
 def judged_phases(phases: dict[str, float], on_device: dict[str, float] | None) -> dict[str, float]:
