@@ -2,8 +2,8 @@
 
 import ast
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from onsight.explainer.script.notebook import source_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.tracing.sites import Site
 
@@ -62,7 +62,7 @@ def _line(edit: Edit) -> Line:
 def _find_call(site: Site | None, name: str) -> ast.Call | None:
     if site is None:
         return None
-    for node in ast.walk(ast.parse(Path(site.file).read_bytes(), site.file)):
+    for node in ast.walk(ast.parse(source_of(site.file))):
         if not isinstance(node, ast.Call) or _called(node) != name:
             continue
         if node.lineno <= site.line <= (node.end_lineno or node.lineno):

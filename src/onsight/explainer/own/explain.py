@@ -70,7 +70,8 @@ def explain_data(
 ) -> OwnExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of training to record; trace_file: to write its timeline into. Raises UserError for what the user can fix.
+    seconds: of training to record; trace_file: to write its timeline into. Raises
+    UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])

@@ -8,17 +8,26 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from torch import nn
 
 from onsight.accelerator import has_streams
-from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
+from onsight.explainer.script.ending import (
+    FAILED,
+    exit_words,
+    leave,
+    say,
+    show_in_tracebacks,
+    tell_failure,
+)
 from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.notebook import SUFFIX, units_of
 from onsight.explainer.script.observed import complete
 from onsight.explainer.script.peers import Peers
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.spawned import watch_processes
+from onsight.explainer.script.stand_ins import stand_ins
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.communication import Communication
@@ -39,6 +48,8 @@ _COUNTS = 3  # attempts to count a step without an evaluation in it
 
 class ScriptRun:
     """One bounded run of a script in this process."""
+
+    current: ClassVar["ScriptRun | None"] = None
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -82,6 +93,7 @@ class ScriptRun:
 
     def watch(self) -> None:
         """Begin to follow the training, with the changes of the request."""
+        ScriptRun.current = self
         for what_if in what_ifs_from(self.request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
@@ -132,13 +144,20 @@ class ScriptRun:
 
     def _execute(self) -> None:
         script = self.request.script
-        tree = ast.parse(script.read_bytes(), str(script))
-        names = self.hooks.rewrite(tree)
         main = ModuleType("__main__")
-        vars(main).update(__file__=str(script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main
+        if script.suffix == SUFFIX:
+            os.chdir(script.parent)  # as Jupyter does
+            vars(main).update(stand_ins())
+        else:
+            vars(main).update(__file__=str(script))
+        vars(main).update(__builtins__=__builtins__)
         seed_everything(0)
-        exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
+        for one in units_of(script):
+            tree = ast.parse(one.text, one.name)
+            vars(main).update(self.hooks.rewrite(tree))
+            show_in_tracebacks(one)
+            exec(compile(tree, one.name, "exec", dont_inherit=True), vars(main))
 
     def _after_step(self, recorder: Recorder) -> None:
         if not self.first_step_seconds:
@@ -181,24 +200,20 @@ class ScriptRun:
         return self.clock.phase == "data" or not self.clock.is_here
 
 
-_current: ScriptRun | None = None
-
-
 def run_function(request: Request, function: Callable[[], Any]) -> Any:
     """Watch a function of the script, in a process that the script has started."""
-    global _current
-    if _current:  # of the process from which this one was forked
-        _current.recorder.undo()
-    _current = ScriptRun(request)
-    _current.watch()
+    if ScriptRun.current:  # of the process from which this one was forked
+        ScriptRun.current.recorder.undo()
+    run = ScriptRun(request)
+    run.watch()
     try:
         returned = function()
     except BaseException:
-        if _current.recorder.window.is_over:  # it fails because another rank has ended
-            _current.finish("script")
+        if run.recorder.window.is_over:  # it fails because another rank has ended
+            run.finish("script")
         raise
-    if _current.has_measured:
-        _current.finish("script")
+    if run.has_measured:
+        run.finish("script")
     return returned
 
 
@@ -208,9 +223,7 @@ def main() -> NoReturn:
     sys.dont_write_bytecode = True  # writes nothing into the script's folder
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)
-    global _current
-    _current = ScriptRun(request)
-    _current.run()
+    ScriptRun(request).run()
 
 
 if __name__ == "__main__":

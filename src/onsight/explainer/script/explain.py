@@ -1,6 +1,5 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
-import ast
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.advice import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
+from onsight.explainer.script.reading import findings_in
 from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.script.trials import Trials, Tried
@@ -18,7 +19,7 @@ from onsight.explainer.what_ifs.table import in_order, what_ifs_for
 from onsight.explainer.what_ifs.what_if import Cause, Seen
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding, read_script
+from onsight.lint.read import Finding
 from onsight.report.console import Reporter
 from onsight.words import percent
 
@@ -64,10 +65,13 @@ def explain_script(
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
-    findings = read_script(script)
-    tree = ast.parse(script.read_bytes())
+    findings = findings_in(script)
+    tree = whole_tree(script)
     if not tree.body:
         raise DataError(f"{script} holds no code")
+    if script.suffix == SUFFIX:
+        for words in read_notebook(script).left_out:
+            reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
     launcher = Launcher(script, args, seconds, _STEPS, limit_seconds, ranks)
     reporter.say(

@@ -14,6 +14,7 @@ from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
 from onsight.explainer.script.show_ranks import ranks_table
 from onsight.explainer.script.trials import Tried
+from onsight.explainer.tracing.sites import Site
 from onsight.words import plural, ratio_words
 
 _LOSSES = {
@@ -124,7 +125,9 @@ def _print_findings(found: Explanation, console: Console) -> None:
     count = len(found.findings)
     console.print(f"\nReading the script: {plural(count, 'thing')} to fix")
     for one in found.findings:
-        console.print(Padding(f"{one.file.name}:{one.line}: {one.problem}", (0, 0, 0, 2)))
+        console.print(
+            Padding(f"{Site(file=str(one.file), line=one.line)}: {one.problem}", (0, 0, 0, 2))
+        )
         console.print(Padding(one.why, (0, 0, 0, 6)), style="dim")
         for row in one.fixed.splitlines():
             console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))

@@ -11,7 +11,7 @@ _MOST = 8  # ranks shown
 
 
 def ranks_table(ranks: list[RankFacts]) -> Table:
-    """A column for each of the first eight ranks: its speed, and the time of its phases per step."""
+    """A column for each of the first eight ranks: its speed, and its phases per step."""
     ranks = ranks[:_MOST]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("each rank, per step")

@@ -77,7 +77,7 @@ class Communication:
         return backward
 
     def _pass_begins(self, _: Tensor) -> None:
-        engine: Any = Variable._execution_engine  # type: ignore[attr-defined]
+        engine: Any = Variable._execution_engine
         engine.queue_callback(self._gradients_are_there)
 
     def _gradients_are_there(self) -> None:

@@ -10,13 +10,19 @@ _DEPTH = 40  # frames to look at, at most
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file."""
+    """A line of a user's file, or of a notebook's cell."""
 
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        name = Path(self.file).name
+        return f"{name}, line {self.line}" if self.is_in_cell else f"{name}:{self.line}"
+
+    @property
+    def is_in_cell(self) -> bool:
+        """Whether it belongs to a notebook."""
+        return ".ipynb, cell " in self.file
 
 
 Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
