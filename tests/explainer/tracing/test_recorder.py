@@ -131,7 +131,7 @@ def test_the_losses_are_those_of_the_loop():
     recorder.install()
     loop([])
     recorder.undo()
-    assert torch.equal(torch.stack(recorder.losses), torch.stack(plain))
+    assert torch.equal(torch.stack(recorder.updates.losses), torch.stack(plain))
 
 
 def test_reads_are_counted_at_the_line_of_the_user(recorder):
@@ -148,7 +148,7 @@ def test_reads_are_counted_at_the_line_of_the_user(recorder):
     marked = start + next(i for i, line in enumerate(lines) if "# read here" in line)
     found = {
         recorder.sites.of(caller)[0].line: count
-        for caller, count in recorder.reads.items()
+        for caller, count in recorder.transfers.reads.items()
         if recorder.sites.of(caller)
     }
     assert found == {marked: 15, marked + 1: 5}
@@ -167,24 +167,24 @@ def judge_without_graphs(net):
 def test_an_evaluation_that_builds_graphs_is_reported_with_its_line(recorder):
     loader = DataLoader(Slow(0.0), batch_size=8)
     quick(recorder, lambda: loader, judge)
-    (site,) = recorder.graphs_kept
+    (site,) = recorder.forwards.graphs_kept
     assert site.line == inspect.getsourcelines(judge)[1] + 2
-    assert recorder.graphs_kept[site] in (7, 8)  # a backward may still follow the last one
-    assert recorder.images == 2 * 64
+    assert recorder.forwards.graphs_kept[site] in (7, 8)  # a backward may still follow the last one
+    assert recorder.forwards.images == 2 * 64
     assert recorder.look().phases["evaluation"] > 0
 
 
 def test_an_evaluation_without_graphs_is_not_reported(recorder):
     loader = DataLoader(Slow(0.0), batch_size=8)
     quick(recorder, lambda: loader, judge_without_graphs)
-    assert not recorder.graphs_kept
-    assert recorder.evaluated == 2 * 64
+    assert not recorder.forwards.graphs_kept
+    assert recorder.forwards.evaluated == 2 * 64
 
 
 def test_a_new_loader_in_each_epoch_is_not_an_evaluation(recorder):
     quick(recorder, lambda: DataLoader(Slow(0.0), batch_size=8), epochs=3)
-    assert not recorder.graphs_kept
-    assert recorder.images == 3 * 64
+    assert not recorder.forwards.graphs_kept
+    assert recorder.forwards.images == 3 * 64
 
 
 def test_a_functional_loss_counts_as_forward(recorder):
@@ -221,7 +221,7 @@ def test_everything_is_restored():
     net = Net(is_slow=False)
     net(torch.ones(4, 3)).sum().backward()
     torch.optim.SGD(net.parameters(), 0.1).step()
-    assert (recorder.steps, recorder.images) == (0, 0)
+    assert (recorder.steps, recorder.forwards.images) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", ["accelerator", "cuda", "xpu", "mps"])

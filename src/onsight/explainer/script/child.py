@@ -63,7 +63,9 @@ class ScriptRun:
             _WARM_UP_STEPS,
             self._after_step,
         )
-        self.hooks = Hooks(self.recorder.patches, self._is_in_data, self.recorder.is_evaluation)
+        self.hooks = Hooks(
+            self.recorder.patches, self.clock.is_elsewhere, self.recorder.forwards.is_evaluation
+        )
         self.counter: StepCounter | None = None
         self.counted = (0, 0)
         self.attempts = 0
@@ -162,7 +164,7 @@ class ScriptRun:
     def _after_step(self, recorder: Recorder) -> None:
         if not self.first_step_seconds:
             self.first_step_seconds = seconds_since_start()
-            self._follow_device(recorder.network)
+            self._follow_device(recorder.forwards.network)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
         if self.timeline:
@@ -178,7 +180,7 @@ class ScriptRun:
             if self.peers.have_reported():
                 self.finish("window")
             return
-        self.counter, self.evaluated = StepCounter(), recorder.evaluated
+        self.counter, self.evaluated = StepCounter(), recorder.forwards.evaluated
         self.attempts += 1
         self.counter.open()
 
@@ -193,11 +195,8 @@ class ScriptRun:
         """Keep the counts, unless an evaluation took place between the two steps."""
         assert self.counter
         counted, self.counter = self.counter.close(), None
-        if recorder.evaluated == self.evaluated:
+        if recorder.forwards.evaluated == self.evaluated:
             self.counted = counted
-
-    def _is_in_data(self) -> bool:
-        return self.clock.phase == "data" or not self.clock.is_here
 
 
 def run_function(request: Request, function: Callable[[], Any]) -> Any:

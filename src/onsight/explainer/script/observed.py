@@ -26,28 +26,33 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
     trace.images = last.images - first.images
     trace.evaluated = last.evaluated - first.evaluated
     trace.phases = {name: last.phases[name] - first.phases[name] for name in last.phases}
-    trace.losses = [float(loss) for loss in recorder.losses]
+    trace.losses = [float(loss) for loss in recorder.updates.losses]
     trace.reads = _reads(recorder)
-    trace.graphs_kept = recorder.graphs_kept.total()
-    trace.graphs_site = next((site for site, _ in recorder.graphs_kept.most_common(1)), None)
-    trace.forward_site = recorder.forward_site
-    trace.pageable_bytes_per_step = recorder.pageable_bytes // recorder.steps
-    trace.precision = recorder.precision
+    trace.graphs_kept = recorder.forwards.graphs_kept.total()
+    trace.graphs_site = next(
+        (site for site, _ in recorder.forwards.graphs_kept.most_common(1)), None
+    )
+    trace.forward_site = recorder.forwards.site
+    trace.pageable_bytes_per_step = recorder.transfers.pageable_bytes // recorder.steps
+    trace.precision = recorder.forwards.precision
     trace.threads = torch.get_num_threads()
     _add_network(trace, recorder)
-    if recorder.optimizer is not None:
-        trace.optimizer = _optimizer_facts(recorder.optimizer, recorder)
-    loader = recorder.training_loader
+    if recorder.updates.optimizer is not None:
+        trace.optimizer = _optimizer_facts(recorder.updates.optimizer, recorder)
+    loader = recorder.loaders.training
     if loader is not None:
         trace.loader = _loader_facts(loader, recorder)
         trace.item = examine_items(loader.dataset) if look_at_items else None
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:
-    network, batch = recorder.network, recorder.batch
+    network, batch = recorder.forwards.network, recorder.forwards.batch
     if network is not None:
         proof = placement(
-            model=network, loss=recorder.loss, optimizer=recorder.optimizer, batch=batch
+            model=network,
+            loss=recorder.forwards.loss,
+            optimizer=recorder.updates.optimizer,
+            batch=batch,
         )
         trace.placement = proof.verdict
         trace.misplaced = [str(one) for one in proof.problems]
@@ -62,7 +67,7 @@ def _add_network(trace: Trace, recorder: Recorder) -> None:
 def _reads(recorder: Recorder) -> list[Reads]:
     """The places that read most often first."""
     found: Counter[tuple[Site, ...]] = Counter()
-    for caller, count in recorder.reads.items():
+    for caller, count in recorder.transfers.reads.items():
         found[recorder.sites.of(caller)] += count
     del found[()]  # not from the user's lines
     steps = max(1, recorder.steps)
@@ -75,7 +80,7 @@ def _reads(recorder: Recorder) -> list[Reads]:
 def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts:
     return OptimizerFacts(
         name=type(optimizer).__name__,
-        site=recorder.made_at.get(id(optimizer)),
+        site=recorder.updates.made(optimizer).site,
         is_fused=bool(optimizer.defaults.get("fused")),
     )
 
@@ -83,7 +88,7 @@ def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts
 def _loader_facts(loader: DataLoader[Any], recorder: Recorder) -> LoaderFacts:
     dataset = loader.dataset
     return LoaderFacts(
-        site=recorder.made_at.get(id(loader)),
+        site=recorder.loaders.made(loader).site,
         batch_size=loader.batch_size,
         workers=loader.num_workers,
         is_pinned=loader.pin_memory,

@@ -43,10 +43,13 @@ class PhaseClock:
         """The current phase."""
         return self._stack[-1]
 
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the thread whose time is counted."""
-        return get_ident() == self._thread
+    def is_in(self, phase: str) -> bool:
+        """Whether this phase is the current one or an outer one."""
+        return phase in self._stack
+
+    def is_elsewhere(self) -> bool:
+        """Whether a call now is none of the training loop's: in another thread, or in `data`."""
+        return self._stack[-1] == "data" or get_ident() != self._thread
 
     def enter(self, phase: str) -> int:
         """Begin a phase; `leave` takes the number returned."""
