@@ -4,13 +4,36 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from onsight.explainer import what_ifs
 from onsight.explainer.script.trace import Request
-from onsight.explainer.what_ifs.table import TABLE, what_ifs_for, what_ifs_from
+from onsight.explainer.what_ifs.table import all_kinds, what_ifs_for, what_ifs_from
+
+WARP = """
+from onsight.explainer.what_ifs.what_if import Cause, WhatIf
+
+class Warp(WhatIf):
+    name, group, order, label = "warp", "warp", 12, "warp 9"
+    worth = classmethod(lambda cls, seen: [])
+    lines = lambda self, trace: []
+    cause = lambda self, trace: Cause("slow", "it is slow")
+"""
 
 
 def test_names_are_unique():
-    names = [kind.name for kind in TABLE]
+    names = [kind.name for kind in all_kinds()]
     assert len(set(names)) == len(names)
+
+
+def test_a_new_file_is_all_it_takes(tmp_path, monkeypatch):
+    (tmp_path / "warp.py").write_text(WARP)
+    monkeypatch.setattr(what_ifs, "__path__", [*what_ifs.__path__, str(tmp_path)])
+    all_kinds.cache_clear()
+    try:
+        found = [kind.name for kind in all_kinds()]
+        assert found.index("workers") < found.index("warp") < found.index("augment_batches")
+        assert what_ifs_from({"warp": 9})[0].value == 9
+    finally:
+        all_kinds.cache_clear()
 
 
 def test_names_and_values_survive_json():
@@ -23,7 +46,7 @@ def test_names_and_values_survive_json():
     assert type(read.changes["workers"]) is int
 
 
-def test_what_ifs_are_made_in_the_order_of_the_table():
+def test_what_ifs_are_made_in_the_order_of_application():
     made = what_ifs_from({"bf16": True, "cache": "fixed", "augment_batches": True})
     assert [one.name for one in made] == ["augment_batches", "cache", "bf16"]
     with pytest.raises(KeyError):

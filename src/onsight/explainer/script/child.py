@@ -4,15 +4,17 @@ import ast
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from torch import nn
 
 from onsight.accelerator import has_streams
+from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import (
     FAILED,
     exit_words,
@@ -22,13 +24,15 @@ from onsight.explainer.script.ending import (
     tell_failure,
 )
 from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.leash import Leash, end_with_children
 from onsight.explainer.script.notebook import SUFFIX, units_of
-from onsight.explainer.script.observed import complete
+from onsight.explainer.script.observed import add_stretch, complete
 from onsight.explainer.script.peers import Peers
+from onsight.explainer.script.ranks import gather
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.spawned import watch_processes
 from onsight.explainer.script.stand_ins import stand_ins
-from onsight.explainer.script.trace import Request, Trace
+from onsight.explainer.script.trace import Ended, Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.communication import Communication
 from onsight.explainer.tracing.counting import StepCounter
@@ -36,33 +40,59 @@ from onsight.explainer.tracing.devicetime import DeviceTime
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
 from onsight.explainer.tracing.timeline import TimelineRecorder
+from onsight.explainer.tracing.window import Snapshot, Window
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
 
-Ended = Literal["window", "script", "limit"]
-
-_WARM_UP_STEPS = 3
+_WARM_UP_STEPS = 2  # after the first, which allocates memory and chooses kernels
+_WARM_UP_SECONDS = 0.25
+_AGAIN_STEPS, _AGAIN_SECONDS = 2, 0.05  # of warming up, if the process was warm already
 _COUNTS = 3  # attempts to count a step without an evaluation in it
+_HOPELESS = 0.4  # times the script's own rate: slower changes are not measured to the end
+_HOPELESS_SECONDS = 0.5
+_LOOK_SECONDS = 0.05  # between two looks at what processes of the script have reported
 
 
 class ScriptRun:
-    """One bounded run of a script in this process."""
+    """One run of a script in this process, from `begin`; it trains only while it is measured."""
 
     current: ClassVar["ScriptRun | None"] = None
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, script: Path, args: list[str], channel: Channel | None = None) -> None:
+        ScriptRun.current = self
+        self.script = script
+        sys.dont_write_bytecode = True  # writes nothing into the script's folder
+        sys.argv = [str(script), *args]
+        sys.path[0] = str(script.parent)
+        self.request: Request | None = None
+        self.channel = channel
+        self.hooks: Hooks | None = None
+
+    def begin(self, request: Request, channel: Channel | None = None, earlier: float = 0.0) -> None:
+        """Follow the training from here on, with the changes of the request.
+
+        channel: where to ask what to do after the first window; without one, the process ends
+        then. earlier: seconds that the script had run for before this process was forked.
+        """
+        self.request, self.channel, self.earlier = request, channel, earlier
+        os.environ.update(request.environment)
+        self.process = os.getpid()
+        self.peers = Peers(request.out)
         self.device_time: DeviceTime | None = None
         self.clock = PhaseClock()
         self.recorder = Recorder(
             self.clock,
-            Sites(request.script.parent),
+            Sites(self.script.parent),
             request.seconds,
             request.steps,
             _WARM_UP_STEPS,
             self._after_step,
         )
+        self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
+        self.timeline: TimelineRecorder | None = None
+        if request.timelines:
+            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
         self.hooks = Hooks(
             self.recorder.patches, self.clock.is_elsewhere, self.recorder.forwards.is_evaluation
         )
@@ -71,118 +101,168 @@ class ScriptRun:
         self.attempts = 0
         self.evaluated = 0
         self.first_step_seconds = 0.0
-        self.timeline: TimelineRecorder | None = None
-        if request.timelines:
-            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
-        self.process = os.getpid()
-        self.peers = Peers(request.out)
-        self.has_reported = False
+        self.first: Snapshot | None = None
+        self.is_described = False
+        for what_if in what_ifs_from(request.changes):
+            what_if.install(self.hooks)
+        self.hooks.install()
+        patches = self.recorder.patches
+        Communication(self.clock).install(patches)
+        self.recorder.install()
+        watch_processes(patches, partial(run_function, request), self._process_started)
+        if channel:
+            os.register_at_fork(after_in_child=channel.close)  # or our end would seem to live on
+        self.leash = Leash(channel, lambda: self.finish("limit"))
+        self.leash.lengthen(request.limit_seconds)
 
-    def run(self) -> NoReturn:
-        """Run the script until the window closes or the script ends."""
-        self.watch()
+    def execute(self) -> NoReturn:
+        """Run the script until the process ends."""
         try:
             self._execute()
         except SystemExit as ended:
             if ended.code and not self.has_measured:  # as of wrong arguments
-                say(exit_words(ended.code))
-                leave(FAILED)
+                self._fail(partial(say, exit_words(ended.code)))
         except BaseException as error:
-            if not self.recorder.window.is_over:  # then it fails because another rank has ended
-                tell_failure(error, self.request.script)
-                leave(FAILED)
+            if not self.has_measured:  # if it has, another rank may have ended before
+                self._fail(partial(tell_failure, error, self.script))
+        if self.request is None:  # it has no training that could be followed
+            leave(0)
         self.finish("script")
 
-    def watch(self) -> None:
-        """Begin to follow the training, with the changes of the request."""
-        ScriptRun.current = self
-        for what_if in what_ifs_from(self.request.changes):
-            what_if.install(self.hooks)
-        self.hooks.install()
-        Communication(self.clock).install(self.recorder.patches)
-        self.recorder.install()
-        watch_processes(self.recorder.patches, partial(run_function, self.request))
-        limit = threading.Timer(self.request.limit_seconds, self.finish, ["limit"])
-        limit.daemon = True
-        limit.start()
+    def finish(self, ended: Ended) -> NoReturn:
+        """Report what was seen and end the process at once, before the script can save anything."""
+        if os.getpid() == self.process:  # and not in a copy of it
+            self._report(ended)
+        leave(0)
 
     @property
     def has_measured(self) -> bool:
         """Whether there is something to report."""
-        return self.recorder.window.stretch() is not None
+        return self.request is not None and self.recorder.window.stretch() is not None
 
-    def finish(self, ended: Ended) -> NoReturn:
-        """Report what was seen and end the process at once, before the script can save anything."""
-        if os.getpid() == self.process and not self.has_reported:  # and not in a copy of it
-            self.report(ended)
-        leave(0)
-
-    def report(self, ended: Ended) -> None:
-        """Write what was seen, and watch no longer."""
-        self.has_reported = True
-        self.recorder.undo()
-        peers = self.peers
-        trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
-        if self.has_measured:
-            trace.rank, trace.world = peers.rank, peers.world
-            looks_at_items = self.request.is_full and ended != "limit" and peers.rank == 0
-            complete(trace, self.recorder, looks_at_items)
-            trace.flops, trace.bytes = self.counted
-            trace.notes += self.hooks.notes
-            if self.device_time:
-                trace.device_phases = self.device_time.seconds()
-            self._write_timeline()
-        elif peers.path.exists():  # written by a process that the script started
-            return
-        write_atomically(peers.path, trace.model_dump_json().encode())
-
-    def _write_timeline(self) -> None:
-        stretch = self.recorder.window.stretch()
-        if self.timeline and self.request.timelines and stretch:
-            first, last, _ = stretch
-            found = self.timeline.timeline(first.moment, last.moment, self.device_time)
-            path = self.request.timelines / f"{self.peers.rank}.json"
-            write_atomically(path, found.model_dump_json().encode())
+    def _fail(self, tell: Callable[[], None]) -> NoReturn:
+        tell()
+        if self.channel and os.getpid() == self.process:
+            self.channel.send({"ended": "failed"})
+        leave(FAILED)
 
     def _execute(self) -> None:
-        script = self.request.script
         main = ModuleType("__main__")
         sys.modules["__main__"] = main
-        if script.suffix == SUFFIX:
-            os.chdir(script.parent)  # as Jupyter does
+        if self.script.suffix == SUFFIX:
+            os.chdir(self.script.parent)  # as Jupyter does
+            os.environ["MPLBACKEND"] = "agg"  # its pictures are not shown
             vars(main).update(stand_ins())
         else:
-            vars(main).update(__file__=str(script))
+            vars(main).update(__file__=str(self.script))
         vars(main).update(__builtins__=__builtins__)
         seed_everything(0)
-        for one in units_of(script):
+        for one in units_of(self.script):
             tree = ast.parse(one.text, one.name)
-            vars(main).update(self.hooks.rewrite(tree))
+            if self.hooks:
+                vars(main).update(self.hooks.rewrite(tree))
             show_in_tracebacks(one)
             exec(compile(tree, one.name, "exec", dont_inherit=True), vars(main))
 
     def _after_step(self, recorder: Recorder) -> None:
+        assert self.request
         if not self.first_step_seconds:
-            self.first_step_seconds = seconds_since_start()
+            self.first_step_seconds = self.earlier + seconds_since_start()
+            self.first = recorder.look()
             self._follow_device(recorder.forwards.network)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
         if self.timeline:
             self.timeline.step(recorder.steps)
-        if not recorder.window.is_over or not self.peers.have_measured():
+        if not recorder.window.is_over:
+            if self.request.rate and not self.is_described and self._is_hopeless(recorder):
+                self._pause("slow")
             return
-        if self.peers.rank:  # goes on training, because the others need it until rank 0 ends
-            self.report("window")
+        if not self.peers.have_measured(recorder.steps):
             return
         if self.counter:
             self._count(recorder)
         if not self.request.is_full or self.counted[0] or self.attempts >= _COUNTS:
-            if self.peers.have_reported():
-                self.finish("window")
+            self._pause("window")
             return
         self.counter, self.evaluated = StepCounter(), recorder.forwards.evaluated
         self.attempts += 1
         self.counter.open()
+
+    def _pause(self, ended: Ended) -> None:
+        """Report, then wait to be asked for another window, which begins with the next step."""
+        assert self.request
+        if not self.channel:
+            self.finish(ended)
+        self.leash.lengthen(float("inf"))
+        self._report(ended)
+        try:
+            asked, _ = self.channel.receive()
+        except Closed:
+            end_with_children()
+        self.leash.lengthen(self.request.limit_seconds)
+        self.peers.begin_again()
+        done, look = self.recorder.steps, self.recorder.look
+        self.recorder.window = Window(
+            asked["seconds"], self.request.steps, done + _AGAIN_STEPS, look, _AGAIN_SECONDS
+        )
+
+    def _report(self, ended: Ended) -> None:
+        """Write down what was seen, and tell the other end that it is there."""
+        assert self.request
+        trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
+        with self.clock.within("data"):  # what is looked at now is not the training
+            stretch = self.recorder.window.stretch()
+            if stretch is None and ended == "slow" and self.first:
+                stretch = self.first, self.recorder.look(), 0
+            if stretch:
+                trace.rank, trace.world = self.peers.rank, self.peers.world
+                add_stretch(trace, *stretch)
+                self._describe(trace)
+        if trace.steps or not self.peers.path.exists():  # a process of the script may have written
+            write_atomically(self.peers.path, trace.model_dump_json().encode())
+        if self.channel:
+            self.channel.send({"ended": ended})
+
+    def _describe(self, trace: Trace) -> None:
+        """Add what does not change from one window to the next, in the first of them."""
+        assert self.request
+        assert self.hooks
+        if self.is_described:
+            return
+        self.is_described = True
+        is_full = self.request.is_full and trace.ended != "limit" and trace.rank == 0
+        complete(trace, self.recorder, is_full)
+        trace.flops, trace.bytes = self.counted
+        trace.notes += self.hooks.notes
+        if self.device_time:
+            trace.device_phases = self.device_time.seconds()
+        stretch = self.recorder.window.stretch()
+        if self.timeline and self.request.timelines and stretch:
+            first, last, _ = stretch
+            found = self.timeline.timeline(first.moment, last.moment, self.device_time)
+            path = self.request.timelines / f"{trace.rank}.json"
+            write_atomically(path, found.model_dump_json().encode())
+
+    def _process_started(self) -> None:
+        """End this process as soon as those that it started have reported."""
+        assert self.request
+        out = self.request.out
+
+        def wait() -> None:
+            while gather(out, is_complete=True) is None:
+                time.sleep(_LOOK_SECONDS)
+            self.finish("script")
+
+        threading.Thread(target=wait, name="onsight-processes", daemon=True).start()
+
+    def _is_hopeless(self, recorder: Recorder) -> bool:
+        """Whether the first steps were so slow that more of them would show nothing else."""
+        assert self.request
+        assert self.first
+        elapsed = time.perf_counter() - self.first.moment
+        images = recorder.images - self.first.images
+        return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
 
     def _follow_device(self, network: nn.Module | None) -> None:
         """Mark the phases on the timeline of the network's device, if that is an accelerator."""
@@ -201,28 +281,27 @@ class ScriptRun:
 
 def run_function(request: Request, function: Callable[[], Any]) -> Any:
     """Watch a function of the script, in a process that the script has started."""
-    if ScriptRun.current:  # of the process from which this one was forked
+    if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
         ScriptRun.current.recorder.undo()
-    run = ScriptRun(request)
-    run.watch()
+    run = ScriptRun(request.script, request.args)
+    run.begin(request)
     try:
         returned = function()
     except BaseException:
-        if run.recorder.window.is_over:  # it fails because another rank has ended
-            run.finish("script")
-        raise
+        if not run.has_measured:  # if it has, another rank may have ended before
+            raise
     if run.has_measured:
         run.finish("script")
     return returned
 
 
 def main() -> NoReturn:
-    """Run the request in the file named on the command line."""
+    """Run the request in the file named on the command line; a second word is the channel."""
     request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    sys.dont_write_bytecode = True  # writes nothing into the script's folder
-    sys.argv = [str(request.script), *request.args]
-    sys.path[0] = str(request.script.parent)
-    ScriptRun(request).run()
+    channel = Channel.inherited(int(sys.argv[2])) if len(sys.argv) > 2 else None
+    run = ScriptRun(request.script, request.args)
+    run.begin(request, channel)
+    run.execute()
 
 
 if __name__ == "__main__":

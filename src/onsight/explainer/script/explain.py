@@ -1,15 +1,19 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.advice import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
-from onsight.explainer.script.launch import Launcher
 from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
+from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.reading import findings_in
 from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.trace import Trace
@@ -25,6 +29,10 @@ from onsight.words import percent
 
 _STEPS = 2_000  # at most; more would add nothing
 _SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
+_NOT_TOGETHER = (
+    "{name} was started {ranks} times, as torchrun does, but its processes do not train together, as "
+    "they would after torch.distributed.init_process_group(): leave --ranks out"
+)
 _FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
 
 
@@ -73,35 +81,32 @@ def explain_script(
         for words in read_notebook(script).left_out:
             reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
-    launcher = Launcher(script, args, seconds, _STEPS, limit_seconds, ranks)
     reporter.say(
         f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
     )
-    first = Launcher(script, args, seconds * _FIRST, _STEPS, limit_seconds, ranks)
-    trace = _first_run(first, trace_file, reporter)
-    if not trace.images:
-        raise ScriptFailed(_nothing_seen(trace, limit_seconds))
-    if trace.world < ranks:
-        raise ScriptFailed(
-            f"{script.name} was started {ranks} times, as torchrun does, but its processes do not "
-            "train together, as they would after torch.distributed.init_process_group(): leave "
-            "--ranks out"
-        )
-    seen = Seen(trace, tree, usable_cores())
-    wanted = what_ifs_for(seen) if try_changes else []
-    tried: list[Tried] = []
-    best, rate = None, trace.images_per_second
-    if wanted:
-        each = trace.startup_seconds + seconds
-        reporter.say(f"trying {len(wanted)} changes, about {each:.0f} s each")
-        trials = Trials(launcher, trace, reporter)
-        tried, best = trials.run(wanted)
-        rate = trials.rate
-        if trials.spread > _SPREAD:
-            reporter.warn(
-                f"the unchanged script's runs differed by {percent(trials.spread)}: ratios closer "
-                "to 1 than that mean little; measure again when the machine is idle"
-            )
+    with Processes(script, args, _STEPS, limit_seconds, ranks) as processes:
+        processes.prepare(is_late=not torch.accelerator.is_available())
+        watch = partial(processes.run, seconds=seconds * _FIRST, is_full=True)
+        trace = _with_timeline(watch, trace_file, script, reporter) if trace_file else watch()
+        if not trace.images:
+            raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+        if trace.world < ranks:
+            raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
+        seen = Seen(trace, tree, usable_cores())
+        wanted = what_ifs_for(seen) if try_changes else []
+        tried: list[Tried] = []
+        best, rate = None, trace.images_per_second
+        if wanted:
+            each = trace.startup_seconds + seconds
+            reporter.say(f"trying {len(wanted)} changes, about {each:.0f} s each")
+            trials = Trials(partial(processes.run, seconds=seconds), trace, reporter)
+            tried, best = trials.run(wanted)
+            rate = trials.rate
+            if trials.spread > _SPREAD:
+                reporter.warn(
+                    f"the unchanged script's runs differed by {percent(trials.spread)}: ratios "
+                    "closer to 1 than that mean little; measure again when the machine is idle"
+                )
     cause = cause_of_ranks(trace) or find_cause(trace, tried, seen.cores)
     return Explanation(
         script,
@@ -117,16 +122,17 @@ def explain_script(
     )
 
 
-def _first_run(launcher: Launcher, trace_file: Path | None, reporter: Reporter) -> Trace:
-    if not trace_file:
-        return launcher.run(is_full=True)
+def _with_timeline(
+    watch: Callable[..., Trace], file: Path, script: Path, reporter: Reporter
+) -> Trace:
+    """Watch the script, and write its timeline into a file."""
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
-        trace = launcher.run(is_full=True, timelines=Path(folder))
+        trace = watch(timelines=Path(folder))
         files = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
         timelines = [Timeline.model_validate_json(path.read_bytes()) for path in files]
     if timelines:
-        said = write_timelines(trace_file, launcher.script.name, timelines)
-        reporter.say(f"{trace_file}: {said}; open it at ui.perfetto.dev or chrome://tracing")
+        said = write_timelines(file, script.name, timelines)
+        reporter.say(f"{file}: {said}; open it at ui.perfetto.dev or in chrome://tracing")
     return trace
 
 
@@ -135,8 +141,6 @@ def _lines(trace: Trace, best: Tried) -> list[Line]:
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
-    import torch
-
     return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from onsight.files import write_atomically
+
 
 def path_of(out: Path, rank: int) -> Path:
     """Where a rank writes what rank 0 writes to `out`."""
@@ -19,6 +21,7 @@ class Peers:
 
     def __init__(self, out: Path) -> None:
         self.out = out
+        self._window = 0
 
     @cached_property
     def rank(self) -> int:
@@ -35,19 +38,29 @@ class Peers:
         """Where this rank reports."""
         return path_of(self.out, self.rank)
 
-    def have_measured(self) -> bool:
-        """Whether every rank has, as this one."""
+    def have_measured(self, step: int) -> bool:
+        """Whether every rank has, as this one, and this is the step after which all of them stop.
+
+        It is the first one after the last rank has measured: then all know of each other, and
+        none waits in a collective for one that has stopped.
+        """
         if self.world == 1:
             return True
-        self._mark(self.rank).touch()
-        return all(self._mark(rank).exists() for rank in range(self.world))
+        if not self._mark(self.rank).exists():
+            write_atomically(self._mark(self.rank), str(step).encode())
+        marks = [self._mark(rank) for rank in range(self.world)]
+        return all(mark.exists() for mark in marks) and step > max(map(_step_of, marks))
 
-    def have_reported(self) -> bool:
-        """Whether every other rank has."""
-        return all(path_of(self.out, rank).exists() for rank in range(1, self.world))
+    def begin_again(self) -> None:
+        """Measure another window."""
+        self._window += 1
 
     def _mark(self, rank: int) -> Path:
-        return self.out.with_name(f"measured-{rank}")
+        return self.out.with_name(f"{self.out.stem}-measured-{self._window}-{rank}")
+
+
+def _step_of(mark: Path) -> int:
+    return int(mark.read_text(encoding="utf-8"))
 
 
 def _is_joined() -> bool:

@@ -1,41 +1,225 @@
-"""Processes of a run, found by a mark in their environment and ended, daemons too."""
+"""The processes that run a script: forked from one that has torch loaded where that is possible."""
 
-import os
-import signal
-import time
-from collections.abc import Collection
-from contextlib import suppress
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Literal
 
-MARK = "ONSIGHT_EXPLAINED_RUN"  # inherited by everything that a script starts
-_PROCESSES = Path("/proc")
-_ROUNDS = 100  # a process may start another one just before it ends
-_PAUSE_SECONDS = 0.01
+from onsight.errors import ScriptFailed
+from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
+from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.ranks import rank_variables
+from onsight.explainer.script.running import Running, ScriptProcess
+from onsight.explainer.script.trace import Plain, Request, Trace
+from onsight.explainer.what_ifs.what_if import WhatIf
+
+_CHILD = "onsight.explainer.script.child"
+_SERVER = "onsight.explainer.script.server"
+
+Start = Literal["late", "early", "fresh"]  # forked in the script's course, at its start, or not
 
 
-def end_marked(mark: str, spared: Collection[int] = ()) -> None:
-    """Kill every process with this mark, whatever group it is in.
+class Processes:
+    """Starts a script again and again, in the cheapest way there is; a context that ends them all.
 
-    It does nothing on a system without /proc.
+    limit_seconds: for each process until it reports, at first from its start; ranks: processes that
+    train together in each run.
     """
-    for _ in range(_ROUNDS):
-        found = set(marked(mark)) - set(spared) - {os.getpid()}
-        if not found:
+
+    def __init__(
+        self, script: Path, args: list[str], steps: int, limit_seconds: float, ranks: int = 1
+    ) -> None:
+        self.script, self.args, self.ranks = script.resolve(), args, ranks
+        self.steps, self.limit_seconds = steps, limit_seconds
+        self._mark = new_mark()
+        self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
+        self._popened: list[subprocess.Popen[bytes]] = []
+        self._leaders: list[int] = []  # of the servers
+        self._running: list[ScriptProcess] = []
+        self._servers: dict[Start, Channel] = {}
+        self._count = 0
+
+    def __enter__(self) -> "Processes":
+        if sys.platform == "linux":
+            ours, theirs = Channel.pair()
+            leader = self._popen(_SERVER, [], theirs, {}, self._path("server.txt"))
+            self._leaders.append(leader)
+            self._servers["early"] = ours
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        for running in self._running:
+            running.close()
+        for leader in self._leaders:
+            end_group(leader)
+        end_marked(self._mark)
+        for process in self._popened:
+            process.wait()
+        for server in self._servers.values():
+            server.close()
+        self._folder.cleanup()
+
+    def prepare(self, is_late: bool) -> None:
+        """Load torch once for all runs; is_late: and run the script until what-ifs matter.
+
+        Where a fork is not possible, `start` uses the next way. Raises ScriptFailed if the script
+        itself fails before it trains.
+        """
+        early = self._servers.get("early")
+        if early is None or not self._is_ready(early):
+            self._servers.pop("early", None)
             return
-        for process in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(process, signal.SIGKILL)
-        time.sleep(_PAUSE_SECONDS)
+        if is_late and self.ranks == 1:
+            said = self._path("late.txt")
+            late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
+            self._leaders.append(leader)
+            if self._is_ready(late, said):
+                self._servers["late"] = late
+
+    def start(
+        self,
+        what_ifs: Sequence[WhatIf] = (),
+        seconds: float = 1.0,
+        rate: float = 0.0,
+        is_full: bool = False,
+        timelines: Path | None = None,
+    ) -> ScriptProcess:
+        """Begin to run the script with these changes; `trace` gives the first window.
+
+        timelines: a folder for those of all ranks.
+        """
+        request = self._request({one.name: one.value for one in what_ifs}, seconds)
+        request.is_full, request.timelines = is_full, timelines
+        request.rate = rate if self.ranks == 1 else 0.0  # none of several can end alone
+        process = ScriptProcess(
+            request.out,
+            [self._start(request, what_ifs, variables) for variables in rank_variables(self.ranks)],
+            self.limit_seconds,
+        )
+        self._running.append(process)
+        return process
+
+    def run(
+        self,
+        what_ifs: Sequence[WhatIf] = (),
+        seconds: float = 1.0,
+        is_full: bool = False,
+        timelines: Path | None = None,
+    ) -> Trace:
+        """The trace of one window of the script with these changes. Raises ScriptFailed."""
+        process = self.start(what_ifs, seconds, is_full=is_full, timelines=timelines)
+        try:
+            return process.trace()
+        finally:
+            process.close()
+
+    def _start(
+        self, request: Request, what_ifs: Sequence[WhatIf], variables: dict[str, str]
+    ) -> Running:
+        """Start one of the ranks, or the only one. variables: of its environment."""
+        rank = variables.get("RANK", "0")
+        said = request.out.with_suffix(f".{rank}.txt")
+        request = request.model_copy(update={"environment": variables})
+        environment = {name: value for one in what_ifs for name, value in one.environment.items()}
+        server = None if environment else self._server(any(one.rewrites for one in what_ifs))
+        if server:
+            channel, leader = self._fork(server, request, said, is_late=False)
+            return Running(channel, leader, said, self.script.name, lambda: _code(server, leader))
+        asked = request.out.with_suffix(f".{rank}.request")
+        asked.write_text(request.model_dump_json(), encoding="utf-8")
+        channel, theirs = Channel.pair()
+        leader = self._popen(_CHILD, [str(asked)], theirs, environment | variables, said)
+        popened = self._popened[-1]
+        return Running(channel, leader, said, self.script.name, lambda: popened.wait(GRACE_SECONDS))
+
+    def forget(self, way: Start) -> bool:
+        """Do without this server from now on; False if there was none."""
+        return self._servers.pop(way, None) is not None
+
+    def _server(self, rewrites: bool) -> Channel | None:
+        late = None if rewrites else self._servers.get("late")
+        return late or self._servers.get("early")
+
+    def _request(
+        self,
+        changes: dict[str, Plain],
+        seconds: float,
+    ) -> Request:
+        self._count += 1
+        return Request(
+            script=self.script,
+            args=self.args,
+            seconds=seconds,
+            steps=self.steps,
+            limit_seconds=self.limit_seconds,
+            out=self._path(f"{self._count}.json"),
+            changes=changes,
+            is_full=False,
+        )
+
+    def _fork(
+        self, server: Channel, request: Request, said: Path, is_late: bool
+    ) -> tuple[Channel, int]:
+        ours, theirs = Channel.pair()
+        message = {"request": request.model_dump(mode="json"), "said": str(said), "late": is_late}
+        try:
+            server.send(message, [theirs.end.fileno()])
+            answer, _ = server.receive(GRACE_SECONDS)
+        finally:
+            theirs.close()
+        return ours, answer["pid"]
+
+    def _popen(
+        self,
+        module: str,
+        words: list[str],
+        theirs: Channel,
+        environment: dict[str, str],
+        said: Path,
+    ) -> int:
+        descriptor = theirs.end.fileno()
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *words, str(descriptor)],
+                env=environment_for(environment | self._mark),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=[descriptor],
+                start_new_session=True,  # so that all its children can be ended with it
+            )
+        theirs.close()
+        self._popened.append(process)
+        return process.pid
+
+    def _is_ready(self, server: Channel, said: Path | None = None) -> bool:
+        try:
+            message, _ = server.receive(self.limit_seconds)
+        except (Closed, TimeoutError):
+            return False
+        if message.get("ended") == "failed" and said:
+            raise ScriptFailed(last_words(said))
+        return bool(message.get("ready"))
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / name
 
 
-def marked(mark: str) -> list[int]:
-    """The processes with this mark."""
-    entry = f"{MARK}={mark}".encode()
-    return [int(folder.name) for folder in _PROCESSES.glob("[0-9]*") if entry in _entries(folder)]
-
-
-def _entries(process: Path) -> list[bytes]:
+def _code(server: Channel, pid: int) -> int | None:
+    """The exit code of a process that a server has forked."""
     try:
-        return (process / "environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is another user's
-        return []
+        server.send({"code": pid})
+        answer, _ = server.receive(GRACE_SECONDS)
+    except (Closed, TimeoutError):
+        return None
+    code: int = answer["code"]
+    return code

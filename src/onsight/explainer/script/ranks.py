@@ -1,5 +1,6 @@
 """A script run as several ranks, as by torchrun: their environment, and what they saw together."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -9,15 +10,16 @@ from onsight.explainer.script.trace import RankFacts, Trace
 _LOOPBACK = "127.0.0.1"
 
 
-def rank_environments(common: dict[str, str], ranks: int) -> list[dict[str, str]]:
-    """The environment of each rank; one alone gets the common one."""
+def rank_variables(ranks: int) -> list[dict[str, str]]:
+    """What torchrun puts into the environment of each rank; nothing for one alone."""
     if ranks == 1:
-        return [common]
+        return [{}]
+    # As torchrun does, unless the user has.
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     port = _free_port()
     return [
-        {
-            "OMP_NUM_THREADS": "1",  # as torchrun sets it, unless the user has
-            **common,
+        threads
+        | {
             "MASTER_ADDR": _LOOPBACK,
             "MASTER_PORT": str(port),
             "RANK": str(rank),

@@ -1,5 +1,6 @@
 """Training in processes that a script starts itself, by multiprocessing: watched there too."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial, wraps
 from multiprocessing.process import BaseProcess
@@ -13,22 +14,24 @@ Runner = Callable[[Callable[..., Any]], Any]
 _HELPERS = ("torch.utils.data.", "multiprocessing.", "concurrent.")
 
 
-def watch_processes(patches: Patches, run: Runner) -> None:
-    """Let every process that is made from now on call its function by `run(function)`.
+def watch_processes(patches: Patches, run: Runner, started: Callable[[], None]) -> None:
+    """Let every process that is started from now on call its function by `run(function)`.
 
-    run: can be pickled, because processes may be spawned.
+    run: can be pickled, because processes may be spawned; started: called here for the first one.
     """
-    original = BaseProcess.__init__
+    original = BaseProcess.start
+    count = itertools.count()
 
     @wraps(original)
-    def make(process: BaseProcess, *args: Any, **kwargs: Any) -> None:
-        original(process, *args, **kwargs)
-        made: Any = process
-        target = made._target
+    def start(process: BaseProcess) -> None:
+        target = vars(process).get("_target")
         if target is not None and not _is_helper(target):
-            made._target = partial(_run, run, target)
+            vars(process)["_target"] = partial(_run, run, target)
+            if not next(count):
+                started()
+        original(process)
 
-    patches.put(BaseProcess, "__init__", make)
+    patches.put(BaseProcess, "start", start)
 
 
 def _run(run: Runner, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -34,9 +34,7 @@ def stand_ins() -> dict[str, object]:
     if not _is_there("IPython"):
         for name in ("IPython", "IPython.display", "IPython.core", "IPython.core.display"):
             module = ModuleType(name)
-            vars(module).update(
-                __path__=[], version_info=_VERSION, __getattr__=nothing.__getattr__
-            )
+            vars(module).update(__path__=[], version_info=_VERSION, __getattr__=nothing.__getattr__)
             sys.modules[name] = module
     if _is_there("tqdm") and not _is_there("ipywidgets"):
         sys.modules["tqdm.notebook"] = importlib.import_module("tqdm.std")

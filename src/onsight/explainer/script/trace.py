@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.explainer.tracing.sites import Site
 
+Ended = Literal["window", "script", "limit", "slow"]
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
@@ -16,8 +17,9 @@ class Request(BaseModel):
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step; timelines: a folder for those of all ranks, if they
-    are wanted.
+    the data set and count the work of a step; rate: images/s of the script as it is, far below
+    which the run ends early (0: never); environment: variables of one of several ranks; timelines:
+    a folder for those of all ranks, if they are wanted.
     """
 
     script: Path
@@ -28,6 +30,8 @@ class Request(BaseModel):
     out: Path
     changes: dict[str, Plain] = {}
     is_full: bool = True
+    rate: float = 0.0
+    environment: dict[str, str] = {}
     timelines: Path | None = None
 
 
@@ -94,12 +98,13 @@ class RankFacts(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training; of its rank 0, if several train together.
 
-    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
-    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
-    is a part of one; last_words: of a script that did not train; ranks: what each of them saw.
+    ended: by what (slow: far below the script as it is); seconds: the length of the measured
+    stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
+    it; epochs: whole ones in it, 0 if it is a part of one; last_words: of a script that did not
+    train; ranks: what each of them saw.
     """
 
-    ended: Literal["window", "script", "limit"]
+    ended: Ended
     startup_seconds: float
     seconds: float = 0.0
     steps: int = 0

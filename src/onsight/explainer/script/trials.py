@@ -1,12 +1,12 @@
 """Runs the what-ifs, each in a fresh process, and then the best of them together."""
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.gain import GAIN, combine
-from onsight.explainer.script.launch import Launcher
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.report.console import Reporter
@@ -47,8 +47,8 @@ class Tried:
 class Trials:
     """Runs what-ifs in turns with the script as it is, and reports each result."""
 
-    def __init__(self, launcher: Launcher, plain: Trace, reporter: Reporter) -> None:
-        self.launcher, self.reporter = launcher, reporter
+    def __init__(self, run: Callable[..., Trace], plain: Trace, reporter: Reporter) -> None:
+        self.run_with, self.reporter = run, reporter
         self.plain = plain
         self.rates = [plain.images_per_second]
 
@@ -77,7 +77,7 @@ class Trials:
         return [replace(one, ratio=one.images_per_second / level) for one in tried]
 
     def _plain_again(self) -> float:
-        self.rates.append(self.launcher.run().images_per_second)
+        self.rates.append(self.run_with().images_per_second)
         self.reporter.say(f"unchanged, again: {self.rates[-1]:,.0f} images/s")
         return self.rates[-1]
 
@@ -89,7 +89,7 @@ class Trials:
 
     def _run(self, what_ifs: WhatIfs) -> Tried:
         try:
-            trace = self.launcher.run(what_ifs)
+            trace = self.run_with(what_ifs)
         except ScriptFailed as error:
             return Tried(what_ifs, problem=str(error).splitlines()[-1])
         if not trace.images:

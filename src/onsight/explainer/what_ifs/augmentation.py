@@ -19,6 +19,7 @@ class AugmentBatches(WhatIf):
 
     name = "augment_batches"
     group = "augmentation"
+    order = 20  # before Cache, which then finds items without augmentation
     label = "augmentation of batches"
 
     @classmethod

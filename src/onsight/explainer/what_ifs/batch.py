@@ -20,6 +20,7 @@ class LargerBatch(WhatIf):
     size: int = 0
     name = "batch_factor"
     group = "batch"
+    order = 35
     keeps_batches = False
 
     @classmethod

@@ -19,6 +19,7 @@ class Bf16(WhatIf):
 
     name = "bf16"
     group = "precision"
+    order = 75
     label = "bf16 autocast"
 
     @classmethod

@@ -26,6 +26,7 @@ class Cache(WhatIf):
     value: Literal["items", "fixed", "files"]
     name = "cache"
     group = "loader"
+    order = 25
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:

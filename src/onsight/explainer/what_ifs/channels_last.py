@@ -19,6 +19,7 @@ class ChannelsLast(WhatIf):
 
     name = "channels_last"
     group = "memory_format"
+    order = 70
     label = "channels last"
 
     @classmethod

@@ -19,6 +19,7 @@ class FusedOptimizer(WhatIf):
 
     name = "fused"
     group = "optimizer"
+    order = 90
     label = "fused optimizer"
 
     @classmethod

@@ -18,6 +18,7 @@ class NoGrad(WhatIf):
 
     name = "no_grad"
     group = "evaluation"
+    order = 80
     label = "evaluation under no_grad"
 
     @classmethod

@@ -12,6 +12,7 @@ class PersistentWorkers(WhatIf):
 
     name = "persistent_workers"
     group = "loader"
+    order = 15
     label = "workers kept"
 
     @classmethod

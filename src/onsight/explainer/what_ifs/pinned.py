@@ -19,6 +19,7 @@ class PinnedMemory(WhatIf):
 
     name = "pin_memory"
     group = "pinning"
+    order = 30
     label = "pinned memory"
 
     @classmethod

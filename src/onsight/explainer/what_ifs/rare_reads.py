@@ -19,6 +19,8 @@ class RareReads(WhatIf):
     value: tuple[int, ...]
     name = "rare_reads"
     group = "reads"
+    order = 95
+    rewrites = True
     label = f"values read every {EVERY_STEPS}th step"
 
     @classmethod

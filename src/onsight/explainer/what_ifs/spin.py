@@ -14,6 +14,7 @@ class ShortSpin(WhatIf):
 
     name = "short_spin"
     group = "threads"
+    order = 55
     label = "threads that spin briefly"
 
     @classmethod

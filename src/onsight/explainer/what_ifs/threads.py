@@ -15,6 +15,7 @@ class Threads(WhatIf):
     value: int
     name = "threads"
     group = "threads"
+    order = 50
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:

@@ -33,13 +33,18 @@ class WhatIf(ABC):
 
     value: plain, because it is sent to the process that runs the script; name: of the kind, in
     that message and in --json; group: only one what-if of a group is applied at a time;
-    keeps_batches: whether each step still trains on the same pictures, so that losses compare.
+    order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
+    network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
+    still trains on the same pictures, so that losses compare; rewrites: whether it changes the text
+    of the script, before it is compiled.
     """
 
     value: Any
     name: ClassVar[str]
     group: ClassVar[str]
+    order: ClassVar[int] = 90
     keeps_batches: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

@@ -14,6 +14,7 @@ class Workers(WhatIf):
     value: int
     name = "workers"
     group = "loader"
+    order = 10
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:

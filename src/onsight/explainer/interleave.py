@@ -1,0 +1,53 @@
+"""Measures two speeds in turns, so that whatever else the machine does slows both alike."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onsight.explainer.interval import Interval, ratio_interval
+
+FEWEST_ROUNDS = 3  # for an interval that says something
+
+
+@dataclass
+class Rounds:
+    """Rates of two ways, one of each in every round."""
+
+    plain: list[float] = field(default_factory=list)
+    changed: list[float] = field(default_factory=list)
+
+    @property
+    def interval(self) -> Interval:
+        """How many times as fast the changed way is. ValueError before the first round."""
+        pairs = zip(self.plain, self.changed, strict=True)
+        return ratio_interval([changed / plain for plain, changed in pairs])
+
+    def add(self, plain: Callable[[], float], changed: Callable[[], float]) -> None:
+        """Measure both once; who begins alternates, so that a steady drift cancels out."""
+        if len(self.plain) % 2:
+            self.changed.append(changed())
+            self.plain.append(plain())
+        else:
+            self.plain.append(plain())
+            self.changed.append(changed())
+
+
+def interleave(
+    plain: Callable[[], float],
+    changed: Callable[[], float],
+    rounds: int = FEWEST_ROUNDS,
+    limit_seconds: float = float("inf"),
+) -> Rounds:
+    """Measure two rates (each above 0) in so many rounds; fewer, but one, if time runs out.
+
+    A round is not begun if the longest so far would not fit into what is left of the limit.
+    """
+    found = Rounds()
+    begun, longest = time.monotonic(), 0.0
+    for _ in range(rounds):
+        now = time.monotonic()
+        if found.plain and now - begun + longest > limit_seconds:
+            break
+        found.add(plain, changed)
+        longest = max(longest, time.monotonic() - now)
+    return found

@@ -1,0 +1,123 @@
+"""A process that has torch loaded and is forked for each run of a script, at its start or later.
+
+It is told to `fork`, with a request and the other end of that run's channel. `late`: it first
+forks one that runs the script up to the point where what-ifs begin to matter, and serves there.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.child import ScriptRun
+from onsight.explainer.script.ending import leave
+from onsight.explainer.script.forkpoint import ForkPoint, own_files, why_not
+from onsight.explainer.script.trace import Request
+from onsight.hardware.usage import seconds_since_start
+
+_codes: dict[int, int] = {}  # of forked processes that have ended, by pid
+
+
+def serve(control: Channel) -> tuple[Request, Channel, bool]:
+    """Fork when asked. Returns in each forked process, with its request, channel and `late`."""
+    while True:
+        try:
+            message, files = control.receive()
+        except Closed:
+            leave(0)
+        if "code" in message:
+            control.send({"code": _code_of(message["code"])})
+            continue
+        _flush()
+        pid = os.fork()
+        if not pid:
+            os.setpgid(0, 0)  # so that it can be ended with everything that it starts
+            control.close()
+            request = Request.model_validate(message["request"])
+            _say_into(Path(message["said"]))
+            return request, Channel.inherited(files[0]), message["late"]
+        for file in files:
+            os.close(file)
+        _reap()
+        control.send({"pid": pid})
+
+
+def main() -> NoReturn:
+    """Serve the channel named on the command line."""
+    control = Channel.inherited(int(sys.argv[1]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    loading = seconds_since_start()
+    control.send({"ready": True})
+    request, channel, is_late = serve(control)
+    run = ScriptRun(request.script, request.args, channel)
+    if is_late:
+        _run_to_fork_point(run, channel, threads, loading)
+    # A rank's is set when this process has loaded torch already.
+    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", threads)))
+    run.begin(request, channel, loading)
+    run.execute()
+
+
+def _run_to_fork_point(run: ScriptRun, control: Channel, threads: int, loading: float) -> NoReturn:
+    begun = time.monotonic()
+
+    def reached() -> None:
+        problem = why_not()
+        control.send({"ready": not problem, "problem": problem})
+        earlier = loading + time.monotonic() - begun
+        request, channel, _ = serve(control)
+        own_files()
+        torch.set_num_threads(point.threads)
+        run.begin(request, channel, earlier)
+
+    import_module("torch._dynamo")  # what torch does at the first step takes a second
+    torch.set_num_threads(threads)
+    point = ForkPoint(reached)
+    point.install()
+    run.execute()
+
+
+def _say_into(path: Path) -> None:
+    """Send what this process prints into a file."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _flush() -> None:
+    """Leave nothing to be printed by each forked process again."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _reap() -> None:
+    """Let go of forked processes that have ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        _codes[pid] = os.waitstatus_to_exitcode(status)
+
+
+def _code_of(pid: int) -> int | None:
+    """The exit code of a forked process, which has ended or is about to."""
+    with suppress(ChildProcessError):
+        while pid not in _codes:
+            ended, status = os.waitpid(-1, 0)
+            _codes[ended] = os.waitstatus_to_exitcode(status)
+    return _codes.get(pid)
+
+
+if __name__ == "__main__":
+    main()
