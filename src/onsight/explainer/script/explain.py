@@ -12,6 +12,7 @@ from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.advice import Line, merged
 from onsight.explainer.script.causes import find_cause, verdict
+from onsight.explainer.script.failure import nothing_seen
 from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.reading import findings_in
@@ -30,8 +31,8 @@ from onsight.words import percent
 _STEPS = 2_000  # at most; more would add nothing
 _SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
 _NOT_TOGETHER = (
-    "{name} was started {ranks} times, as torchrun does, but its processes do not train together, as "
-    "they would after torch.distributed.init_process_group(): leave --ranks out"
+    "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
+    "as they would after torch.distributed.init_process_group(): leave --ranks out"
 )
 _FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
 
@@ -89,7 +90,7 @@ def explain_script(
         watch = partial(processes.run, seconds=seconds * _FIRST, is_full=True)
         trace = _with_timeline(watch, trace_file, script, reporter) if trace_file else watch()
         if not trace.images:
-            raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+            raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
         if trace.world < ranks:
             raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
         seen = Seen(trace, tree, usable_cores())
@@ -150,17 +151,3 @@ def check_is_file(script: Path) -> None:
         raise DataError(f"{script} is a folder: name the script in it that trains")
     if not script.is_file():
         raise DataError(f"{script} does not exist")
-
-
-def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
-    said = f"\nIt said: {trace.last_words}" if trace.last_words else ""
-    if trace.ended == "limit":
-        return (
-            f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
-            f"--limit, or a smaller data set by its arguments after --{said}"
-        )
-    return (
-        "the script ended before enough training steps were seen: more than three updates by a "
-        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
-        f"{said}"
-    )

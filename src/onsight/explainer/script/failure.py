@@ -37,6 +37,20 @@ def failure_words(said: str, code: int | None, script: str) -> str:
     return f"{said}\n{hint}" if said and hint else said or hint or _silent(code)
 
 
+def nothing_seen(ended: str, limit_seconds: float, said: str) -> str:
+    """Why a script that did not fail cannot be explained. ended: by what; said: its last words."""
+    words = (
+        "the script ended before enough training steps were seen: more than three updates by a "
+        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
+    )
+    if ended == "limit":
+        words = (
+            f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
+            "--limit, or a smaller data set by its arguments after --"
+        )
+    return f"{words}\nIt said: {said}" if said else words
+
+
 def ending(code: int | None) -> str:
     """How a child process ended, in words."""
     if code is None:

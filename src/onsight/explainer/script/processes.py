@@ -10,6 +10,8 @@ from typing import Literal
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.ending import FAILED
+from onsight.explainer.script.failure import failure_words, nothing_seen
 from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.ranks import rank_variables
@@ -41,6 +43,7 @@ class Processes:
         self._leaders: list[int] = []  # of the servers
         self._running: list[ScriptProcess] = []
         self._servers: dict[Start, Channel] = {}
+        self._controls: list[Channel] = []
         self._count = 0
 
     def __enter__(self) -> "Processes":
@@ -49,6 +52,7 @@ class Processes:
             leader = self._popen(_SERVER, [], theirs, {}, self._path("server.txt"))
             self._leaders.append(leader)
             self._servers["early"] = ours
+            self._controls.append(ours)
         return self
 
     def __exit__(
@@ -61,11 +65,11 @@ class Processes:
             running.close()
         for leader in self._leaders:
             end_group(leader)
+        for control in self._controls:
+            control.close()
         end_marked(self._mark)
         for process in self._popened:
             process.wait()
-        for server in self._servers.values():
-            server.close()
         self._folder.cleanup()
 
     def prepare(self, is_late: bool) -> None:
@@ -82,6 +86,7 @@ class Processes:
             said = self._path("late.txt")
             late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
             self._leaders.append(leader)
+            self._controls.append(late)
             if self._is_ready(late, said):
                 self._servers["late"] = late
 
@@ -202,12 +207,18 @@ class Processes:
         return process.pid
 
     def _is_ready(self, server: Channel, said: Path | None = None) -> bool:
+        """Whether a server can be asked to fork. said: by the script that it runs, if it does."""
         try:
             message, _ = server.receive(self.limit_seconds)
-        except (Closed, TimeoutError):
+        except Closed:
+            return False
+        except TimeoutError:
+            if said:
+                words = nothing_seen("limit", self.limit_seconds, last_words(said))
+                raise ScriptFailed(words) from None
             return False
         if message.get("ended") == "failed" and said:
-            raise ScriptFailed(last_words(said))
+            raise ScriptFailed(failure_words(last_words(said), FAILED, self.script.name))
         return bool(message.get("ready"))
 
     def _path(self, name: str) -> Path:
