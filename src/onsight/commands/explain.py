@@ -1,5 +1,6 @@
 """The command `onsight explain`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -37,13 +38,22 @@ def explain(
         bool, Parameter(group=RUN, help="Try out changes and time each of them.")
     ] = True,
     seconds: Annotated[
-        float, Parameter(group=RUN, help="Seconds of training to measure per run.")
-    ] = 4.0,
+        float,
+        Parameter(
+            group=RUN,
+            help="About how long it may take in all, in seconds. More time tells smaller gains "
+            "from noise, and tries more changes of a script that starts slowly.",
+        ),
+    ] = 60.0,
+    quick: Annotated[
+        bool, Parameter(group=RUN, negative="", help="Take 30 seconds instead of 60.")
+    ] = False,
     limit: Annotated[
         float,
         Parameter(
             group=RUN,
-            help="Longest time for one run of SCRIPT.py, in seconds, including its start.",
+            help="Longest time that SCRIPT.py may take from its start to its first training "
+            "steps, in seconds.",
         ),
     ] = 120.0,
     twin: Annotated[
@@ -77,26 +87,40 @@ def explain(
         A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
         takes, to explain the run it would start; or any PyTorch training script or notebook, which
         is run unchanged, as in `onsight explain train.py -- --epochs 3`. With --ranks 2, a script
-        is started as torchrun would.
+        is started as by torchrun.
     script_args
         Arguments of the script, after --.
     """
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
-    from onsight.explainer.dispatch import explain_any
+    from onsight.explainer import dispatch
 
-    asked = compare is not None or bool(batch_sizes) or save_plot is not None
-    explain_any(
+    if save_plot:
+        from onsight.explainer.compare.draw import check_plot_place, draw_comparison
+
+        check_plot_place(save_plot)
+    explained = dispatch.explain(
         subject,
-        list(script_args),
-        given=given(fields),
-        layers=(recipe, config),
-        compared=(compare or "", batch_sizes, save_plot) if asked else None,
+        script_args,
         what_ifs=what_ifs,
-        seconds=seconds,
+        seconds=min(seconds, dispatch.QUICK_SECONDS) if quick else seconds,
         limit_seconds=limit,
         on_twin=twin,
-        as_json=json_,
+        compare="all" if save_plot and compare is None else compare,
+        batch_sizes=batch_sizes,
+        recipe=recipe,
+        config=config,
         trace_file=trace,
+        **given(fields),
     )
+    if json_:
+        print(json.dumps(explained.facts()))
+    else:
+        explained.show()
+    if save_plot:
+        draw_comparison(explained.found, save_plot)
+        if not json_:
+            print(f"plot: {save_plot}")
+    if twin and not explained.found.is_sound:
+        raise SystemExit(1)

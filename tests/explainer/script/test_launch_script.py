@@ -93,7 +93,7 @@ def test_a_script_that_ends_early_is_reported_up_to_its_end(script, tmp_path, mo
     epochs = "for epoch in range(int(sys.argv[1])):"
     text = SCRIPT.replace(epochs, "while time.monotonic() < begun[0] + 2:")
     text = text.replace("import sys\n", "import time\nbegun = [float('inf')]\n")
-    first = "optimizer.step()\n                begun[0] = min(begun[0], time.monotonic())\n"
+    first = "optimizer.step()\n            begun[0] = min(begun[0], time.monotonic())\n"
     script.write_text(text.replace("optimizer.step()\n", first), encoding="utf-8")
     trace = run(script, seconds=100.0)
     assert trace.ended == "script"

@@ -261,7 +261,7 @@ class ScriptRun:
         assert self.request
         assert self.first
         elapsed = time.perf_counter() - self.first.moment
-        images = recorder.images - self.first.images
+        images = recorder.forwards.images - self.first.images
         return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
 
     def _follow_device(self, network: nn.Module | None) -> None:

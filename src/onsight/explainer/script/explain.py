@@ -1,16 +1,17 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.advice import Line, merged
+from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.failure import nothing_seen
 from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
@@ -18,45 +19,63 @@ from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.reading import findings_in
 from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.script.trials import Trials, Tried
+from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.race import Found, Race
+from onsight.explainer.search.tried import Tried
 from onsight.explainer.tracing.timeline import Timeline, write_timelines
-from onsight.explainer.what_ifs.table import in_order, what_ifs_for
-from onsight.explainer.what_ifs.what_if import Cause, Seen
+from onsight.explainer.what_ifs.table import in_order
+from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.lint.read import Finding
 from onsight.report.console import Reporter
-from onsight.words import percent
 
 _STEPS = 2_000  # at most; more would add nothing
-_SPREAD = 0.2  # of the script's own speed; if its runs differ more, the user is warned
+_WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
+_CEILINGS_SECONDS = 3.0  # kept for the device's ceilings, at the end
+_WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
+_MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
 _NOT_TOGETHER = (
     "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
     "as they would after torch.distributed.init_process_group(): leave --ranks out"
 )
-_FIRST = 2.0  # times the seconds, for the first run, which should see a whole epoch
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything found out about a script. rate: images/s as it is, over all its runs."""
+    """Everything found out about a script.
+
+    rates: images/s of the script as it is, first over the whole stretch that was watched, then
+    beside each change; left_out: changes that there was no time for.
+    """
 
     script: Path
     trace: Trace
     ceilings: Ceilings | None
-    rate: float
-    tried: list[Tried]
-    best: Tried | None
+    rates: list[float]
+    tried: list[Tried[WhatIf]]
+    best: Tried[WhatIf] | None
+    left_out: list[WhatIf]
     lines: list[Line]
     cause: Cause
-    verdict: str
     findings: list[Finding]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """images/s of the script as it is: the median of its windows."""
+        return statistics.median(self.rates)
+
+    @property
+    def verdict(self) -> str:
+        """The cause, and what removing it gained at least."""
+        return verdict(self.trace, self.cause, self.best, len(self.tried))
 
 
 def explain_script(
     script: Path,
     args: list[str],
-    seconds: float = 4.0,
+    seconds: float = 60.0,
     try_changes: bool = True,
     limit_seconds: float = 120.0,
     reporter: Reporter | None = None,
@@ -64,84 +83,91 @@ def explain_script(
     ranks: int = 1,
     trace_file: Path | None = None,
 ) -> Explanation:
-    """Run a script for a while, unchanged, and then with one thing changed at a time.
+    """Watch a script's training for a moment, unchanged, and then with changes.
 
-    seconds: to measure in each run; limit_seconds: for each run, from its start; ranks: processes
-    that train together; trace_file: to write the timeline of the unchanged script into. Raises
-    DataError if there is no such script, ScriptFailed with the script's own output.
+    seconds: for all of it, about; more if one start of the script takes longer. limit_seconds: from
+    a start to its first steps; ranks: processes that train together; trace_file: to write the
+    timeline of the unchanged script into. Raises DataError if there is no such script, ScriptFailed
+    with the script's own output.
     """
-    reporter = reporter or Reporter()
+    begun, reporter = time.monotonic(), reporter or Reporter()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
     findings = findings_in(script)
-    tree = whole_tree(script)
-    if not tree.body:
+    if not whole_tree(script).body:
         raise DataError(f"{script} holds no code")
     if script.suffix == SUFFIX:
         for words in read_notebook(script).left_out:
             reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
-    reporter.say(
-        f"running {script.name} unchanged, to watch {seconds * _FIRST:.0f} s of its training"
-    )
     with Processes(script, args, _STEPS, limit_seconds, ranks) as processes:
-        processes.prepare(is_late=not torch.accelerator.is_available())
-        watch = partial(processes.run, seconds=seconds * _FIRST, is_full=True)
-        trace = _with_timeline(watch, trace_file, script, reporter) if trace_file else watch()
+        watched = max(0.3, _WATCHED * seconds)
+        reporter.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
+        bench = ScriptBench(processes)
+        watch = partial(bench.watch, watched)
+        trace, plain = _with_timeline(watch, trace_file, script.name, reporter)
         if not trace.images:
             raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
         if trace.world < ranks:
             raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
-        seen = Seen(trace, tree, usable_cores())
-        wanted = what_ifs_for(seen) if try_changes else []
-        tried: list[Tried] = []
-        best, rate = None, trace.images_per_second
+        wanted = bench.worth(plain) if try_changes else []
+        found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
-            each = trace.startup_seconds + seconds
-            reporter.say(f"trying {len(wanted)} changes, about {each:.0f} s each")
-            trials = Trials(partial(processes.run, seconds=seconds), trace, reporter)
-            tried, best = trials.run(wanted)
-            rate = trials.rate
-            if trials.spread > _SPREAD:
-                reporter.warn(
-                    f"the unchanged script's runs differed by {percent(trials.spread)}: ratios "
-                    "closer to 1 than that mean little; measure again when the machine is idle"
-                )
-    cause = cause_of_ranks(trace) or find_cause(trace, tried, seen.cores)
+            left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
+            reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
+            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter)
+            found = race.run(wanted)
+    best = found.best if found.best and found.best.ratio >= GAIN else None
     return Explanation(
         script,
         trace,
         _ceilings(trace),
-        rate,
-        tried,
+        [trace.images_per_second, *found.rates],
+        found.tried,
         best,
+        found.left_out,
         _lines(trace, best) if best else [],
-        cause,
-        verdict(trace, cause, best, rate, len(tried)),
+        cause_of_ranks(trace) or find_cause(trace, found.tried, usable_cores()),
         findings,
+        time.monotonic() - begun,
     )
 
 
+def _window_seconds(trace: Trace) -> float:
+    """Long enough for some steps, and for a whole epoch if more than its training takes time."""
+    step = trace.seconds / trace.steps
+    workers = trace.loader.workers if trace.loader else 0
+    is_whole = trace.epochs and (trace.share("evaluation") >= _MATTERS or workers)
+    epoch = trace.seconds / trace.epochs if is_whole else 0.0
+    return max(_WINDOW_SECONDS, _WINDOW_STEPS * step, epoch)
+
+
 def _with_timeline(
-    watch: Callable[..., Trace], file: Path, script: Path, reporter: Reporter
-) -> Trace:
-    """Watch the script, and write its timeline into a file."""
+    watch: Callable[..., tuple[Trace, ScriptTrial]],
+    file: Path | None,
+    name: str,
+    reporter: Reporter,
+) -> tuple[Trace, ScriptTrial]:
+    """Watch the script of this name, and write its timeline into a file, if one is wanted."""
+    if file is None:
+        return watch()
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
-        trace = watch(timelines=Path(folder))
-        files = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
-        timelines = [Timeline.model_validate_json(path.read_bytes()) for path in files]
+        seen = watch(timelines=Path(folder))
+        paths = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
+        timelines = [Timeline.model_validate_json(path.read_bytes()) for path in paths]
     if timelines:
-        said = write_timelines(file, script.name, timelines)
-        reporter.say(f"{file}: {said}; open it at ui.perfetto.dev or in chrome://tracing")
-    return trace
+        reporter.say(write_timelines(file, name, timelines))
+    return seen
 
 
-def _lines(trace: Trace, best: Tried) -> list[Line]:
-    return merged([part for one in in_order(best.what_ifs) for part in one.lines(trace)])
+def _lines(trace: Trace, best: Tried[WhatIf]) -> list[Line]:
+    return merged([part for one in in_order(best.changes) for part in one.lines(trace)])
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
+    import torch
+
     return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
 
 

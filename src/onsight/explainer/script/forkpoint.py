@@ -54,13 +54,20 @@ class ForkPoint:
         self.threads = count
 
 
-def why_not() -> str:
-    """Why this process cannot be forked now, or ""."""
+def why_not(native_threads: int) -> str:
+    """Why this process cannot be forked now, or "". native_threads: before the script ran."""
     if threading.active_count() > 1:
         return "the script has started threads"
     if active_children():
         return "the script has started processes"
+    if count_native_threads() > native_threads:  # such as a pool, which does not survive a fork
+        return "a library of the script has started threads"
     return ""
+
+
+def count_native_threads() -> int:
+    """Threads of this process, those of libraries too."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def own_files() -> None:

@@ -146,9 +146,11 @@ class Processes:
         popened = self._popened[-1]
         return Running(channel, leader, said, self.script.name, lambda: popened.wait(GRACE_SECONDS))
 
-    def forget(self, way: Start) -> bool:
-        """Do without this server from now on; False if there was none."""
-        return self._servers.pop(way, None) is not None
+    def forget_servers(self) -> bool:
+        """Start fresh processes from now on; False if that was so before."""
+        had = bool(self._servers)
+        self._servers.clear()
+        return had
 
     def _server(self, rewrites: bool) -> Channel | None:
         late = None if rewrites else self._servers.get("late")

@@ -17,7 +17,7 @@ import torch
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import leave
-from onsight.explainer.script.forkpoint import ForkPoint, own_files, why_not
+from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
 from onsight.explainer.script.trace import Request
 from onsight.hardware.usage import seconds_since_start
 
@@ -53,23 +53,27 @@ def main() -> NoReturn:
     control = Channel.inherited(int(sys.argv[1]))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    loading = seconds_since_start()
+    loading, native_threads = seconds_since_start(), count_native_threads()
     control.send({"ready": True})
     request, channel, is_late = serve(control)
     run = ScriptRun(request.script, request.args, channel)
     if is_late:
-        _run_to_fork_point(run, channel, threads, loading)
+        _run_to_fork_point(run, channel, threads, native_threads, loading)
     # A rank's is set when this process has loaded torch already.
     torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", threads)))
     run.begin(request, channel, loading)
     run.execute()
 
 
-def _run_to_fork_point(run: ScriptRun, control: Channel, threads: int, loading: float) -> NoReturn:
+def _run_to_fork_point(
+    run: ScriptRun, control: Channel, threads: int, native_threads: int, loading: float
+) -> NoReturn:
     begun = time.monotonic()
+    import_module("torch._dynamo")  # what torch does at the first step takes a second
+    native_threads = max(native_threads, count_native_threads())
 
     def reached() -> None:
-        problem = why_not()
+        problem = why_not(native_threads)
         control.send({"ready": not problem, "problem": problem})
         earlier = loading + time.monotonic() - begun
         request, channel, _ = serve(control)
@@ -77,7 +81,6 @@ def _run_to_fork_point(run: ScriptRun, control: Channel, threads: int, loading: 
         torch.set_num_threads(point.threads)
         run.begin(request, channel, earlier)
 
-    import_module("torch._dynamo")  # what torch does at the first step takes a second
     torch.set_num_threads(threads)
     point = ForkPoint(reached)
     point.install()
@@ -100,14 +103,12 @@ def _flush() -> None:
 
 def _reap() -> None:
     """Let go of forked processes that have ended."""
-    while True:
-        try:
+    with suppress(ChildProcessError):
+        while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        _codes[pid] = os.waitstatus_to_exitcode(status)
+            if not pid:
+                return
+            _codes[pid] = os.waitstatus_to_exitcode(status)
 
 
 def _code_of(pid: int) -> int | None:

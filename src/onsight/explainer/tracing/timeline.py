@@ -72,7 +72,7 @@ class TimelineRecorder:
 
 
 def write_timelines(path: Path, name: str, timelines: Sequence[Timeline]) -> str:
-    """Write the timelines of all ranks as one file, atomically, and say what it holds.
+    """Write the timelines of all ranks as one file, atomically, and tell what it holds and where.
 
     name: of what was trained. Raises OutputError or DiskError.
     """
@@ -91,7 +91,7 @@ def write_timelines(path: Path, name: str, timelines: Sequence[Timeline]) -> str
         "otherData": {"of": name, "holds": said},
     }
     write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
-    return said
+    return f"{path}: {said}; open it at ui.perfetto.dev or in chrome://tracing"
 
 
 def _steps(ends: list[tuple[float, int]], first: float, last: float) -> Iterator[Slice]:

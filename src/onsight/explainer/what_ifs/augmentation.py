@@ -20,6 +20,7 @@ class AugmentBatches(WhatIf):
     name = "augment_batches"
     group = "augmentation"
     order = 20  # before Cache, which then finds items without augmentation
+    phases = ("data",)
     label = "augmentation of batches"
 
     @classmethod

@@ -20,6 +20,7 @@ class ChannelsLast(WhatIf):
     name = "channels_last"
     group = "memory_format"
     order = 70
+    phases = ("forward", "backward", "evaluation")
     label = "channels last"
 
     @classmethod

@@ -36,7 +36,8 @@ class WhatIf(ABC):
     order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
     network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
     still trains on the same pictures, so that losses compare; rewrites: whether it changes the text
-    of the script, before it is compiled.
+    of the script, before it is compiled; phases: those that it can shorten, if not all: the search
+    begins with what-ifs for the longest phases, and leaves out those for phases of no length.
     """
 
     value: Any
@@ -45,6 +46,7 @@ class WhatIf(ABC):
     order: ClassVar[int] = 90
     keeps_batches: ClassVar[bool] = True
     rewrites: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
