@@ -68,6 +68,7 @@ class ScriptRun:
         self.request: Request | None = None
         self.channel = channel
         self.hooks: Hooks | None = None
+        self.is_part = False  # one of the processes that a script starts itself
 
     def begin(self, request: Request, channel: Channel | None = None, earlier: float = 0.0) -> None:
         """Follow the training from here on, with the changes of the request.
@@ -133,6 +134,8 @@ class ScriptRun:
         """Report what was seen and end the process at once, before the script can save anything."""
         if os.getpid() == self.process:  # and not in a copy of it
             self._report(ended)
+            if self.is_part:  # to be ended with the script, which would otherwise go on and save
+                threading.Event().wait()
         leave(0)
 
     @property
@@ -231,7 +234,7 @@ class ScriptRun:
         if self.is_described:
             return
         self.is_described = True
-        is_full = self.request.is_full and trace.ended != "limit" and trace.rank == 0
+        is_full = self.request.is_full and trace.ended != "limit"
         complete(trace, self.recorder, is_full)
         trace.flops, trace.bytes = self.counted
         trace.notes += self.hooks.notes
@@ -284,6 +287,7 @@ def run_function(request: Request, function: Callable[[], Any]) -> Any:
     if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
         ScriptRun.current.recorder.undo()
     run = ScriptRun(request.script, request.args)
+    run.is_part = True
     run.begin(request)
     try:
         returned = function()

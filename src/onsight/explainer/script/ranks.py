@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 from onsight.explainer.script.peers import path_of
+from onsight.explainer.script.slowest import slowest
 from onsight.explainer.script.trace import RankFacts, Trace
 
 _LOOPBACK = "127.0.0.1"
@@ -33,7 +34,7 @@ def rank_variables(ranks: int) -> list[dict[str, str]]:
 
 
 def gather(out: Path, is_complete: bool = False) -> Trace | None:
-    """The trace of rank 0 with the facts of all ranks; None if there is none.
+    """The trace of the slowest rank, or of rank 0, with the facts of all; None if there is none.
 
     is_complete: only if every rank has reported.
     """
@@ -43,10 +44,13 @@ def gather(out: Path, is_complete: bool = False) -> Trace | None:
     paths = [path_of(out, rank) for rank in range(trace.world)]
     if is_complete and not all(path.exists() for path in paths):
         return None
-    if trace.world > 1:
-        seen = [_read(path) for path in paths if path.exists()]
-        trace.ranks = [_facts(one) for one in seen if one.steps]
-    return trace
+    if trace.world == 1:
+        return trace
+    seen = [one for one in map(_read, filter(Path.exists, paths)) if one.steps]
+    ranks = [_facts(one) for one in seen]
+    late = slowest(ranks)
+    trace = next((one for one in seen if late and one.rank == late.rank), trace)
+    return trace.model_copy(update={"ranks": ranks})
 
 
 def _read(path: Path) -> Trace:

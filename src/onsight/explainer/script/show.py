@@ -30,7 +30,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )
     if trace.ranks:
-        console.print(f"{plural(len(trace.ranks), 'rank')} train together; of rank 0:\n")
+        console.print(f"{plural(len(trace.ranks), 'rank')} train together; of rank {trace.rank}:\n")
     console.print(phase_table(trace.phases, trace.steps, trace.device_phases))
     if trace.ranks:
         console.print(Padding(ranks_table(trace.ranks), (1, 0, 0, 0)))

@@ -96,7 +96,7 @@ class RankFacts(BaseModel):
 
 
 class Trace(BaseModel):
-    """What was seen of a script's training; of its rank 0, if several train together.
+    """What was seen of a script's training; of its slowest rank, if several train together.
 
     ended: by what (slow: far below the script as it is); seconds: the length of the measured
     stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
