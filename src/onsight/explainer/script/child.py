@@ -11,9 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn
 
-from torch import nn
-
-from onsight.accelerator import has_streams
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import (
     FAILED,
@@ -36,7 +33,7 @@ from onsight.explainer.script.trace import Ended, Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.communication import Communication
 from onsight.explainer.tracing.counting import StepCounter
-from onsight.explainer.tracing.devicetime import DeviceTime
+from onsight.explainer.tracing.devicetime import DeviceTime, followed
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
 from onsight.explainer.tracing.timeline import TimelineRecorder
@@ -172,7 +169,7 @@ class ScriptRun:
         if not self.first_step_seconds:
             self.first_step_seconds = self.earlier + seconds_since_start()
             self.first = recorder.look()
-            self._follow_device(recorder.forwards.network)
+            self.device_time = followed(recorder.forwards.network, self.clock)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
         if self.timeline:
@@ -266,13 +263,6 @@ class ScriptRun:
         elapsed = time.perf_counter() - self.first.moment
         images = recorder.forwards.images - self.first.images
         return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
-
-    def _follow_device(self, network: nn.Module | None) -> None:
-        """Mark the phases on the timeline of the network's device, if that is an accelerator."""
-        parameter = next(network.parameters(), None) if network is not None else None
-        if parameter is not None and has_streams(parameter.device):
-            self.device_time = DeviceTime(parameter.device)
-            self.clock.on_phase.append(self.device_time.on_phase)
 
     def _count(self, recorder: Recorder) -> None:
         """Keep the counts, unless an evaluation took place between the two steps."""

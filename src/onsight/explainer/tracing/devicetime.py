@@ -9,8 +9,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
-from onsight.accelerator import module_of
+from onsight.accelerator import has_streams, module_of
+from onsight.explainer.tracing.clock import PhaseClock
 
 _EVERY = 4  # one step in so many is marked, so that marking stays cheap
 _RARE = "evaluation"  # too few lie in a marked step to tell their share
@@ -67,6 +69,16 @@ class DeviceTime:
         event = backend.Event(enable_timing=True)
         event.record(backend.current_stream(self._device))  # the device need not be the current one
         return event
+
+
+def followed(network: nn.Module | None, clock: PhaseClock) -> DeviceTime | None:
+    """Marks a clock's phases on the timeline of a network's device, if that is an accelerator."""
+    parameter = next(network.parameters(), None) if network is not None else None
+    if parameter is None or not has_streams(parameter.device):
+        return None
+    device_time = DeviceTime(parameter.device)
+    clock.on_phase.append(device_time.on_phase)
+    return device_time
 
 
 def judged_phases(phases: dict[str, float], on_device: dict[str, float] | None) -> dict[str, float]:
