@@ -5,7 +5,6 @@ OnsightError                exit 1  the run failed
 ├── NotProven               exit 1  an exported model does not do what the model does
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
-├── ScriptFailed            exit 1  the user's script failed while it was being explained
 ├── Interrupted             exit 129, 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
     ├── ArgumentError       an argument in Python; also a ValueError
@@ -17,7 +16,8 @@ OnsightError                exit 1  the run failed
     ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
-    └── PlacementError      a tensor on the wrong device
+    ├── PlacementError      a tensor on the wrong device
+    └── ScriptFailed        the user's script failed while it was being explained
 PictureError                one picture cannot be used; becomes a row of problems.csv
 """
 
@@ -45,10 +45,6 @@ class NonFiniteLoss(OnsightError):
 
 class RankLost(OnsightError):
     """Another process of the job is gone or stuck; the message names it."""
-
-
-class ScriptFailed(OnsightError):
-    """The user's script failed while it was being explained; the message is its own."""
 
 
 class Interrupted(OnsightError):
@@ -103,6 +99,10 @@ class OutputError(UserError):
 
 class PlacementError(UserError):
     """A tensor is on the wrong device; the message names it and the line that fixes it."""
+
+
+class ScriptFailed(UserError):
+    """The user's script failed while it was being explained; the message is its own."""
 
 
 class PictureError(Exception):

@@ -74,6 +74,14 @@ def explain(
             "original.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        Parameter(
+            group=RUN,
+            help="Write the measured steps into this file as a timeline, to be opened at "
+            "ui.perfetto.dev or in chrome://tracing.",
+        ),
+    ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
@@ -85,8 +93,9 @@ def explain(
     ----------
     subject
         A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
-        takes, to explain the run it would start; or any PyTorch training script, which is run
-        unchanged, as in `onsight explain train.py -- --epochs 3`.
+        takes, to explain the run it would start; or any PyTorch training script or notebook, which
+        is run unchanged, as in `onsight explain train.py -- --epochs 3`. With --ranks 2, a script
+        is started as by torchrun.
     script_args
         Arguments of the script, after --.
     """
@@ -111,6 +120,7 @@ def explain(
         batch_sizes=batch_sizes,
         recipe=recipe,
         config=config,
+        trace_file=trace,
         **given(fields),
     )
     if json_:

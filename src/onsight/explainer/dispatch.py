@@ -9,6 +9,7 @@ from rich.console import Console
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
 from onsight.errors import ConfigError
+from onsight.files import check_writable
 
 SECONDS = 60.0  # for the whole command, about
 QUICK_SECONDS = 30.0
@@ -46,6 +47,7 @@ def explain(
     batch_sizes: str = "",
     recipe: str | None = None,
     config: Path | None = None,
+    trace_file: Path | None = None,
     **fields: Any,
 ) -> Explained[Any]:
     """Find out what slows down a run or any training script, and what would help.
@@ -53,24 +55,39 @@ def explain(
     subject: a run folder, DATA, or a script, which takes script_args; what_ifs: try out changes;
     seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
-    as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; recipe, config, fields: those of the run, as for `train`. Raises UserError for what the
-    caller can fix, ScriptFailed with a script's own output.
+    as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; trace_file: to write a timeline
+    into; recipe, config, fields: those of the run, as for `train`, and `ranks` of a script. Raises
+    UserError for what the caller can fix.
     """
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
     if write and (on_twin or not what_ifs or not name.endswith(".py")):
         raise ConfigError("--write needs a training script, and changes to try out on it")
-    if name.endswith(".py"):
+    if trace_file:
+        if on_twin or is_comparison:
+            raise ConfigError("--trace is for one training as it is: without --twin and --compare")
+        check_writable(trace_file)
+    if name.endswith((".py", ".ipynb")):
+        ranks = fields.pop("ranks", 1) or 1
         if fields or is_comparison or recipe or config:
             raise ConfigError(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {name} -- --batch-size 32`"
             )
         if on_twin:
+            if ranks > 1 or name.endswith(".ipynb"):
+                raise ConfigError("--twin runs one process of a Python file: without --ranks")
             return _explain_on_twin(Path(name), list(script_args), limit_seconds)
         return _explain_script(
-            Path(name), list(script_args), seconds, what_ifs, limit_seconds, write
+            Path(name),
+            list(script_args),
+            seconds,
+            what_ifs,
+            limit_seconds,
+            ranks=ranks,
+            trace_file=trace_file,
+            write=write,
         )
     if on_twin:
         raise ConfigError(f"--twin runs a training script, and {name} is not a Python file")
@@ -79,23 +96,18 @@ def explain(
     data, settled = _settle(name, fields, (recipe, config))
     if is_comparison:
         return _compare(data, settled, compare or "", batch_sizes)
-    return _explain_data(data, settled, seconds, what_ifs)
+    return _explain_data(data, settled, seconds, what_ifs, trace_file)
 
 
 def _explain_script(
-    script: Path,
-    args: list[str],
-    seconds: float,
-    what_ifs: bool,
-    limit: float,
-    write: Path | None,
+    script: Path, args: list[str], *how: Any, write: Path | None, **settings: Any
 ) -> Explained[Any]:
     from onsight.explainer.mend.target import check_target
     from onsight.explainer.script.explain import explain_script
     from onsight.explainer.script.show import facts, print_explanation
 
     target = check_target(script, write) if write else None
-    found = explain_script(script, args, seconds, what_ifs, limit, target)
+    found = explain_script(script, args, *how, write=target, **settings)
     return Explained(found, facts, print_explanation)
 
 
@@ -106,11 +118,13 @@ def _explain_on_twin(script: Path, args: list[str], limit: float) -> Explained[A
     return Explained(explain_on_twin(script, args, limit), facts, print_on_twin)
 
 
-def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool) -> Explained[Any]:
+def _explain_data(
+    data: str, config: Config, seconds: float, what_ifs: bool, trace_file: Path | None
+) -> Explained[Any]:
     from onsight.explainer.own.explain import explain_data
     from onsight.explainer.own.show import facts, print_explained_run
 
-    found = explain_data(data, config, seconds, what_ifs)
+    found = explain_data(data, config, seconds, what_ifs, trace_file=trace_file)
     return Explained(found, facts, print_explained_run)
 
 

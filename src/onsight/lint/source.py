@@ -19,6 +19,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "n", "s", "kind", "type_comment"})
 _MOST_BYTES = 4 * 2**20  # a generated table; its tree would fill gigabytes
+_OF_PYTHON_2 = (  # messages about what was valid there
+    "Missing parentheses in call to",
+    "multiple exception types must be parenthesized",
+    "leading zeros in decimal integer literals",
+)
 _CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
 
 
@@ -184,7 +189,9 @@ def body_nodes(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[ast.AST]:
 
 
 def _not_python(path: Path, error: SyntaxError) -> DataError:
+    remedy = "Fix it so that the script starts, then try again."
+    if error.msg.startswith(_OF_PYTHON_2):
+        remedy = "The script is written for Python 2: translate it to Python 3 first."
     return DataError(
-        f"{path}, line {error.lineno}: Python cannot read this ({error.msg}). "
-        "Fix it so that the script starts, then try again."
+        f"{path}, line {error.lineno}: Python cannot read this ({error.msg}). {remedy}"
     )

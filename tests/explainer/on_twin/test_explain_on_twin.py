@@ -119,7 +119,7 @@ def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, n
     (tmp_path / "train.py").write_text(f"print('began')\n{new}\n")
     with pytest.raises(SystemExit) as ended:
         main(["explain", str(tmp_path / "train.py"), "--twin"])
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
     script.write_text("raise OSError(28, 'No space left on device')\n")
     with pytest.raises(SystemExit) as ended:
         main(["explain", str(script), "--twin"])
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     assert "No space left" in capsys.readouterr().err
 
 

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from onsight.errors import ScriptFailed
-from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.processes import Processes
 from onsight.explainer.what_ifs.table import what_ifs_from
 
 SCRIPT = """
@@ -51,13 +52,21 @@ def script(tmp_path, monkeypatch):
     return path
 
 
-def launcher(script, *args, seconds=0.3, limit=60.0):
-    return Launcher(script, list(args), seconds, 10**9, limit)
+@contextmanager
+def started(script, *args, limit=60.0):
+    with Processes(script, list(args), 10**9, limit) as processes:
+        processes.prepare(is_late=False)
+        yield processes
+
+
+def run(script, *args, seconds=0.3, limit=60.0, is_full=False):
+    with started(script, *args, limit=limit) as processes:
+        return processes.run(seconds=seconds, is_full=is_full)
 
 
 def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
     monkeypatch.chdir(script.parent)
-    trace = launcher(script, "1000000").run(is_full=True)
+    trace = run(script, "1000000", is_full=True)
     assert trace.ended == "window"
     assert trace.images == 8 * trace.steps > 0
     assert sum(trace.phases.values()) == pytest.approx(trace.seconds, rel=1e-3)
@@ -69,8 +78,9 @@ def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
 
 
 def test_the_same_seed_gives_the_same_losses_and_changes_are_made(script):
-    runs = launcher(script, "1000000")
-    plain, changed = runs.run(), runs.run(what_ifs_from({"threads": 2, "fused": True}))
+    with started(script, "1000000") as processes:
+        plain = processes.run(seconds=0.3)
+        changed = processes.run(what_ifs_from({"threads": 2, "fused": True}), seconds=0.3)
     pairs = list(zip(plain.losses, changed.losses, strict=False))  # one run may be shorter
     assert len(pairs) > 3
     assert all(one == pytest.approx(other, rel=1e-4) for one, other in pairs)
@@ -85,14 +95,14 @@ def test_a_script_that_ends_early_is_reported_up_to_its_end(script, tmp_path, mo
     text = text.replace("import sys\n", "import time\nbegun = [float('inf')]\n")
     first = "optimizer.step()\n            begun[0] = min(begun[0], time.monotonic())\n"
     script.write_text(text.replace("optimizer.step()\n", first), encoding="utf-8")
-    trace = launcher(script, seconds=100.0).run()
+    trace = run(script, seconds=100.0)
     assert trace.ended == "script"
     assert trace.steps > 20
 
 
 def test_a_failing_script_is_shown_with_its_own_traceback(script):
     with pytest.raises(ScriptFailed) as failure:
-        launcher(script, "many").run()
+        run(script, "many")
     words = str(failure.value)
     assert words.startswith("Traceback (most recent call last):")
     assert words.endswith("ValueError: invalid literal for int() with base 10: 'many'")
@@ -103,7 +113,7 @@ def test_a_failing_script_is_shown_with_its_own_traceback(script):
 def test_a_script_that_never_trains_is_ended_in_time(script):
     script.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
     begun = time.monotonic()
-    trace = launcher(script, limit=6.0).run()
+    trace = run(script, limit=6.0)
     assert (trace.ended, trace.images) == ("limit", 0)
     assert time.monotonic() - begun < 60
 
@@ -115,7 +125,8 @@ def test_processes_started_by_the_script_end_with_it(script, tmp_path):
         f"open({str(told)!r}, 'w').write(str(child.pid))\nraise SystemExit(1)\n",
         encoding="utf-8",
     )
-    launcher(script).run()
+    with pytest.raises(ScriptFailed, match="sys.exit"):
+        run(script)
     assert _is_gone(int(told.read_text()))
 
 
@@ -129,8 +140,10 @@ def test_an_interrupt_ends_the_script(script, tmp_path):
         "import signal\n"
         "from pathlib import Path\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # some shells ignore it
-        "from onsight.explainer.script.launch import Launcher\n"
-        f"Launcher(Path({str(script)!r}), [], 1.0, 9, 500.0).run()\n"
+        "from onsight.explainer.script.processes import Processes\n"
+        f"with Processes(Path({str(script)!r}), [], 9, 500.0) as processes:\n"
+        "    processes.prepare(is_late=False)\n"
+        "    processes.run()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60

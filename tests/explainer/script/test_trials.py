@@ -1,10 +1,10 @@
 """Which what-ifs are combined, with a launcher whose speeds are planted."""
 
 import pytest
+from onsight.explainer.script.trials import Trials, compare_losses
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.script.trials import Trials, compare_losses
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.report.console import SilentReporter
 

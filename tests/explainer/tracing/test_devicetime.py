@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from onsight.explainer.script.child import ScriptRun
-from onsight.explainer.script.trace import Request
-from onsight.explainer.tracing.devicetime import DeviceTime, judged_phases
+from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.devicetime import DeviceTime, followed, judged_phases
 
 GPU = torch.device("xpu:1")  # not the current one, and not NVIDIA's
 
@@ -78,11 +77,24 @@ def test_phases_are_judged_on_the_device_but_evaluations_on_the_host():
 
 
 @pytest.mark.parametrize(("where", "is_followed"), [("cpu", False), ("mps", False), (GPU, True)])
-def test_a_script_is_followed_on_the_device_of_its_network(tmp_path, where, is_followed):
-    request = {"script": "train.py", "args": [], "seconds": 1, "steps": 1, "limit_seconds": 1}
-    run = ScriptRun(Request(**request, out=tmp_path / "trace.json"))
+def test_a_script_is_followed_on_the_device_of_its_network(where, is_followed):
+    clock = PhaseClock()
     parameter = types.SimpleNamespace(device=torch.device(where))
-    run._follow_device(types.SimpleNamespace(parameters=lambda: iter([parameter])))
-    assert (run.device_time is not None) == is_followed
-    assert (run.clock.on_phase is not None) == is_followed
-    run._follow_device(nn.ReLU())  # without a parameter
+    network = types.SimpleNamespace(parameters=lambda: iter([parameter]))
+    assert (followed(network, clock) is not None) == is_followed
+    assert bool(clock.on_phase) == is_followed
+    assert followed(nn.ReLU(), clock) is None  # without a parameter
+
+
+def test_slices_lie_on_the_clock_of_the_host(timeline, monkeypatch):
+    monkeypatch.setattr("onsight.explainer.tracing.devicetime.perf_counter", lambda: 100.0)
+    device_time = DeviceTime(GPU)
+    device_time.step(4, "data")
+    timeline.milliseconds += 5
+    device_time.on_phase("forward")
+    timeline.milliseconds += 2
+    device_time.step(5, "other")  # not marked
+    timeline.milliseconds += 3
+    (phase, begin, end), (other, since, until) = device_time.slices()
+    assert (phase, other) == ("data", "forward")
+    assert (begin, end, since, until) == pytest.approx((99.990, 99.995, 99.995, 99.997))

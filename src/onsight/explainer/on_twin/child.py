@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
-from onsight.explainer.script.ending import FAILED, leave, tell_failure
+from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.tracing.sites import Site
 from onsight.files import write_atomically
@@ -42,8 +42,7 @@ class TwinRun:
             self._execute()
         except SystemExit as ended:
             if ended.code:  # as of wrong arguments
-                if isinstance(ended.code, str):
-                    print(ended.code, file=sys.stderr)
+                say(exit_words(ended.code))
                 leave(FAILED)
         except BaseException as error:
             if not _is_of_devices(error):

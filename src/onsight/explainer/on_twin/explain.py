@@ -6,15 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from onsight.errors import DataError, ScriptFailed
+from onsight.errors import ScriptFailed
 from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
-from onsight.explainer.script.launch import ending, run_child
+from onsight.explainer.script.explain import check_is_file
+from onsight.explainer.script.failure import failure_words
+from onsight.explainer.script.launch import last_words, run_child
 from onsight.explainer.tracing.sites import Site
 from onsight.report.console import Reporter
 
 _CHILD = "onsight.explainer.on_twin.child"
 _STEPS = 10
-_SHOWN = 4000  # last characters of a failed process's output
 
 # What the twin calls a wait: what it is, and what to write instead.
 _REMEDIES = (
@@ -74,8 +75,7 @@ def explain_on_twin(
     limit_seconds: for the run, from its start. Raises DataError if there is no such script,
     ScriptFailed if the process gives no answer.
     """
-    if not script.is_file():
-        raise DataError(f"{script} does not exist")
+    check_is_file(script)
     (reporter or Reporter()).say(f"running {script.name} on the twin, a GPU simulated on the CPU")
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         asked, said, out = (Path(folder) / name for name in ("request", "said", "trace"))
@@ -85,8 +85,7 @@ def explain_on_twin(
         asked.write_text(request.model_dump_json(), encoding="utf-8")
         code = run_child(_CHILD, asked, said, limit_seconds, dict(os.environ))
         if not out.exists():
-            words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
-            raise ScriptFailed(words or f"the script's process ended with {ending(code)}")
+            raise ScriptFailed(failure_words(last_words(said), code, script.name))
         trace = TwinTrace.model_validate_json(out.read_text(encoding="utf-8"))
     return OnTwin(script, trace, _remedies(trace.waits))
 

@@ -72,11 +72,11 @@ class RunBench:
         """The flags worth trying, whatever was changed already."""
         return self._flags
 
-    def record(self, flags: Flags, seconds: float) -> StepRecord:
+    def record(self, flags: Flags, seconds: float, has_timeline: bool = False) -> StepRecord:
         """Where the time of a step goes with these flags."""
         config, former = self.config_with(flags), torch.get_num_threads()
         torch.set_num_threads(config.threads)
         try:
-            return record_step(Trial(config, self.data), config.batch_size, seconds)
+            return record_step(Trial(config, self.data), config.batch_size, seconds, has_timeline)
         finally:
             torch.set_num_threads(former)

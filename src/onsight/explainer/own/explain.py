@@ -17,6 +17,7 @@ from onsight.explainer.own.record import StepRecord
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
+from onsight.explainer.tracing.timeline import write_timelines
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.devices import choose_device
@@ -61,11 +62,12 @@ def explain_data(
     seconds: float = 60.0,
     try_changes: bool = True,
     reporter: Reporter | None = None,
+    trace_file: Path | None = None,
 ) -> OwnExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: for all of it but preparing the pictures, at most. Raises UserError for what the user
-    can fix.
+    seconds: for all of it but preparing the pictures, at most; trace_file: to write the timeline of
+    the run as it is into. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
@@ -80,7 +82,10 @@ def explain_data(
         config = prepared.config.model_copy(update={"batch_size": size})
         bench = RunBench(config, prepared.data)
         recorded = _RECORDED * seconds
-        before = bench.record((), recorded)
+        before = bench.record((), recorded, has_timeline=trace_file is not None)
+        if trace_file and before.timeline:
+            name = f"onsight train {data}"
+            reporter.say(write_timelines(trace_file, name, [before.timeline]))
         found: Found[FlagChange] = Found([], None, [], [])
         if try_changes:
             plain = bench.open(())

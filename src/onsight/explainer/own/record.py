@@ -12,6 +12,7 @@ from onsight.explainer.tracing.counting import StepCounter
 from onsight.explainer.tracing.devicetime import DeviceTime, judged_phases
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
+from onsight.explainer.tracing.timeline import Timeline, TimelineRecorder
 from onsight.training.autotune.trial import Trial
 from onsight.training.step.ema import MovingAverage
 
@@ -25,7 +26,7 @@ class StepRecord:
     """A recorded stretch of training. flops, bytes: of one step.
 
     phases: in seconds, which add up to `seconds`; device_phases: seconds of some of the steps on
-    the accelerator's own timeline, if there is one.
+    the accelerator's own timeline, if there is one; timeline: if it was asked for.
     """
 
     seconds: float
@@ -35,6 +36,7 @@ class StepRecord:
     device_phases: dict[str, float] | None
     flops: int
     bytes: int
+    timeline: Timeline | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -52,17 +54,23 @@ class StepRecord:
         return sum(judged.get(name, 0.0) for name in phases) / self.seconds
 
 
-def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
+def record_step(
+    trial: Trial, batch_size: int, seconds: float, has_timeline: bool = False
+) -> StepRecord:
     """Train a trial for so many seconds, and record where they went."""
     device = trial.data.device
     device_time = DeviceTime(device) if has_streams(device) else None
-    clock = PhaseClock(device_time.on_phase if device_time else None)
+    clock = PhaseClock(*([device_time.on_phase] if device_time else []))
+
+    nowhere = Sites(Path("/nowhere"))  # these lines are ours: the user cannot change them
+    line = TimelineRecorder(clock, nowhere) if has_timeline else None
 
     def after_step(recorder: Recorder) -> None:
         if device_time:
             device_time.step(recorder.steps, clock.phase)
+        if line:
+            line.step(recorder.steps)
 
-    nowhere = Sites(Path("/nowhere"))  # these lines are ours: the user cannot change them
     recorder = Recorder(clock, nowhere, seconds, _STEPS, _WARM_UP_STEPS, after_step)
     train = trial.at(batch_size)
     recorder.install()
@@ -87,6 +95,7 @@ def record_step(trial: Trial, batch_size: int, seconds: float) -> StepRecord:
         device_phases=device_time.seconds() if device_time else None,
         flops=flops,
         bytes=moved,
+        timeline=line.timeline(first.moment, last.moment, device_time) if line else None,
     )
 
 

@@ -1,6 +1,6 @@
 """Shows an explained run: tables and sentences for people, plain values for programs."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
@@ -71,4 +71,6 @@ def _tried_facts(one: Tried[FlagChange]) -> dict[str, Any]:
 
 
 def _record_facts(record: StepRecord) -> dict[str, Any]:
-    return asdict(record) | {"images_per_second": record.images_per_second}
+    facts = asdict(replace(record, timeline=None)) | {"images_per_second": record.images_per_second}
+    del facts["timeline"]  # in a file of its own
+    return facts

@@ -1,13 +1,16 @@
 """The bench for scripts: each trial is a process that runs the script with some what-ifs."""
 
-import ast
 import os
 import statistics
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from onsight.errors import ScriptFailed
-from onsight.explainer.script.processes import Processes, ScriptProcess
+from onsight.explainer.script.notebook import whole_tree
+from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import ItemFacts, Trace
 from onsight.explainer.search.tried import Losses, Untried
@@ -80,25 +83,26 @@ class ScriptBench:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self.tree = ast.parse(processes.script.read_bytes())
+        self.tree = whole_tree(processes.script)
         self.losses: list[float] = []
         self.rate = 0.0
         self.item: ItemFacts | None = None
 
-    def watch(self, seconds: float) -> tuple[Trace, ScriptTrial]:
+    def watch(self, seconds: float, timelines: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Run the script as it is for so long; its trace, and the trial that can go on.
 
-        Raises ScriptFailed.
+        timelines: a folder for those of all ranks. Raises ScriptFailed.
         """
         self.processes.prepare(is_late=not torch.accelerator.is_available())
         plain, trace = ScriptTrial(self, ()), None
+        start = partial(self.processes.start, seconds=seconds, is_full=True, timelines=timelines)
         try:
-            trace = plain.begin(self.processes.start((), seconds, is_full=True))
+            trace = plain.begin(start())
         except ScriptFailed:
             if not self.processes.forget_servers():
                 raise
         if trace is None:  # perhaps it only dislikes being forked
-            trace = plain.begin(self.processes.start((), seconds, is_full=True))
+            trace = plain.begin(start())
         trace.script = str(self.processes.script)
         trace.thread_settings = settings_of(self.processes.script, os.environ)
         self.item = trace.item

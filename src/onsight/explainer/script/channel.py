@@ -28,7 +28,9 @@ class Channel:
     @classmethod
     def inherited(cls, descriptor: int) -> "Channel":
         """The end that the parent process left open here."""
-        return cls(socket.socket(fileno=descriptor))
+        end = socket.socket(fileno=descriptor)
+        end.set_inheritable(False)  # by what a script starts
+        return cls(end)
 
     def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
         """Send plain values, and open files by their descriptors. Raises Closed."""

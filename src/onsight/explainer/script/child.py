@@ -1,28 +1,43 @@
 """The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
 
 import ast
+import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
-from torch import nn
-
-from onsight.accelerator import has_streams
 from onsight.explainer.script.channel import Channel, Closed
-from onsight.explainer.script.ending import FAILED, leave, tell_failure
+from onsight.explainer.script.ending import (
+    FAILED,
+    exit_words,
+    leave,
+    say,
+    show_in_tracebacks,
+    tell_failure,
+)
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.leash import Leash, end_with_children
+from onsight.explainer.script.notebook import SUFFIX, units_of
 from onsight.explainer.script.observed import add_stretch, complete
+from onsight.explainer.script.peers import Peers
+from onsight.explainer.script.ranks import gather
 from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.spawned import watch_processes
+from onsight.explainer.script.stand_ins import stand_ins
 from onsight.explainer.script.thread_settings import follow_affinity
 from onsight.explainer.script.trace import Ended, Request, Trace
 from onsight.explainer.tracing.clock import PhaseClock
+from onsight.explainer.tracing.communication import Communication
 from onsight.explainer.tracing.counting import StepCounter
-from onsight.explainer.tracing.devicetime import DeviceTime
+from onsight.explainer.tracing.devicetime import DeviceTime, followed
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
+from onsight.explainer.tracing.timeline import TimelineRecorder
 from onsight.explainer.tracing.window import Snapshot, Window
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
@@ -34,12 +49,16 @@ _AGAIN_STEPS, _AGAIN_SECONDS = 2, 0.05  # of warming up, if the process was warm
 _COUNTS = 3  # attempts to count a step without an evaluation in it
 _HOPELESS = 0.4  # times the script's own rate: slower changes are not measured to the end
 _HOPELESS_SECONDS = 0.5
+_LOOK_SECONDS = 0.05  # between two looks at what processes of the script have reported
 
 
 class ScriptRun:
     """One run of a script in this process, from `begin`; it trains only while it is measured."""
 
+    current: ClassVar["ScriptRun | None"] = None
+
     def __init__(self, script: Path, args: list[str], channel: Channel | None = None) -> None:
+        ScriptRun.current = self
         self.script = script
         sys.dont_write_bytecode = True  # writes nothing into the script's folder
         sys.argv = [str(script), *args]
@@ -47,6 +66,7 @@ class ScriptRun:
         self.request: Request | None = None
         self.channel = channel
         self.hooks: Hooks | None = None
+        self.is_part = False  # one of the processes that a script starts itself
 
     def begin(self, request: Request, channel: Channel | None = None, earlier: float = 0.0) -> None:
         """Follow the training from here on, with the changes of the request.
@@ -55,6 +75,9 @@ class ScriptRun:
         then. earlier: seconds that the script had run for before this process was forked.
         """
         self.request, self.channel, self.earlier = request, channel, earlier
+        os.environ.update(request.environment)
+        self.process = os.getpid()
+        self.peers = Peers(request.out)
         self.device_time: DeviceTime | None = None
         self.clock = PhaseClock()
         self.recorder = Recorder(
@@ -66,6 +89,9 @@ class ScriptRun:
             self._after_step,
         )
         self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
+        self.timeline: TimelineRecorder | None = None
+        if request.timelines:
+            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
         self.hooks = Hooks(
             self.recorder.patches, self.clock.is_elsewhere, self.recorder.forwards.is_evaluation
         )
@@ -79,7 +105,12 @@ class ScriptRun:
         for what_if in what_ifs_from(request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
+        patches = self.recorder.patches
+        Communication(self.clock).install(patches)
         self.recorder.install()
+        watch_processes(patches, partial(run_function, request), self._process_started)
+        if channel:
+            os.register_at_fork(after_in_child=channel.close)  # or our end would seem to live on
         self.leash = Leash(channel, lambda: self.finish("limit"))
         self.leash.lengthen(request.limit_seconds)
 
@@ -87,44 +118,69 @@ class ScriptRun:
         """Run the script until the process ends."""
         try:
             self._execute()
-        except SystemExit:
-            pass
+        except SystemExit as ended:
+            if ended.code and not self.has_measured:  # as of wrong arguments
+                self._fail(partial(say, exit_words(ended.code)))
         except BaseException as error:
-            tell_failure(error, self.script)
-            if self.channel:
-                self.channel.send({"ended": "failed"})
-            leave(FAILED)
+            if not self.has_measured:  # if it has, another rank may have ended before
+                self._fail(partial(tell_failure, error, self.script))
         if self.request is None:  # it has no training that could be followed
             leave(0)
         self.finish("script")
 
     def finish(self, ended: Ended) -> NoReturn:
         """Report what was seen and end the process at once, before the script can save anything."""
-        self._report(ended)
+        if os.getpid() == self.process:  # and not in a copy of it
+            self._report(ended)
+            if self.is_part:  # to be ended with the script, which would otherwise go on and save
+                threading.Event().wait()
         leave(0)
 
+    @property
+    def has_measured(self) -> bool:
+        """Whether there is something to report."""
+        return self.request is not None and self.recorder.window.stretch() is not None
+
+    def _fail(self, tell: Callable[[], None]) -> NoReturn:
+        tell()
+        if self.channel and os.getpid() == self.process:
+            self.channel.send({"ended": "failed"})
+        leave(FAILED)
+
     def _execute(self) -> None:
-        tree = ast.parse(self.script.read_bytes(), str(self.script))
-        names = self.hooks.rewrite(tree) if self.hooks else {}
-        if self.hooks:
-            follow_affinity(tree, self.recorder.patches)
         main = ModuleType("__main__")
-        vars(main).update(__file__=str(self.script), __builtins__=__builtins__, **names)
         sys.modules["__main__"] = main
+        if self.script.suffix == SUFFIX:
+            os.chdir(self.script.parent)  # as Jupyter does
+            os.environ["MPLBACKEND"] = "agg"  # its pictures are not shown
+            vars(main).update(stand_ins())
+        else:
+            vars(main).update(__file__=str(self.script))
+        vars(main).update(__builtins__=__builtins__)
         seed_everything(0)
-        exec(compile(tree, str(self.script), "exec", dont_inherit=True), vars(main))
+        for one in units_of(self.script):
+            tree = ast.parse(one.text, one.name)
+            if self.hooks:
+                vars(main).update(self.hooks.rewrite(tree))
+                follow_affinity(tree, self.recorder.patches)
+            show_in_tracebacks(one)
+            exec(compile(tree, one.name, "exec", dont_inherit=True), vars(main))
 
     def _after_step(self, recorder: Recorder) -> None:
         assert self.request
         if not self.first_step_seconds:
             self.first_step_seconds = self.earlier + seconds_since_start()
             self.first = recorder.look()
-            self._follow_device(recorder.forwards.network)
+            self.device_time = followed(recorder.forwards.network, self.clock)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
+        if self.timeline:
+            self.timeline.step(recorder.steps)
         if not recorder.window.is_over:
             if self.request.rate and not self.is_described and self._is_hopeless(recorder):
                 self._pause("slow")
+            return
+        if not self.peers.have_measured(recorder.steps):
             return
         if self.counter:
             self._count(recorder)
@@ -147,6 +203,7 @@ class ScriptRun:
         except Closed:
             end_with_children()
         self.leash.lengthen(self.request.limit_seconds)
+        self.peers.begin_again()
         done, look = self.recorder.steps, self.recorder.look
         self.recorder.window = Window(
             asked["seconds"], self.request.steps, done + _AGAIN_STEPS, look, _AGAIN_SECONDS
@@ -161,9 +218,11 @@ class ScriptRun:
             if stretch is None and ended == "slow" and self.first:
                 stretch = self.first, self.recorder.look(), 0
             if stretch:
+                trace.rank, trace.world = self.peers.rank, self.peers.world
                 add_stretch(trace, *stretch)
                 self._describe(trace)
-        write_atomically(self.request.out, trace.model_dump_json().encode())
+        if trace.steps or not self.peers.path.exists():  # a process of the script may have written
+            write_atomically(self.peers.path, trace.model_dump_json().encode())
         if self.channel:
             self.channel.send({"ended": ended})
 
@@ -174,11 +233,30 @@ class ScriptRun:
         if self.is_described:
             return
         self.is_described = True
-        complete(trace, self.recorder, self.request.is_full and trace.ended != "limit")
+        is_full = self.request.is_full and trace.ended != "limit"
+        complete(trace, self.recorder, is_full)
         trace.flops, trace.bytes = self.counted
         trace.notes += self.hooks.notes
         if self.device_time:
             trace.device_phases = self.device_time.seconds()
+        stretch = self.recorder.window.stretch()
+        if self.timeline and self.request.timelines and stretch:
+            first, last, _ = stretch
+            found = self.timeline.timeline(first.moment, last.moment, self.device_time)
+            path = self.request.timelines / f"{trace.rank}.json"
+            write_atomically(path, found.model_dump_json().encode())
+
+    def _process_started(self) -> None:
+        """End this process as soon as those that it started have reported."""
+        assert self.request
+        out = self.request.out
+
+        def wait() -> None:
+            while gather(out, is_complete=True) is None:
+                time.sleep(_LOOK_SECONDS)
+            self.finish("script")
+
+        threading.Thread(target=wait, name="onsight-processes", daemon=True).start()
 
     def _is_hopeless(self, recorder: Recorder) -> bool:
         """Whether the first steps were so slow that more of them would show nothing else."""
@@ -188,19 +266,29 @@ class ScriptRun:
         images = recorder.forwards.images - self.first.images
         return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
 
-    def _follow_device(self, network: nn.Module | None) -> None:
-        """Mark the phases on the timeline of the network's device, if that is an accelerator."""
-        parameter = next(network.parameters(), None) if network is not None else None
-        if parameter is not None and has_streams(parameter.device):
-            self.device_time = DeviceTime(parameter.device)
-            self.clock.on_phase = self.device_time.on_phase
-
     def _count(self, recorder: Recorder) -> None:
         """Keep the counts, unless an evaluation took place between the two steps."""
         assert self.counter
         counted, self.counter = self.counter.close(), None
         if recorder.forwards.evaluated == self.evaluated:
             self.counted = counted
+
+
+def run_function(request: Request, function: Callable[[], Any]) -> Any:
+    """Watch a function of the script, in a process that the script has started."""
+    if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
+        ScriptRun.current.recorder.undo()
+    run = ScriptRun(request.script, request.args)
+    run.is_part = True
+    run.begin(request)
+    try:
+        returned = function()
+    except BaseException:
+        if not run.has_measured:  # if it has, another rank may have ended before
+            raise
+    if run.has_measured:
+        run.finish("script")
+    return returned
 
 
 def main() -> NoReturn:
@@ -213,4 +301,6 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    from onsight.explainer.script import child  # under its name, so that it can be pickled
+
+    child.main()

@@ -1,11 +1,15 @@
 """How the process of a script ends: at once, or with the script's own failure."""
 
+import linecache
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
+
+from onsight.explainer.script.notebook import Unit
 
 FAILED = 3  # the exit code if the script itself fails
 
@@ -13,13 +17,38 @@ FAILED = 3  # the exit code if the script itself fails
 def tell_failure(error: BaseException, script: Path) -> None:
     """Print the traceback from the script's own first line on."""
     where: TracebackType | None = error.__traceback__
-    while where and where.tb_frame.f_code.co_filename != str(script):
+    while where and not _is_of(script, where.tb_frame.f_code.co_filename):
         where = where.tb_next
-    traceback.print_exception(type(error), error, where or error.__traceback__)
+    lines = traceback.format_exception(type(error), error, where or error.__traceback__)
+    say("".join(lines))
+
+
+def _is_of(script: Path, file: str) -> bool:
+    return file == str(script) or file.startswith(f"{script}, cell ")
+
+
+def show_in_tracebacks(unit: Unit) -> None:
+    """Let tracebacks show the lines of a notebook's cell, which is no file."""
+    if isinstance(unit.text, str):
+        lines = unit.text.splitlines(keepends=True)
+        linecache.cache[unit.name] = len(unit.text), None, lines, unit.name
+
+
+def say(words: str) -> None:
+    """Print to stderr, even if the script has replaced it."""
+    sys.stderr = sys.__stderr__
+    with suppress(OSError, ValueError):  # it may have been closed
+        print(words, file=sys.stderr, flush=True)
 
 
 def leave(code: int) -> NoReturn:
     """End the process at once, before the script can save anything."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # the script may have closed it
+            stream.flush()
     os._exit(code)
+
+
+def exit_words(code: object) -> str:
+    """What a script said by ending itself."""
+    return code if isinstance(code, str) else f"The script ended itself by sys.exit({code!r})"

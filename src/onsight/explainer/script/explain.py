@@ -1,25 +1,33 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.delivery import Delivery, deliver
 from onsight.explainer.mend.mended import Line, mend_script, mends_of
-from onsight.explainer.script.bench import ScriptBench
+from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
+from onsight.explainer.script.failure import nothing_seen
+from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
 from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.reading import findings_in
+from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
+from onsight.explainer.tracing.timeline import Timeline, write_timelines
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding, read_script
+from onsight.lint.read import Finding
 from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
@@ -28,6 +36,10 @@ _PROOF_SECONDS = 8.0  # kept for the mended script
 _CEILINGS_SECONDS = 3.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
+_NOT_TOGETHER = (
+    "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
+    "as they would after torch.distributed.init_process_group(): leave --ranks out"
+)
 
 
 @dataclass(frozen=True)
@@ -71,27 +83,38 @@ def explain_script(
     limit_seconds: float = 120.0,
     write: Path | None = None,
     reporter: Reporter | None = None,
+    *,
+    ranks: int = 1,
+    trace_file: Path | None = None,
 ) -> Explanation:
     """Watch a script's training for a moment, unchanged, and then with changes.
 
     seconds: for all of it, about; more if one start of the script takes longer. limit_seconds: from
-    a start to its first steps; write: where the mended script goes, checked
-    before. Raises DataError if there is no such script, ScriptFailed with the script's own output.
+    a start to its first steps; write: where the mended script goes, checked before; ranks:
+    processes that train together; trace_file: to write the timeline of the unchanged script into.
+    Raises DataError if there is no such script, ScriptFailed with the script's own output.
     """
     begun, reporter = time.monotonic(), reporter or Reporter()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
-    if not script.is_file():
-        raise DataError(f"{script} does not exist")
-    findings = read_script(script)
+    check_is_file(script)
+    findings = findings_in(script)
+    if not whole_tree(script).body:
+        raise DataError(f"{script} holds no code")
+    if script.suffix == SUFFIX:
+        for words in read_notebook(script).left_out:
+            reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
-    with Processes(script, args, _STEPS, limit_seconds) as processes:
+    with Processes(script, args, _STEPS, limit_seconds, ranks) as processes:
         watched = max(0.3, _WATCHED * seconds)
         reporter.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
         bench = ScriptBench(processes)
-        trace, plain = bench.watch(watched)
+        watch = partial(bench.watch, watched)
+        trace, plain = _with_timeline(watch, trace_file, script.name, reporter)
         if not trace.images:
-            raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+            raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
+        if trace.world < ranks:
+            raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
         wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
@@ -114,7 +137,7 @@ def explain_script(
         best,
         found.left_out,
         mend_script(script, mends_of(best.changes, trace)).lines if best else [],
-        find_cause(trace, found.tried, usable_cores()),
+        cause_of_ranks(trace) or find_cause(trace, found.tried, usable_cores()),
         findings,
         time.monotonic() - begun,
         delivery,
@@ -130,19 +153,33 @@ def _window_seconds(trace: Trace) -> float:
     return max(_WINDOW_SECONDS, _WINDOW_STEPS * step, epoch)
 
 
+def _with_timeline(
+    watch: Callable[..., tuple[Trace, ScriptTrial]],
+    file: Path | None,
+    name: str,
+    reporter: Reporter,
+) -> tuple[Trace, ScriptTrial]:
+    """Watch the script of this name, and write its timeline into a file, if one is wanted."""
+    if file is None:
+        return watch()
+    with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
+        seen = watch(timelines=Path(folder))
+        paths = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
+        timelines = [Timeline.model_validate_json(path.read_bytes()) for path in paths]
+    if timelines:
+        reporter.say(write_timelines(file, name, timelines))
+    return seen
+
+
 def _ceilings(trace: Trace) -> Ceilings | None:
     import torch
 
     return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
 
 
-def _nothing_seen(trace: Trace, limit_seconds: float) -> str:
-    if trace.ended == "limit":
-        return (
-            f"no training step was seen in {limit_seconds:.0f} s: give the script more time with "
-            "--limit, or a smaller data set by its arguments after --"
-        )
-    return (
-        "the script ended before enough training steps were seen: more than three updates by a "
-        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
-    )
+def check_is_file(script: Path) -> None:
+    """Raise DataError if there is no such script."""
+    if script.is_dir():
+        raise DataError(f"{script} is a folder: name the script in it that trains")
+    if not script.is_file():
+        raise DataError(f"{script} does not exist")

@@ -98,7 +98,7 @@ def _events() -> Iterator[tuple[Any, str]]:
     yield DataLoader, "__init__"
     yield nn.Module, "__call__"
     yield torch.autograd, "backward"
-    yield BaseProcess, "start"
+    yield BaseProcess, "__init__"  # a process belongs to the one that makes it
     optimizers: list[type] = [Optimizer, *_kinds(Optimizer)]
     for kind in optimizers:
         if "__init__" in vars(kind):

@@ -1,59 +1,16 @@
-"""Starts the process that runs a script, limits its time, and ends everything it started."""
+"""Starts a process that runs a script, limits its time, and ends everything it started."""
 
 import os
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.errors import ScriptFailed
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
-from onsight.explainer.script.thread_settings import UNSET, variables_of
-from onsight.explainer.script.trace import Request, Trace
-from onsight.explainer.what_ifs.what_if import WhatIf
+from onsight.explainer.script.thread_settings import UNSET
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
 GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
-_CHILD = "onsight.explainer.script.child"
-_SHOWN = 4000  # last characters of a failed script's output
-
-
-class Launcher:
-    """Runs one script several times, each time in a fresh process.
-
-    seconds, steps: to measure in each run, at most; limit_seconds: for each run, from its start.
-    """
-
-    def __init__(
-        self, script: Path, args: list[str], seconds: float, steps: int, limit_seconds: float
-    ) -> None:
-        self.script, self.args = script.resolve(), args
-        self.seconds, self.steps, self.limit_seconds = seconds, steps, limit_seconds
-
-    def run(self, what_ifs: Sequence[WhatIf] = (), is_full: bool = False) -> Trace:
-        """The trace of a run with these changes. Raises ScriptFailed."""
-        with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
-            request = Request(
-                script=self.script,
-                args=self.args,
-                seconds=self.seconds,
-                steps=self.steps,
-                limit_seconds=self.limit_seconds,
-                out=Path(folder) / "trace.json",
-                changes={one.name: one.value for one in what_ifs},
-                is_full=is_full,
-            )
-            asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
-            asked.write_text(request.model_dump_json(), encoding="utf-8")
-            variables = variables_of(self.script)
-            variables |= {name: text for one in what_ifs for name, text in one.environment.items()}
-            code = run_child(_CHILD, asked, said, self.limit_seconds, environment_for(variables))
-            if request.out.exists():
-                return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
-            words = last_words(said)
-        raise ScriptFailed(words or f"the script's process ended with {ending(code)}")
+_SHOWN_BYTES = 4000  # of the end of a failed script's output
 
 
 def run_child(
@@ -88,6 +45,7 @@ def environment_for(variables: dict[str, str]) -> dict[str, str]:
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # nothing is written into the script's folder
     environment |= variables
     return {name: text for name, text in environment.items() if text != UNSET}
 
@@ -96,11 +54,6 @@ def last_words(said: Path) -> str:
     """The end of what a script has printed."""
     if not said.exists():
         return ""
-    return said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
-
-
-def ending(code: int | None) -> str:
-    """How a child process ended, in words."""
-    if code is None:
-        return "no answer in time"
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    with said.open("rb") as file:
+        file.seek(max(0, said.stat().st_size - _SHOWN_BYTES))
+        return file.read().decode(errors="replace").strip()

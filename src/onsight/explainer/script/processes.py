@@ -1,7 +1,5 @@
 """The processes that run a script: forked from one that has torch loaded where that is possible."""
 
-import contextlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,8 +10,12 @@ from typing import Literal
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.ending import FAILED
+from onsight.explainer.script.failure import failure_words, nothing_seen
 from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.ranks import rank_variables
+from onsight.explainer.script.running import Running, ScriptProcess
 from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
@@ -24,58 +26,17 @@ _SERVER = "onsight.explainer.script.server"
 Start = Literal["late", "early", "fresh"]  # forked in the script's course, at its start, or not
 
 
-class ScriptProcess:
-    """One process that runs the script; it is stopped whenever it is not measured."""
-
-    def __init__(self, channel: Channel, leader: int, out: Path, said: Path, limit: float) -> None:
-        self.channel, self.leader, self.out, self.said = channel, leader, out, said
-        self.limit_seconds = limit
-        self.is_over = False
-
-    def trace(self) -> Trace:
-        """What was seen in the window that is under way. Raises ScriptFailed."""
-        try:
-            message, _ = self.channel.receive(self.limit_seconds + GRACE_SECONDS)
-        except (Closed, TimeoutError) as error:
-            self.close()
-            is_late = isinstance(error, TimeoutError)
-            nothing = (
-                "no answer in time" if is_late else "the script's process ended without a word"
-            )
-            raise ScriptFailed(last_words(self.said) or nothing) from None
-        if message["ended"] == "failed":
-            self.close()
-            raise ScriptFailed(last_words(self.said))
-        if message["ended"] in ("window", "slow"):
-            end_group(self.leader, signal.SIGSTOP)
-        else:
-            self.close()
-        return Trace.model_validate_json(self.out.read_text(encoding="utf-8"))
-
-    def measure(self, seconds: float) -> Trace:
-        """Let it train for so long again. Raises ScriptFailed."""
-        end_group(self.leader, signal.SIGCONT)
-        with contextlib.suppress(Closed):  # `trace` says why
-            self.channel.send({"seconds": seconds})
-        return self.trace()
-
-    def close(self) -> None:
-        """End it, with everything that it started."""
-        if self.is_over:
-            return
-        self.is_over = True
-        end_group(self.leader)
-        self.channel.close()
-
-
 class Processes:
     """Starts a script again and again, in the cheapest way there is; a context that ends them all.
 
-    limit_seconds: for each process until it reports, at first from its start.
+    limit_seconds: for each process until it reports, at first from its start; ranks: processes that
+    train together in each run.
     """
 
-    def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
-        self.script, self.args = script.resolve(), args
+    def __init__(
+        self, script: Path, args: list[str], steps: int, limit_seconds: float, ranks: int = 1
+    ) -> None:
+        self.script, self.args, self.ranks = script.resolve(), args, ranks
         self.steps, self.limit_seconds = steps, limit_seconds
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
@@ -122,7 +83,7 @@ class Processes:
         if early is None or not self._is_ready(early):
             self._servers.pop("early", None)
             return
-        if is_late:
+        if is_late and self.ranks == 1:
             said = self._path("late.txt")
             late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
             self._leaders.append(leader)
@@ -136,23 +97,55 @@ class Processes:
         seconds: float = 1.0,
         rate: float = 0.0,
         is_full: bool = False,
+        timelines: Path | None = None,
     ) -> ScriptProcess:
-        """Begin to run the script with these changes; `trace` gives the first window."""
-        changes = {one.name: one.value for one in what_ifs}
-        request = self._request(changes, seconds, rate=rate, is_full=is_full)
-        said = request.out.with_suffix(".txt")
+        """Begin to run the script with these changes; `trace` gives the first window.
+
+        timelines: a folder for those of all ranks.
+        """
+        request = self._request({one.name: one.value for one in what_ifs}, seconds)
+        request.is_full, request.timelines = is_full, timelines
+        request.rate = rate if self.ranks == 1 else 0.0  # none of several can end alone
+        process = ScriptProcess(
+            request.out,
+            [self._start(request, what_ifs, variables) for variables in rank_variables(self.ranks)],
+            self.limit_seconds,
+        )
+        self._running.append(process)
+        return process
+
+    def run(
+        self,
+        what_ifs: Sequence[WhatIf] = (),
+        seconds: float = 1.0,
+        is_full: bool = False,
+        timelines: Path | None = None,
+    ) -> Trace:
+        """The trace of one window of the script with these changes. Raises ScriptFailed."""
+        process = self.start(what_ifs, seconds, is_full=is_full, timelines=timelines)
+        try:
+            return process.trace()
+        finally:
+            process.close()
+
+    def _start(
+        self, request: Request, what_ifs: Sequence[WhatIf], variables: dict[str, str]
+    ) -> Running:
+        """Start one of the ranks, or the only one. variables: of its environment."""
+        rank = variables.get("RANK", "0")
+        said = request.out.with_suffix(f".{rank}.txt")
+        request = request.model_copy(update={"environment": variables})
         environment = {name: value for one in what_ifs for name, value in one.environment.items()}
         server = None if environment else self._server(any(one.rewrites for one in what_ifs))
         if server:
             channel, leader = self._fork(server, request, said, is_late=False)
-        else:
-            asked = request.out.with_suffix(".request")
-            asked.write_text(request.model_dump_json(), encoding="utf-8")
-            channel, theirs = Channel.pair()
-            leader = self._popen(_CHILD, [str(asked)], theirs, environment, said)
-        process = ScriptProcess(channel, leader, request.out, said, self.limit_seconds)
-        self._running.append(process)
-        return process
+            return Running(channel, leader, said, self.script.name, lambda: _code(server, leader))
+        asked = request.out.with_suffix(f".{rank}.request")
+        asked.write_text(request.model_dump_json(), encoding="utf-8")
+        channel, theirs = Channel.pair()
+        leader = self._popen(_CHILD, [str(asked)], theirs, environment | variables, said)
+        popened = self._popened[-1]
+        return Running(channel, leader, said, self.script.name, lambda: popened.wait(GRACE_SECONDS))
 
     def forget_servers(self) -> bool:
         """Start fresh processes from now on; False if that was so before."""
@@ -168,8 +161,6 @@ class Processes:
         self,
         changes: dict[str, Plain],
         seconds: float,
-        rate: float = 0.0,
-        is_full: bool = False,
     ) -> Request:
         self._count += 1
         return Request(
@@ -180,8 +171,7 @@ class Processes:
             limit_seconds=self.limit_seconds,
             out=self._path(f"{self._count}.json"),
             changes=changes,
-            is_full=is_full,
-            rate=rate,
+            is_full=False,
         )
 
     def _fork(
@@ -220,13 +210,30 @@ class Processes:
         return process.pid
 
     def _is_ready(self, server: Channel, said: Path | None = None) -> bool:
+        """Whether a server can be asked to fork. said: by the script that it runs, if it does."""
         try:
             message, _ = server.receive(self.limit_seconds)
-        except (Closed, TimeoutError):
+        except Closed:
+            return False
+        except TimeoutError:
+            if said:
+                words = nothing_seen("limit", self.limit_seconds, last_words(said))
+                raise ScriptFailed(words) from None
             return False
         if message.get("ended") == "failed" and said:
-            raise ScriptFailed(last_words(said))
+            raise ScriptFailed(failure_words(last_words(said), FAILED, self.script.name))
         return bool(message.get("ready"))
 
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
+
+
+def _code(server: Channel, pid: int) -> int | None:
+    """The exit code of a process that a server has forked."""
+    try:
+        server.send({"code": pid})
+        answer, _ = server.receive(GRACE_SECONDS)
+    except (Closed, TimeoutError):
+        return None
+    code: int = answer["code"]
+    return code

@@ -7,6 +7,7 @@ forks one that runs the script up to the point where what-ifs begin to matter, a
 import os
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +21,8 @@ from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, 
 from onsight.explainer.script.trace import Request
 from onsight.hardware.usage import seconds_since_start
 
+_codes: dict[int, int] = {}  # of forked processes that have ended, by pid
+
 
 def serve(control: Channel) -> tuple[Request, Channel, bool]:
     """Fork when asked. Returns in each forked process, with its request, channel and `late`."""
@@ -28,6 +31,9 @@ def serve(control: Channel) -> tuple[Request, Channel, bool]:
             message, files = control.receive()
         except Closed:
             leave(0)
+        if "code" in message:
+            control.send({"code": _code_of(message["code"])})
+            continue
         _flush()
         pid = os.fork()
         if not pid:
@@ -53,7 +59,8 @@ def main() -> NoReturn:
     run = ScriptRun(request.script, request.args, channel)
     if is_late:
         _run_to_fork_point(run, channel, threads, native_threads, loading)
-    torch.set_num_threads(threads)
+    # A rank's is set when this process has loaded torch already.
+    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", threads)))
     run.begin(request, channel, loading)
     run.execute()
 
@@ -96,12 +103,21 @@ def _flush() -> None:
 
 def _reap() -> None:
     """Let go of forked processes that have ended."""
-    while True:
-        try:
-            if not os.waitpid(-1, os.WNOHANG)[0]:
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
                 return
-        except ChildProcessError:
-            return
+            _codes[pid] = os.waitstatus_to_exitcode(status)
+
+
+def _code_of(pid: int) -> int | None:
+    """The exit code of a forked process, which has ended or is about to."""
+    with suppress(ChildProcessError):
+        while pid not in _codes:
+            ended, status = os.waitpid(-1, 0)
+            _codes[ended] = os.waitstatus_to_exitcode(status)
+    return _codes.get(pid)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.trace import ThreadSetting
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Site
@@ -45,7 +46,7 @@ _LOADS_TORCH = {
 
 def settings_of(script: Path, environment: Mapping[str, str]) -> list[ThreadSetting]:
     """What a script sets itself in time, in order of its lines, and then its environment."""
-    own = settings_in(ast.parse(script.read_bytes()), script)
+    own = settings_in(whole_tree(script), script)
     names = {one.name for one in own}
     given = {name: environment[name] for name in VARIABLES if name in environment}
     if given.get(SPIN_VARIABLE) == SHORT_SPIN:
@@ -72,7 +73,7 @@ def settings_in(tree: ast.Module, script: Path) -> list[ThreadSetting]:
 def variables_of(script: Path) -> dict[str, str]:
     """The variables that torch must find if it is loaded before the script sets them itself."""
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = whole_tree(script)
     except (SyntaxError, ValueError):  # the script fails by itself, and says so
         return {}
     found = settings_in(tree, script)

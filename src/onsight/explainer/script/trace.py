@@ -18,7 +18,8 @@ class Request(BaseModel):
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
     the data set and count the work of a step; rate: images/s of the script as it is, far below
-    which the run ends early (0: never).
+    which the run ends early (0: never); environment: variables of one of several ranks; timelines:
+    a folder for those of all ranks, if they are wanted.
     """
 
     script: Path
@@ -30,6 +31,8 @@ class Request(BaseModel):
     changes: dict[str, Plain] = {}
     is_full: bool = True
     rate: float = 0.0
+    environment: dict[str, str] = {}
+    timelines: Path | None = None
 
 
 class LoaderFacts(BaseModel):
@@ -105,14 +108,33 @@ class Reads(BaseModel):
     per_step: float
 
 
+class RankFacts(BaseModel):
+    """Where the time of one of several ranks went."""
+
+    rank: int
+    seconds: float
+    steps: int
+    images: int
+    phases: dict[str, float]
+
+    @property
+    def step_seconds(self) -> float:
+        """Of one step, on average."""
+        return self.seconds / self.steps
+
+    def per_step(self, phase: str) -> float:
+        """Seconds of a phase in each step."""
+        return self.phases[phase] / self.steps
+
+
 class Trace(BaseModel):
-    """What was seen of a script's training.
+    """What was seen of a script's training; of its slowest rank, if several train together.
 
     ended: by what (slow: far below the script as it is); trainer: the package whose training loop
     runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
     stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
     it; epochs: whole ones in it, 0 if it is a part of one; remarks: sentences on what could not
-    be tried.
+    be tried; last_words: of a script that did not train; ranks: what each of them saw.
     """
 
     ended: Ended
@@ -152,10 +174,16 @@ class Trace(BaseModel):
     misplaced: list[str] = []
     notes: list[str] = []
     remarks: list[str] = []
+    last_words: str = ""
+    rank: int = 0
+    world: int = 1
+    ranks: list[RankFacts] = []
 
     @property
     def images_per_second(self) -> float:
-        """Images trained on per second; the time includes evaluation between the epochs."""
+        """Images of all ranks per second; the time includes evaluation between the epochs."""
+        if self.ranks:
+            return sum(one.images / one.seconds for one in self.ranks)
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:

@@ -11,29 +11,32 @@ PHASES = {
     "augment": "augmentation",
     "forward": "forward and loss",
     "backward": "backward",
+    "communication": "communication between ranks",
     "optimizer": "optimizer",
     "evaluation": "evaluation",
     "metrics": "metrics",
     "sync": "reading values (host sync)",
     "other": "other Python",
 }
+_WHOLE = ("data", "communication")  # whatever happens inside belongs to them
 _ELSEWHERE = -1
 
 
 class PhaseClock:
     """Adds up the seconds of each phase in the thread that created it; phases can be nested.
 
-    The time of a nested phase is not counted for the outer one, except within `data`: whatever
-    happens while the next batch is made belongs to `data`. on_phase: called with the new phase at
-    every change. It is fast, because it is called many times a step.
+    The time of a nested phase is not counted for the outer one, except within `data` and
+    `communication`: whatever happens while the next batch is made belongs to `data`. on_phase:
+    called with the new phase at every change, which happened at `since`. It is fast, because it is
+    called many times a step.
     """
 
-    def __init__(self, on_phase: Callable[[str], None] | None = None) -> None:
-        self.on_phase = on_phase
+    def __init__(self, *on_phase: Callable[[str], None]) -> None:
+        self.on_phase = list(on_phase)
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._stack = ["other"]
         self._thread = get_ident()
-        self._since = perf_counter()
+        self.since = perf_counter()
 
     @property
     def phase(self) -> str:
@@ -54,14 +57,22 @@ class PhaseClock:
             return _ELSEWHERE
         stack, now = self._stack, perf_counter()
         outer = stack[-1]
-        self._seconds[outer] += now - self._since
-        self._since = now
-        if outer == "data":
+        self._seconds[outer] += now - self.since
+        self.since = now
+        if outer in _WHOLE:
             phase = outer
         stack.append(phase)
         if self.on_phase and phase != outer:
-            self.on_phase(phase)
+            self._tell(phase)
         return len(stack) - 1
+
+    def enter_for_owner(self, phase: str) -> int:
+        """Begin a phase from another thread, for which the clock's own one waits now."""
+        own, self._thread = self._thread, get_ident()
+        try:
+            return self.enter(phase)
+        finally:
+            self._thread = own
 
     def leave(self, depth: int) -> None:
         """End the phase, and any inside it that an error left open."""
@@ -69,11 +80,11 @@ class PhaseClock:
         if depth == _ELSEWHERE or depth >= len(stack):
             return
         inner = stack[-1]
-        self._seconds[inner] += now - self._since
-        self._since = now
+        self._seconds[inner] += now - self.since
+        self.since = now
         del stack[depth:]
         if self.on_phase and stack[-1] != inner:
-            self.on_phase(stack[-1])
+            self._tell(stack[-1])
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
@@ -87,6 +98,10 @@ class PhaseClock:
     def read(self) -> dict[str, float]:
         """Seconds by phase, up to now."""
         now = perf_counter()
-        self._seconds[self._stack[-1]] += now - self._since
-        self._since = now
+        self._seconds[self._stack[-1]] += now - self.since
+        self.since = now
         return dict(self._seconds)
+
+    def _tell(self, phase: str) -> None:
+        for told in self.on_phase:
+            told(phase)

@@ -5,11 +5,14 @@ earlier phase started. An event is put into the accelerator's queue at every cha
 between two events it did the work of that phase, or waited for the host.
 """
 
+from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
-from onsight.accelerator import module_of
+from onsight.accelerator import has_streams, module_of
+from onsight.explainer.tracing.clock import PhaseClock
 
 _EVERY = 4  # one step in so many is marked, so that marking stays cheap
 _RARE = "evaluation"  # too few lie in a marked step to tell their share
@@ -36,6 +39,19 @@ class DeviceTime:
         if self.is_marking:
             self._mark(phase)
 
+    def slices(self) -> list[tuple[str, float, float]]:
+        """Phase, begin and end of what was marked, on the clock of the host; waits for the device.
+
+        Clocks are compared once, now: over minutes they drift apart by microseconds.
+        """
+        last = self._event()
+        torch.accelerator.synchronize(self._device)
+        now = perf_counter()
+        moments = [now - event.elapsed_time(last) / 1000 for _, event in self._marks]
+        phases = [phase for phase, _ in self._marks]
+        stretches = zip(phases, moments, moments[1:], strict=False)
+        return [stretch for stretch in stretches if stretch[0]]
+
     def seconds(self) -> dict[str, float]:
         """Seconds of the marked steps, by phase; waits for the accelerator."""
         torch.accelerator.synchronize(self._device)
@@ -46,10 +62,23 @@ class DeviceTime:
         return found
 
     def _mark(self, phase: str) -> None:
+        self._marks.append((phase, self._event()))
+
+    def _event(self) -> Any:
         backend = module_of(self._device)
         event = backend.Event(enable_timing=True)
         event.record(backend.current_stream(self._device))  # the device need not be the current one
-        self._marks.append((phase, event))
+        return event
+
+
+def followed(network: nn.Module | None, clock: PhaseClock) -> DeviceTime | None:
+    """Marks a clock's phases on the timeline of a network's device, if that is an accelerator."""
+    parameter = next(network.parameters(), None) if network is not None else None
+    if parameter is None or not has_streams(parameter.device):
+        return None
+    device_time = DeviceTime(parameter.device)
+    clock.on_phase.append(device_time.on_phase)
+    return device_time
 
 
 def judged_phases(phases: dict[str, float], on_device: dict[str, float] | None) -> dict[str, float]:

@@ -13,7 +13,7 @@ _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file.
+    """A line of a user's file, or of a notebook's cell.
 
     end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
     """
@@ -23,7 +23,13 @@ class Site(BaseModel, frozen=True):
     end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
+        name = Path(self.file).name
+        return f"{name}, line {self.line}" if self.is_in_cell else f"{name}:{self.line}"
+
+    @property
+    def is_in_cell(self) -> bool:
+        """Whether it belongs to a notebook."""
+        return ".ipynb, cell " in self.file
 
 
 @dataclass(frozen=True)
