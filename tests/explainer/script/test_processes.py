@@ -68,7 +68,7 @@ def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes,
     assert changed.optimizer.is_fused
     assert (first.threads, changed.threads) == (1, 2)
     assert changed.losses[:3] == pytest.approx(first.losses[:3], rel=1e-4)
-    assert (first.loader.batch_size, first.loader.site.line) == (8, 15)
+    assert (first.loader.batch_size, first.loader.site.line) == (8, 14)
     again = plain.measure(0.1)  # goes on where it was
     assert again.images == 8 * again.steps > 0
     assert sum(again.phases.values()) == pytest.approx(again.seconds, rel=1e-3)
