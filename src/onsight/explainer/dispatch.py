@@ -100,7 +100,7 @@ def explain(
 
 
 def _explain_script(
-    script: Path, args: list[str], *how: Any, write: Path | None, **settings: Any
+    script: Path, args: list[str], *how: Any, write: Path | None = None, **settings: Any
 ) -> Explained[Any]:
     from onsight.explainer.mend.target import check_target
     from onsight.explainer.script.explain import explain_script

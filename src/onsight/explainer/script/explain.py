@@ -33,7 +33,7 @@ from onsight.report.console import Reporter
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
 _PROOF_SECONDS = 8.0  # kept for the mended script
-_CEILINGS_SECONDS = 3.0  # kept for the device's ceilings, at the end
+_CEILINGS_SECONDS = 6.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
 _NOT_TOGETHER = (
@@ -81,9 +81,9 @@ def explain_script(
     seconds: float = 60.0,
     try_changes: bool = True,
     limit_seconds: float = 120.0,
-    write: Path | None = None,
     reporter: Reporter | None = None,
     *,
+    write: Path | None = None,
     ranks: int = 1,
     trace_file: Path | None = None,
 ) -> Explanation:
