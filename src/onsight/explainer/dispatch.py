@@ -53,8 +53,9 @@ def explain(
     subject: a run folder, DATA, or a script, which takes script_args; what_ifs: try out changes;
     seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
-    as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; recipe, config, fields: those of the run, as for `train`. Raises UserError for what the
-    caller can fix, ScriptFailed with a script's own output.
+    as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; recipe, config, fields: those
+    of the run, as for `train`. Raises UserError for what the caller can fix, ScriptFailed with a
+    script's own output.
     """
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")

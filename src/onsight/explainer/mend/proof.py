@@ -44,7 +44,7 @@ def prove(
     plain: ScriptTrial,
     window_seconds: float,
 ) -> Proof:
-    """Run both in turns. what_ifs: those that were mended; plain: the original, which runs already."""
+    """Run both in turns. what_ifs: those that were mended; plain: the original, running already."""
     with tempfile.TemporaryDirectory(prefix="onsight-mended-") as folder:
         path = Path(folder) / mended.script.name
         path.write_bytes(mended.after)

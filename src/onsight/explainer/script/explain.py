@@ -8,7 +8,7 @@ from pathlib import Path
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.delivery import Delivery, deliver
-from onsight.explainer.mend.mended import Line, mend_script, mends_of
+from onsight.explainer.mend.mended import Line, merged, mends_of
 from onsight.explainer.script.bench import ScriptBench
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.processes import Processes
@@ -113,7 +113,7 @@ def explain_script(
         found.tried,
         best,
         found.left_out,
-        mend_script(script, mends_of(best.changes, trace)).lines if best else [],
+        merged(mends_of(best.changes, trace), script) if best else [],
         find_cause(trace, found.tried, usable_cores()),
         findings,
         time.monotonic() - begun,
