@@ -1,10 +1,10 @@
 """The cause found for planted traces and what-ifs."""
 
 import pytest
+from onsight.explainer.script.trials import Tried
 
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.trace import ItemFacts, LoaderFacts, Reads, Trace
-from onsight.explainer.script.trials import Tried
 from onsight.explainer.tracing.clock import PHASES
 from onsight.explainer.tracing.sites import Site
 from onsight.explainer.what_ifs.table import what_ifs_from
@@ -67,7 +67,7 @@ COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
         ({"item": item(transform_share=0.9), **WAITS}, {"cache": "items"}, "slow-transform"),
         (
             {"item": item(transform_share=0.9, is_random=True), **WAITS},
-            {"augment_batches": True},
+            {"augment_batches": "cpu"},
             "augmentation",
         ),
         (

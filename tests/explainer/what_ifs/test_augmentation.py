@@ -43,7 +43,7 @@ def test_the_same_values_from_items_made_once(apply, steps):
         return Pictures(*(steps or plain), Normalize((0.5,), (0.25,)))
 
     (expected,) = DataLoader(pictures(), 4)
-    apply(augment_batches=True)
+    apply(augment_batches="cpu")
     dataset = pictures()
     loader = DataLoader(dataset, 4)
     for _ in range(3):
@@ -55,7 +55,7 @@ def test_the_same_values_from_items_made_once(apply, steps):
 
 
 def test_each_picture_draws_for_itself_unless_that_is_noted(apply):
-    hooks = apply(augment_batches=True)
+    hooks = apply(augment_batches="cpu")
     loader = DataLoader(Pictures(RandomHorizontalFlip(), ToTensor(), count=256), 256)
     ((images, _),) = loader
     flipped = images[:, 0, 0, 0] > images[:, 0, 0, 1]
@@ -66,6 +66,6 @@ def test_each_picture_draws_for_itself_unless_that_is_noted(apply):
 
 
 def test_a_data_set_without_random_transforms_is_refused(apply, numbers):
-    apply(augment_batches=True)
+    apply(augment_batches="cpu")
     with pytest.raises(ValueError, match="the data set has no random transforms"):
         DataLoader(numbers(), 4, shuffle=True)

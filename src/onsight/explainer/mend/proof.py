@@ -83,13 +83,11 @@ def _measured(plain: Callable[[], float], changed: Callable[[], float]) -> Round
 
 def _losses(plain: list[float], mended: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
     """Compared step by step; for batches of other pictures, by their mean alone."""
-    found = compare_losses(plain, mended, what_ifs, [])
-    if found != "not comparable":
-        return found
-    if not all(math.isfinite(loss) for loss in mended):
-        return "other"
     pairs = list(zip(plain, mended, strict=False))
-    if not pairs:
+    if any(math.isfinite(one) and not math.isfinite(other) for one, other in pairs):
+        return "other"
+    found = compare_losses(plain, mended, what_ifs, [])
+    if found != "not comparable" or not pairs:
         return found
     before, after = (statistics.mean(values) for values in zip(*pairs, strict=True))
     return "alike" if abs(before - after) <= _ALIKE * abs(before) else found

@@ -6,6 +6,7 @@ from typing import Any
 
 from onsight.explainer.script.batched import to_float
 from onsight.explainer.script.batching import of_batches
+from onsight.explainer.script.trace import MovedSteps
 
 _BY_CHANCE = ("Random", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ColorJitter")
 _ALSO_BY_CHANCE = ("GaussianBlur", "ElasticTransform", "GaussianNoise")
@@ -49,17 +50,57 @@ def move_to_batches(dataset: Any) -> Moved | None:
     steps = transforms_of(dataset)
     if not can_move([type(one).__name__ for one in steps]):
         return None
-    first, at = _first(steps, _draws), _first(steps, _makes_tensors)
-    if at < first:
-        kept, later = steps[:first], steps[first:]
-    else:
-        conversion, rest = _converted(steps[at])
-        kept = [*steps[:first], *_room(steps[first:at]), conversion]
-        later = [*steps[first:at], *rest, *steps[at + 1 :]]
-    dataset.transform = Chain(kept)
+    first, conversions, later = _apart(steps)
+    dataset.transform = Chain([*steps[:first], *conversions])
     known = [(one, of_batches(one)) for one in later]
     shared = [type(one).__name__ for one, batch in known if batch is None and _draws(one)]
     return Moved(Chain([batch or one for one, batch in known]), shared)
+
+
+def moved_steps(dataset: Any) -> MovedSteps | None:
+    """The same as code, which changes nothing; `self.steps` are the transforms of the Compose."""
+    steps = transforms_of(dataset)
+    if not can_move([type(one).__name__ for one in steps]):
+        return None
+    first, conversions, later = _apart(steps)
+    return MovedSteps(
+        kept=[*range(first)],
+        conversions=[_code(one, steps) for one in conversions],
+        changes=[_call(one, steps) for one in later],
+    )
+
+
+def _apart(steps: list[Any]) -> tuple[int, list[Any], list[Any]]:
+    """How many transforms make the kept items, what follows them there, and what batches need."""
+    first, at = _first(steps, _draws), _first(steps, _makes_tensors)
+    if at < first:
+        return first, [], steps[first:]
+    conversion, rest = _converted(steps[at])
+    return (
+        first,
+        [*_room(steps[first:at]), conversion],
+        [*steps[first:at], *rest, *steps[at + 1 :]],
+    )
+
+
+def _code(step: Any, steps: list[Any]) -> str:
+    """A transform of the kept items: one of the Compose, or a new one of torchvision."""
+    for place, one in enumerate(steps):
+        if one is step:
+            return f"self.steps[{place}]"
+    size = f"{list(step.size)}" if type(step).__name__ == "Resize" else ""
+    return f"torchvision.transforms.{type(step).__name__}({size})"
+
+
+def _call(step: Any, steps: list[Any]) -> str:
+    """What becomes of a batch called images."""
+    if step is to_float:
+        return "to_float(images)"
+    batch = of_batches(step)
+    if batch is None:
+        return f"{_code(step, steps)}(images)"
+    values = ", ".join(f"{name}={value!r}" for name, value in batch.keywords.items())
+    return f"{batch.func.__name__}(images, {values})"
 
 
 def can_move(names: list[str]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from onsight.explainer.script import batched
 
-BatchStep = Callable[[Any], Any]
+BatchStep = partial[Any]
 
 
 def of_batches(step: Any) -> BatchStep | None:

@@ -1,5 +1,6 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -8,10 +9,11 @@ from pathlib import Path
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.delivery import Delivery, deliver
-from onsight.explainer.mend.mended import Line, merged, mends_of
+from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
@@ -92,6 +94,8 @@ def explain_script(
         trace, plain = bench.watch(watched)
         if not trace.images:
             raise ScriptFailed(_nothing_seen(trace, limit_seconds))
+        trace.script = str(script.resolve())
+        trace.thread_settings = settings_of(script, os.environ)
         wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:

@@ -122,6 +122,11 @@ class KeptFiles:
             pass
 
 
+def fits(items: int, seconds: float, size: int) -> bool:
+    """Whether so many items of so many seconds and bytes each can all be kept."""
+    return items * seconds <= _FILL_SECONDS and items * size <= _room()
+
+
 def item_bytes(item: Any) -> int:
     """The size of an item's tensors and pictures."""
     total = 0
@@ -163,8 +168,12 @@ def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
             base.transform = former
 
 
+def _room() -> float:
+    return _MEMORY_SHARE * free_memory_bytes(_CPU)
+
+
 def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
-    begun, size, room = time.perf_counter(), 0, _MEMORY_SHARE * free_memory_bytes(_CPU)
+    begun, size, room = time.perf_counter(), 0, _room()
     with undisturbed():
         for index in order:
             item = dataset[index]

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, default_collate
 
 from onsight.explainer.script.items import examine_items
 from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
@@ -44,6 +44,8 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
     if loader is not None:
         trace.loader = _loader_facts(loader, recorder)
         trace.item = examine_items(loader.dataset) if look_at_items else None
+    if recorder.evaluation_loader is not None:
+        trace.evaluation_loader = _loader_facts(recorder.evaluation_loader, recorder)
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:
@@ -93,4 +95,5 @@ def _loader_facts(loader: DataLoader[Any], recorder: Recorder) -> LoaderFacts:
         is_persistent=loader.persistent_workers,
         is_shuffled=isinstance(loader.sampler, RandomSampler),
         items=len(dataset) if hasattr(dataset, "__len__") else None,
+        is_collated=loader.collate_fn is default_collate,
     )

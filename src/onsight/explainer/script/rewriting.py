@@ -3,7 +3,7 @@
 import ast
 
 EVERY_STEPS = 50
-_GATE = "__onsight_is_due__"
+_GATE = "__onsight_is_due_"
 _UPDATES = {"backward", "step", "zero_grad"}
 
 
@@ -12,7 +12,7 @@ def gate_reads(tree: ast.Module, lines: tuple[int, ...]) -> dict[str, object]:
     gates = _Gates(tree, lines)
     gates.visit(tree)
     ast.fix_missing_locations(tree)
-    return {_GATE: Gate(gates.count)}
+    return {gates.name: Gate(gates.count)}
 
 
 def gated_statement(tree: ast.Module, line: int) -> ast.stmt | None:
@@ -41,12 +41,13 @@ class _Gates(ast.NodeTransformer):
     def __init__(self, tree: ast.Module, lines: tuple[int, ...]) -> None:
         found = (gated_statement(tree, line) for line in lines)
         self.statements = {id(one) for one in found if one is not None}
+        self.name = f"{_GATE}{'_'.join(map(str, lines))}"  # several what-ifs may gate statements
         self.count = 0
 
     def visit(self, node: ast.AST) -> ast.AST:
         if id(node) not in self.statements:
             return self.generic_visit(node)
-        call = ast.parse(f"{_GATE}({self.count})", mode="eval").body
+        call = ast.parse(f"{self.name}({self.count})", mode="eval").body
         self.count += 1
         assert isinstance(node, ast.stmt)
         return ast.copy_location(ast.If(test=call, body=[node], orelse=[]), node)

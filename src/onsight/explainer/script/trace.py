@@ -42,13 +42,25 @@ class LoaderFacts(BaseModel):
     is_persistent: bool
     is_shuffled: bool
     items: int | None
+    is_collated: bool = True
+
+
+class MovedSteps(BaseModel):
+    """A Compose taken apart. kept: places of the transforms that make the kept items; conversions:
+    code of what follows them there; changes: code of what becomes of `images`, a batch of them."""
+
+    kept: list[int]
+    conversions: list[str]
+    changes: list[str]
 
 
 class ItemFacts(BaseModel):
     """What making one item of the data set costs, measured in one process.
 
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
-    the data set's `transform`; transforms: names of those in its Compose.
+    the data set's `transform`; transforms: names of those in its Compose; moved: how to take the
+    random ones out of it; stacks: whether items make one list of tensors; jpeg_side: the shorter
+    side of its JPEG files; resized_side: of the pictures after a first transform that resizes them.
     """
 
     seconds: float
@@ -57,6 +69,10 @@ class ItemFacts(BaseModel):
     is_random: bool
     item_bytes: int
     transforms: list[str] = []
+    moved: MovedSteps | None = None
+    stacks: bool = False
+    jpeg_side: int = 0
+    resized_side: int = 0
 
 
 class OptimizerFacts(BaseModel):
@@ -92,6 +108,7 @@ class Trace(BaseModel):
 
     ended: Ended
     startup_seconds: float
+    script: str = ""
     seconds: float = 0.0
     steps: int = 0
     images: int = 0
@@ -101,6 +118,7 @@ class Trace(BaseModel):
     device_phases: dict[str, float] | None = None
     losses: list[float] = []
     loader: LoaderFacts | None = None
+    evaluation_loader: LoaderFacts | None = None
     item: ItemFacts | None = None
     optimizer: OptimizerFacts | None = None
     reads: list[Reads] = []

@@ -72,6 +72,7 @@ class Recorder:
         self.batch: Tensor | None = None
         self.loader: DataLoader[Any] | None = None
         self.training_loader: DataLoader[Any] | None = None
+        self.evaluation_loader: DataLoader[Any] | None = None
         self.training_loaders: dict[int, DataLoader[Any]] = {}  # by id, kept alive too
         self.pageable_bytes = 0
         self._hooks: list[Any] = []
@@ -165,6 +166,8 @@ class Recorder:
             self._pending = count, next(iter(self.sites.here()), None)
         else:
             self.evaluated += count
+        if evaluating and self.loader is not self.training_loader:
+            self.evaluation_loader = self.loader
 
     def _settle_pending(self, backwards: int) -> None:
         """A forward that looked like an evaluation was one if no backward followed it."""

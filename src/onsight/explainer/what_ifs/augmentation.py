@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
+from onsight.accelerator import has_streams
+from onsight.explainer.mend.kept import augmented_batches
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.whole import Advice
 from onsight.explainer.script.augmenting import Moved, can_move, move_to_batches
@@ -17,10 +20,12 @@ from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 
 class AugmentBatches(WhatIf):
-    """On items that are kept without their random part.
+    """value: the device on which the items are kept, without their random part.
 
     Where the transform is a known one, each picture still draws its own numbers.
     """
+
+    value: str
 
     name = "augment_batches"
     group = "loader"
@@ -33,12 +38,12 @@ class AugmentBatches(WhatIf):
         item = seen.trace.item
         if not item or not item.is_random or not loading_matters(seen.trace):
             return []
-        return [cls(True)] if can_move(item.transforms) else []
+        return [cls(_place(seen.trace))] if can_move(item.transforms) else []
 
     def install(self, hooks: Hooks) -> None:
         moved: dict[int, Moved] = {}  # by loader
         by_dataset: dict[int, Moved | None] = {}
-        keeper = Keeper(hooks)
+        keeper = Keeper(hooks, None if self.value == "cpu" else torch.device(self.value))
 
         def change(loader: DataLoader[Any], arguments: LoaderArguments) -> None:
             base = base_dataset(arguments["dataset"])
@@ -67,6 +72,8 @@ class AugmentBatches(WhatIf):
 
     def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
+        if trace.item and trace.item.moved and trace.item.stacks:
+            return augmented_batches(trace, self.value)
         return [
             Advice(
                 trace.loader.site,
@@ -77,3 +84,7 @@ class AugmentBatches(WhatIf):
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)
+
+
+def _place(trace: Trace) -> str:
+    return trace.device if has_streams(torch.device(trace.device)) else "cpu"

@@ -40,12 +40,17 @@ class PinnedMemory(WhatIf):
         return [loader_keywords(trace, pin_memory=True), NotBlocking(trace.forward_site)]
 
     def cause(self, trace: Trace) -> Cause:
-        each = trace.pageable_bytes_per_step / 1e6
-        return Cause(
-            "pageable-copy",
-            f"{percent(trace.share('copy'))} of the time is copying to the device, about "
-            f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
-        )
+        return copy_cause(trace)
+
+
+def copy_cause(trace: Trace) -> Cause:
+    """Copies that the device waits for."""
+    each = trace.pageable_bytes_per_step / 1e6
+    return Cause(
+        "pageable-copy",
+        f"{percent(trace.share('copy'))} of the time is copying to the device, about "
+        f"{each:,.1f} MB per step from pageable memory, which the device must wait for",
+    )
 
 
 def _not_blocking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -1,0 +1,104 @@
+"""What if gradients were dropped instead of being filled with zeros?"""
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from onsight.explainer.mend.calls import Keywords
+from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.rewritten import Replaced
+from onsight.explainer.script.hooks import Hooks
+from onsight.explainer.script.trace import Trace
+from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.words import percent
+
+_LEAST = 0.05  # of the time, in the optimizer or outside torch's calls
+
+
+class SetToNone(WhatIf):
+    """value: lines where the script fills gradients with zeros."""
+
+    value: tuple[int, ...]
+    name = "set_to_none"
+    group = "zero_grad"
+    order = 91
+    label = "gradients dropped, not zeroed"
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        if seen.trace.share("optimizer", "other") < _LEAST:
+            return []
+        lines = {one.lineno for one in ast.walk(seen.tree) if _keeps(one) or _zeroed(one)}
+        return [cls(tuple(sorted(lines)))] if lines else []
+
+    def install(self, hooks: Hooks) -> None:
+        for owner in (Optimizer, nn.Module):
+            hooks.patches.put(owner, "zero_grad", _dropping(owner.zero_grad))
+        hooks.on_source(_drop)
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        with open(trace.script, "rb") as file:
+            tree = ast.parse(file.read())
+        found: list[Mend] = []
+        for node in ast.walk(tree):
+            if _keeps(node):
+                site = Site(file=trace.script, line=node.lineno)
+                found.append(Keywords(site, "zero_grad", values={"set_to_none": None}))
+            elif grad := _zeroed(node):
+                site = Site(file=trace.script, line=node.lineno)
+                old = ast.unparse(node)
+                found.append(Replaced(site, old, f"{ast.unparse(grad)} = None"))
+        return found
+
+    def cause(self, trace: Trace) -> Cause:
+        share = percent(trace.share("optimizer", "other"))
+        return Cause(
+            "zeroed-gradients",
+            f"{share} of the time is the optimizer and the loop itself, which fills gradients "
+            f"with zeros, at line {self.value[0]}",
+        )
+
+
+def _keeps(node: ast.AST) -> bool:
+    """Whether this is zero_grad(set_to_none=False)."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="zero_grad"), keywords=keywords):
+            return any(
+                one.arg == "set_to_none" and ast.unparse(one.value) == "False" for one in keywords
+            )
+    return False
+
+
+def _zeroed(node: ast.AST) -> ast.Attribute | None:
+    """The gradient that a statement such as p.grad.zero_() or p.grad.data.zero_() zeroes."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=filled, attr="zero_"))):
+            if isinstance(filled, ast.Attribute) and filled.attr == "data":
+                filled = filled.value
+            if isinstance(filled, ast.Attribute) and filled.attr == "grad":
+                return filled
+    return None
+
+
+def _drop(tree: ast.Module) -> dict[str, object]:
+    class Drop(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+            grad = _zeroed(node)
+            if grad is None:
+                return node
+            grad.ctx = ast.Store()
+            return ast.copy_location(ast.Assign([grad], ast.Constant(None)), node)
+
+    ast.fix_missing_locations(Drop().visit(tree))
+    return {}
+
+
+def _dropping(original: Callable[..., None]) -> Callable[..., None]:
+    def zero_grad(owner: Any, set_to_none: bool = True) -> None:
+        original(owner, set_to_none=True)
+
+    return zero_grad
