@@ -15,7 +15,7 @@ from onsight.explainer.search.tried import Losses, Untried
 from onsight.explainer.what_ifs.as_mended import AsMended
 from onsight.explainer.what_ifs.what_if import WhatIf
 
-_MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 6.0  # until the ends of the interval are that close
+_MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 8.0  # until the ends of the interval are that close
 _ALIKE = 0.1  # of the mean first loss, where the batches hold other pictures
 
 
