@@ -59,6 +59,7 @@ def traced():
                 is_persistent=False,
                 is_shuffled=True,
                 items=100,
+                is_collated=True,
             ),
             item=ItemFacts(
                 seconds=0.001,
@@ -66,6 +67,7 @@ def traced():
                 transform_share=0.1,
                 is_random=False,
                 item_bytes=100,
+                stacks=True,
             ),
             optimizer=optimizer
             and OptimizerFacts(name=facts.get("kind", "SGD"), site=optimizer, is_fused=False),

@@ -248,9 +248,9 @@ UNSURE = {
         "its only argument is a generator without parentheses of its own",
     ),
     "a name that is taken": (
-        "import torch\nclass KeptItems: pass\nloader = DataLoader(a, 4)\n",
+        "import torch\nclass KeptBatches: pass\nloader = DataLoader(a, 4)\n",
         {"cache": "items"},
-        "the script has something else called KeptItems",
+        "the script has something else called KeptBatches",
     ),
     "a loss of another function": (
         "def forward(x):\n    return model(x)\n",

@@ -84,8 +84,7 @@ CASES = {
         "raw",
         KEPT,
         [
-            "from torch.utils.data import default_collate",
-            f"{LOADER}KeptItems(train_set), batch_size=args.batch_size, shuffle=True, "
+            f"{LOADER}KeptBatches(train_set), batch_size=args.batch_size, shuffle=True, "
             "collate_fn=list, num_workers=0)",
         ],
     ),
@@ -93,8 +92,7 @@ CASES = {
         "pictures",
         KEPT,
         [
-            "from torch.utils.data import default_collate",
-            f"{LOADER}KeptItems(train_set), batch_size=args.batch_size, shuffle=True, "
+            f"{LOADER}KeptBatches(train_set), batch_size=args.batch_size, shuffle=True, "
             "collate_fn=list, num_workers=0)",
         ],
     ),
@@ -136,9 +134,8 @@ CASES = {
         "rows",
         {**KEPT, "batch_factor": 64, "threads": 1},
         [
-            "from torch.utils.data import default_collate",
             "torch.set_num_threads(1)",
-            "trainloader = DataLoader(KeptItems(trainset), batch_size=256, shuffle=True, "
+            "trainloader = DataLoader(KeptBatches(trainset), batch_size=256, shuffle=True, "
             "num_workers=0, collate_fn=list)",
         ],
     ),
@@ -200,7 +197,7 @@ def _of_definitions(rows):
     """The rows from a new class to the next two empty lines."""
     found = set()
     for at, row in enumerate(rows):
-        if row in ("class KeptItems:", "class FixedOnce:"):
+        if row in ("class KeptBatches:", "class FixedOnce:"):
             end = next(i for i in range(at, len(rows)) if not any(rows[i : i + 2]))
             found.update(rows[at:end])
     return found

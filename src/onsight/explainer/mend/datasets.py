@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from onsight.explainer.mend.calls import appended, loader_code, loader_dataset, no_workers
+from onsight.explainer.mend.calls import appended, loader_dataset, no_workers
 from onsight.explainer.mend.draft import CannotMend, Draft, called
 from onsight.explainer.mend.mend import Mend, Together
 from onsight.explainer.mend.whole import Advice, Definition
@@ -15,19 +15,17 @@ from onsight.hardware.devices import free_memory_bytes
 
 _KEPT = '''
 class KeptItems:
-    """The items of a data set, made once and kept in memory; batches are gathered by index."""
+    """The items of a data set, made once and kept in memory."""
 
     def __init__(self, dataset):
         self.dataset = dataset
-        self.parts = default_collate([dataset[index] for index in range(len(dataset))])
+        self.items = [dataset[index] for index in range(len(dataset))]
 
     def __len__(self):
-        return len(self.dataset)
+        return len(self.items)
 
     def __getitem__(self, index):
-        return [part[index] for part in self.parts]
-
-    __getitems__ = __getitem__  # of several indices; with collate_fn=list they are a batch
+        return self.items[index]
 
     def __getattr__(self, name):
         return getattr(self.dataset, name)
@@ -66,21 +64,16 @@ def open_once(path):
 
 
 def keep_items(trace: Trace) -> list[Mend]:
-    """The training loader's items, made once and stacked, and its batches gathered from them."""
+    """The training loader's items, made once."""
     assert trace.loader
-    if not _fits(trace):
+    if not fits(trace):
         return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
-    need = ("from torch.utils.data import default_collate",)
-    parts = (
-        Definition(trace.loader.site, "KeptItems", _KEPT, need),
-        loader_dataset(trace, "KeptItems({})"),
-        loader_code(trace, collate_fn="list"),
-        no_workers(trace),
-    )
+    definition = Definition(trace.loader.site, "KeptItems", _KEPT)
+    parts = definition, loader_dataset(trace, "KeptItems({})"), no_workers(trace)
     return [Together(None, parts)]
 
 
-def _fits(trace: Trace) -> bool:
+def fits(trace: Trace) -> bool:
     """Whether all items fit in memory twice, as they do while they are stacked."""
     assert trace.loader
     needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0

@@ -3,12 +3,13 @@
 import inspect
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
-from onsight.explainer.mend.calls import loader_dataset, loader_keywords, no_workers
-from onsight.explainer.mend.datasets import keep_items
+from onsight.explainer.mend.calls import loader_code, loader_dataset, loader_keywords, no_workers
+from onsight.explainer.mend.datasets import fits, keep_items
 from onsight.explainer.mend.draft import Draft
-from onsight.explainer.mend.mend import Mend
-from onsight.explainer.mend.whole import Definition
+from onsight.explainer.mend.mend import Mend, Together
+from onsight.explainer.mend.whole import Advice, Definition
 from onsight.explainer.script import batched
 from onsight.explainer.script.trace import Trace
 
@@ -71,17 +72,15 @@ class AugmentedBatches:
 def kept_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
     """The training loader's items stacked on a device; items that cannot be are kept one by one."""
     if not (trace.item and trace.item.stacks and trace.loader and trace.loader.is_collated):
-        return [*keep_items(trace), no_workers(trace)]
+        return keep_items(trace)
     code = _KEPT_BATCHES.replace("{to}", _sent(device))
-    return [
-        Definition(None, "KeptBatches", code, ("torch",)),
-        loader_dataset(trace, "KeptBatches({})"),
-        *_gathered(trace, device),
-    ]
+    definition = Definition(trace.loader.site, "KeptBatches", code, ("import torch",))
+    return _gathered(trace, device, definition, "KeptBatches({})")
 
 
 def augmented_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
     """The training loader's items stacked without their random part, which batches go through."""
+    assert trace.loader
     assert trace.item
     assert trace.item.moved
     moved = trace.item.moved
@@ -93,11 +92,9 @@ def augmented_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
         .replace("{changes}", lines)
     )
     functions = "\n\n\n".join(_sources(lines))
-    return [
-        AugmentedBatches(None, f"{functions}\n\n\n{code.strip()}" if functions else code),
-        loader_dataset(trace, "AugmentedBatches({})"),
-        *_gathered(trace, device),
-    ]
+    whole = f"{functions}\n\n\n{code.strip()}" if functions else code
+    definition = AugmentedBatches(trace.loader.site, whole)
+    return _gathered(trace, device, definition, "AugmentedBatches({})")
 
 
 @dataclass(frozen=True)
@@ -105,6 +102,7 @@ class AugmentedBatches(Mend):
     """The class that augments whole batches, and the functions that it calls."""
 
     code: str
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -113,19 +111,19 @@ class AugmentedBatches(Mend):
 
     def apply(self, draft: Draft) -> None:
         """Define them below the imports."""
-        needs = ("torch", "torchvision")
+        needs = ("import torch", "import torchvision")
         Definition(None, "AugmentedBatches", self.code, needs).apply(draft)
 
 
-def _gathered(trace: Trace, device: str) -> list[Mend]:
-    keywords = loader_keywords(trace, collate_fn=_AsItIs())
+def _gathered(trace: Trace, device: str, definition: Mend, template: str) -> list[Mend]:
+    """The mends that a loader needs for its batches to come from a new class."""
+    assert trace.loader
+    if not fits(trace):
+        return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
+    keywords = loader_code(trace, collate_fn="list")
     pinned = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
-    return [keywords, *pinned, no_workers(trace)]
-
-
-class _AsItIs:
-    def __repr__(self) -> str:
-        return "lambda batch: batch"
+    dataset = loader_dataset(trace, template)
+    return [Together(None, (definition, dataset, keywords, *pinned, no_workers(trace)))]
 
 
 def _sent(device: str) -> str:

@@ -89,6 +89,11 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
     return Mended(script, before, first.encoded(), lines, outside)
 
 
+def merged(mends: list[Mend], script: Path) -> list[Line]:
+    """The lines of advice alone."""
+    return mend_script(script, mends).lines
+
+
 def mends_of(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
     """The mends that make these changes, in the order of application."""
     return [

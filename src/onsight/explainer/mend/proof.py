@@ -15,7 +15,7 @@ from onsight.explainer.search.tried import Losses, Untried
 from onsight.explainer.what_ifs.as_mended import AsMended
 from onsight.explainer.what_ifs.what_if import WhatIf
 
-_MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 6.0  # until the ends of the interval are that close
+_MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 8.0  # until the ends of the interval are that close
 _ALIKE = 0.1  # of the mean first loss, where the batches hold other pictures
 
 
@@ -83,13 +83,11 @@ def _measured(plain: Callable[[], float], changed: Callable[[], float]) -> Round
 
 def _losses(plain: list[float], mended: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
     """Compared step by step; for batches of other pictures, by their mean alone."""
-    found = compare_losses(plain, mended, what_ifs, [])
-    if found != "not comparable":
-        return found
-    if not all(math.isfinite(loss) for loss in mended):
-        return "other"
     pairs = list(zip(plain, mended, strict=False))
-    if not pairs:
+    if any(math.isfinite(one) and not math.isfinite(other) for one, other in pairs):
+        return "other"
+    found = compare_losses(plain, mended, what_ifs, [])
+    if found != "not comparable" or not pairs:
         return found
     before, after = (statistics.mean(values) for values in zip(*pairs, strict=True))
     return "alike" if abs(before - after) <= _ALIKE * abs(before) else found

@@ -146,7 +146,7 @@ class Advice(Mend):
 
 def need_import(draft: Draft, statement: str) -> None:
     """An import such as `import torch`, with the script's own, unless its name is there."""
-    if statement.split()[-1] not in _module_names(draft.source.tree):
+    if statement.split()[-1].partition(".")[0] not in _module_names(draft.source.tree):
         AtStart(None, statement).apply(draft)
 
 

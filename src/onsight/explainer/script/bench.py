@@ -1,6 +1,5 @@
 """The bench for scripts: each trial is a process that runs the script with some what-ifs."""
 
-import os
 import statistics
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from onsight.errors import ScriptFailed
 from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.running import ScriptProcess
-from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import ItemFacts, Trace
 from onsight.explainer.search.tried import Losses, Untried
 from onsight.explainer.what_ifs.table import what_ifs_for
@@ -103,8 +101,6 @@ class ScriptBench:
                 raise
         if trace is None:  # perhaps it only dislikes being forked
             trace = plain.begin(start())
-        trace.script = str(self.processes.script)
-        trace.thread_settings = settings_of(self.processes.script, os.environ)
         self.item = trace.item
         self.losses, self.rate = trace.losses, trace.images_per_second
         return trace, plain

@@ -1,5 +1,6 @@
 """Why a user's training script is slow, and what would make it faster, all of it measured."""
 
+import os
 import statistics
 import tempfile
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.mend.delivery import Delivery, deliver
-from onsight.explainer.mend.mended import Line, mend_script, mends_of
+from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.failure import nothing_seen
@@ -19,6 +20,7 @@ from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.reading import findings_in
 from onsight.explainer.script.slowest import cause_of_ranks
+from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
@@ -115,6 +117,8 @@ def explain_script(
             raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
         if trace.world < ranks:
             raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
+        trace.script = str(script.resolve())
+        trace.thread_settings = settings_of(script, os.environ)
         wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
@@ -136,7 +140,7 @@ def explain_script(
         found.tried,
         best,
         found.left_out,
-        mend_script(script, mends_of(best.changes, trace)).lines if best else [],
+        merged(mends_of(best.changes, trace), script) if best else [],
         cause_of_ranks(trace) or find_cause(trace, found.tried, usable_cores()),
         findings,
         time.monotonic() - begun,

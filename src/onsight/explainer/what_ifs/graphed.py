@@ -39,15 +39,15 @@ class Graphed(WhatIf):
         forwards: dict[int, tuple[Any, Any, list[torch.Size]]] = {}
 
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
-            if hooks.is_evaluation(network) or not all(isinstance(one, Tensor) for one in args):
-                return proceed(*args)
-            shapes = [one.shape for one in args]
-            if id(network) not in forwards:
+            shapes = [one.shape for one in args if isinstance(one, Tensor)]
+            trains = not hooks.is_evaluation(network) and len(shapes) == len(args)
+            if trains and id(network) not in forwards:
                 plain = network.forward
                 torch.cuda.make_graphed_callables(network, tuple(one.clone() for one in args))
                 forwards[id(network)] = plain, network.forward, shapes
-            plain, graphed, captured = forwards[id(network)]
-            network.forward = graphed if shapes == captured else plain  # type: ignore[method-assign]
+            if id(network) in forwards:
+                plain, graphed, captured = forwards[id(network)]
+                network.forward = graphed if trains and shapes == captured else plain
             return proceed(*args)
 
         hooks.around_network(around)

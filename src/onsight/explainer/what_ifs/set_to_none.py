@@ -32,7 +32,7 @@ class SetToNone(WhatIf):
     def worth(cls, seen: Seen) -> list[WhatIf]:
         if seen.trace.share("optimizer", "other") < _LEAST:
             return []
-        lines = {one.lineno for one in ast.walk(seen.tree) if _keeps(one) or _zeroed(one)}
+        lines = {line for line, _ in _found(seen.tree)}
         return [cls(tuple(sorted(lines)))] if lines else []
 
     def install(self, hooks: Hooks) -> None:
@@ -44,14 +44,12 @@ class SetToNone(WhatIf):
         with open(trace.script, "rb") as file:
             tree = ast.parse(file.read())
         found: list[Mend] = []
-        for node in ast.walk(tree):
-            if _keeps(node):
-                site = Site(file=trace.script, line=node.lineno)
+        for line, node in _found(tree):
+            site = Site(file=trace.script, line=line)
+            if grad := _zeroed(node):
+                found.append(Replaced(site, ast.unparse(node), f"{ast.unparse(grad)} = None"))
+            else:
                 found.append(Keywords(site, "zero_grad", values={"set_to_none": None}))
-            elif grad := _zeroed(node):
-                site = Site(file=trace.script, line=node.lineno)
-                old = ast.unparse(node)
-                found.append(Replaced(site, old, f"{ast.unparse(grad)} = None"))
         return found
 
     def cause(self, trace: Trace) -> Cause:
@@ -61,6 +59,12 @@ class SetToNone(WhatIf):
             f"{share} of the time is the optimizer and the loop itself, which fills gradients "
             f"with zeros, at line {self.value[0]}",
         )
+
+
+def _found(tree: ast.Module) -> list[tuple[int, ast.Call | ast.Expr]]:
+    """The calls and statements that fill gradients with zeros, with their lines."""
+    nodes = (one for one in ast.walk(tree) if isinstance(one, ast.Call | ast.Expr))
+    return [(one.lineno, one) for one in nodes if _keeps(one) or _zeroed(one)]
 
 
 def _keeps(node: ast.AST) -> bool:

@@ -51,7 +51,7 @@ def _drafted(original: Callable[..., Image.Image], side: int) -> Callable[..., I
     def open_smaller(*args: Any, **kwargs: Any) -> Image.Image:
         picture = original(*args, **kwargs)
         if picture.format == "JPEG":
-            picture.draft(None, (side, side))  # type: ignore[arg-type]
+            picture.draft(None, (side, side))
         return picture
 
     return open_smaller
