@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from onsight.audit.audit import Audit as Audit
     from onsight.audit.check import check as check
     from onsight.estimator.classifier import Classifier as Classifier
+    from onsight.explainer.dispatch import explain as explain
     from onsight.hardware.placement.placement import placement as placement
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
@@ -26,6 +27,7 @@ _HOMES = {
     "check": "onsight.audit.check",
     "compare": "onsight.report.comparison.compare",
     "evaluate": "onsight.inference.evaluate",
+    "explain": "onsight.explainer.dispatch",
     "load": "onsight.inference.predictor",
     "placement": "onsight.hardware.placement.placement",
     "train": "onsight.training.run",
@@ -39,6 +41,7 @@ __all__ = [
     "check",
     "compare",
     "evaluate",
+    "explain",
     "load",
     "placement",
     "train",

@@ -1,5 +1,6 @@
 """The command `onsight explain`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -37,13 +38,22 @@ def explain(
         bool, Parameter(group=RUN, help="Try out changes and time each of them.")
     ] = True,
     seconds: Annotated[
-        float, Parameter(group=RUN, help="Seconds of training to measure per run.")
-    ] = 4.0,
+        float,
+        Parameter(
+            group=RUN,
+            help="About how long it may take in all, in seconds. More time tells smaller gains "
+            "from noise, and tries more changes of a script that starts slowly.",
+        ),
+    ] = 60.0,
+    quick: Annotated[
+        bool, Parameter(group=RUN, negative="", help="Take 30 seconds instead of 60.")
+    ] = False,
     limit: Annotated[
         float,
         Parameter(
             group=RUN,
-            help="Longest time for one run of SCRIPT.py, in seconds, including its start.",
+            help="Longest time that SCRIPT.py may take from its start to its first training "
+            "steps, in seconds.",
         ),
     ] = 120.0,
     twin: Annotated[
@@ -56,6 +66,14 @@ def explain(
             "nothing. Exit code 1 if it fails.",
         ),
     ] = False,
+    write: Annotated[
+        Path | None,
+        Parameter(
+            group=RUN,
+            help="Write SCRIPT.py with the changes that won into this file, run against the "
+            "original.",
+        ),
+    ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
@@ -75,18 +93,37 @@ def explain(
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
-    from onsight.explainer.dispatch import explain_any
+    from onsight.explainer import dispatch
 
-    asked = compare is not None or bool(batch_sizes) or save_plot is not None
-    explain_any(
+    if save_plot:
+        from onsight.explainer.compare.draw import check_plot_place, draw_comparison
+
+        check_plot_place(save_plot)
+    explained = dispatch.explain(
         subject,
-        list(script_args),
-        given=given(fields),
-        layers=(recipe, config),
-        compared=(compare or "", batch_sizes, save_plot) if asked else None,
+        script_args,
         what_ifs=what_ifs,
-        seconds=seconds,
+        seconds=min(seconds, dispatch.QUICK_SECONDS) if quick else seconds,
         limit_seconds=limit,
         on_twin=twin,
-        as_json=json_,
+        write=write,
+        compare="all" if save_plot and compare is None else compare,
+        batch_sizes=batch_sizes,
+        recipe=recipe,
+        config=config,
+        **given(fields),
     )
+    if json_:
+        print(json.dumps(explained.facts()))
+    else:
+        explained.show()
+    if save_plot:
+        draw_comparison(explained.found, save_plot)
+        if not json_:
+            print(f"plot: {save_plot}")
+    if twin and not explained.found.is_sound:
+        raise SystemExit(1)
+    if write and not explained.found.delivery and not json_:
+        print(f"{write} was not written: no change made the script faster")
+    if write and explained.found.delivery and not explained.found.delivery.is_sound:
+        raise SystemExit(1)

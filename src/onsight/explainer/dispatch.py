@@ -1,115 +1,128 @@
 """Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
-import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
 from onsight.errors import ConfigError
 
-Compared = tuple[str, str, Path | None]  # devices, batch sizes, where to save the plot
+SECONDS = 60.0  # for the whole command, about
+QUICK_SECONDS = 30.0
+
+F = TypeVar("F")
 
 
-def explain_any(
-    subject: str,
-    script_args: list[str],
+@dataclass(frozen=True)
+class Explained(Generic[F]):
+    """What was found out, in full in `found`."""
+
+    found: F
+    to_facts: Callable[[F], dict[str, Any]]
+    print_to: Callable[[F, Console], None]
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values; at least `verdict`."""
+        return self.to_facts(self.found)
+
+    def show(self, console: Console | None = None) -> None:
+        """Print it as `onsight explain` does."""
+        self.print_to(self.found, console or Console(highlight=False, markup=False))
+
+
+def explain(
+    subject: str | Path,
+    script_args: Sequence[str] = (),
     *,
-    given: dict[str, Any],
-    layers: tuple[str | None, Path | None],
-    compared: Compared | None,
-    what_ifs: bool,
-    seconds: float,
-    limit_seconds: float,
-    on_twin: bool,
-    as_json: bool,
-) -> None:
-    """Explain and print.
+    what_ifs: bool = True,
+    seconds: float = SECONDS,
+    limit_seconds: float = 120.0,
+    on_twin: bool = False,
+    write: Path | None = None,
+    compare: str | None = None,
+    batch_sizes: str = "",
+    recipe: str | None = None,
+    config: Path | None = None,
+    **fields: Any,
+) -> Explained[Any]:
+    """Find out what slows down a run or any training script, and what would help.
 
-    given: fields named on the command line; layers: recipe and config file; on_twin: run a script
-    on a simulated GPU. Raises UserError for what the user can fix.
+    subject: a run folder, DATA, or a script, which takes script_args; what_ifs: try out changes;
+    seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
+    a simulated GPU; write: where the script goes with the changes that won; compare: devices such
+    as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; recipe, config, fields: those
+    of the run, as for `train`. Raises UserError for what the caller can fix, ScriptFailed with a
+    script's own output.
     """
-    if subject.endswith(".py"):
-        if given or compared or any(layers):
+    if seconds <= 0:
+        raise ConfigError("--seconds must be more than 0")
+    name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
+    if write and (on_twin or not what_ifs or not name.endswith(".py")):
+        raise ConfigError("--write needs a training script, and changes to try out on it")
+    if name.endswith(".py"):
+        if fields or is_comparison or recipe or config:
             raise ConfigError(
                 "a script has its own settings: put them after --, as in "
-                f"`onsight explain {subject} -- --batch-size 32`"
+                f"`onsight explain {name} -- --batch-size 32`"
             )
         if on_twin:
-            _explain_on_twin(Path(subject), script_args, limit_seconds, as_json)
-        else:
-            _explain_script(Path(subject), script_args, seconds, what_ifs, limit_seconds, as_json)
-        return
-    if on_twin:
-        raise ConfigError(f"--twin runs a training script, and {subject} is not a Python file")
-    if script_args:
-        raise ConfigError(
-            f"arguments after -- are for a script, and {subject} is not a Python file"
+            return _explain_on_twin(Path(name), list(script_args), limit_seconds)
+        return _explain_script(
+            Path(name), list(script_args), seconds, what_ifs, limit_seconds, write
         )
-    data, config = _settle(subject, given, layers)
-    if compared:
-        _compare(data, config, compared, as_json)
-    else:
-        _explain_data(data, config, seconds, what_ifs, as_json)
+    if on_twin:
+        raise ConfigError(f"--twin runs a training script, and {name} is not a Python file")
+    if script_args:
+        raise ConfigError(f"arguments after -- are for a script, and {name} is not a Python file")
+    data, settled = _settle(name, fields, (recipe, config))
+    if is_comparison:
+        return _compare(data, settled, compare or "", batch_sizes)
+    return _explain_data(data, settled, seconds, what_ifs)
 
 
 def _explain_script(
-    script: Path, args: list[str], seconds: float, what_ifs: bool, limit: float, as_json: bool
-) -> None:
+    script: Path,
+    args: list[str],
+    seconds: float,
+    what_ifs: bool,
+    limit: float,
+    write: Path | None,
+) -> Explained[Any]:
+    from onsight.explainer.mend.target import check_target
     from onsight.explainer.script.explain import explain_script
     from onsight.explainer.script.show import facts, print_explanation
 
-    found = explain_script(script, args, seconds, what_ifs, limit)
-    if as_json:
-        print(json.dumps(facts(found)))
-    else:
-        print_explanation(found, _console())
+    target = check_target(script, write) if write else None
+    found = explain_script(script, args, seconds, what_ifs, limit, target)
+    return Explained(found, facts, print_explanation)
 
 
-def _explain_on_twin(script: Path, args: list[str], limit: float, as_json: bool) -> None:
+def _explain_on_twin(script: Path, args: list[str], limit: float) -> Explained[Any]:
     from onsight.explainer.on_twin.explain import explain_on_twin
     from onsight.explainer.on_twin.show import facts, print_on_twin
 
-    found = explain_on_twin(script, args, limit)
-    if as_json:
-        print(json.dumps(facts(found)))
-    else:
-        print_on_twin(found, _console())
-    if not found.is_sound:
-        raise SystemExit(1)
+    return Explained(explain_on_twin(script, args, limit), facts, print_on_twin)
 
 
-def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool, as_json: bool) -> None:
+def _explain_data(data: str, config: Config, seconds: float, what_ifs: bool) -> Explained[Any]:
     from onsight.explainer.own.explain import explain_data
     from onsight.explainer.own.show import facts, print_explained_run
 
     found = explain_data(data, config, seconds, what_ifs)
-    if as_json:
-        print(json.dumps(facts(found)))
-    else:
-        print_explained_run(found, _console())
+    return Explained(found, facts, print_explained_run)
 
 
-def _compare(data: str, config: Config, compared: Compared, as_json: bool) -> None:
-    from onsight.explainer.compare.draw import check_plot_place, draw_comparison
+def _compare(data: str, config: Config, devices: str, batch_sizes: str) -> Explained[Any]:
     from onsight.explainer.compare.measure import compare
     from onsight.explainer.compare.show import facts, print_comparison
     from onsight.explainer.compare.sizes import read_batch_sizes
 
-    devices, sizes, plot = compared
-    if plot:
-        check_plot_place(plot)
     named = devices.split(",") if devices not in ("", "all") else ()
-    comparison = compare(data, config, named, read_batch_sizes(sizes) if sizes else ())
-    if as_json:
-        print(json.dumps(facts(comparison)))
-    else:
-        print_comparison(comparison, _console())
-    if plot:
-        draw_comparison(comparison, plot)
-        if not as_json:
-            print(f"plot: {plot}")
+    found = compare(data, config, named, read_batch_sizes(batch_sizes) if batch_sizes else ())
+    return Explained(found, facts, print_comparison)
 
 
 def _settle(
@@ -127,7 +140,3 @@ def _settle(
     config = make_config(*config_layers(recipe, file or run / "config.toml", given))
     without_foreign_code(config, given)
     return data_of_run(run), config
-
-
-def _console() -> Console:
-    return Console(highlight=False, markup=False)

@@ -17,10 +17,15 @@ class Rounds:
     changed: list[float] = field(default_factory=list)
 
     @property
+    def ratios(self) -> list[float]:
+        """How many times as fast the changed way was in each round."""
+        pairs = zip(self.plain, self.changed, strict=True)
+        return [changed / plain for plain, changed in pairs]
+
+    @property
     def interval(self) -> Interval:
         """How many times as fast the changed way is. ValueError before the first round."""
-        pairs = zip(self.plain, self.changed, strict=True)
-        return ratio_interval([changed / plain for plain, changed in pairs])
+        return ratio_interval(self.ratios)
 
     def add(self, plain: Callable[[], float], changed: Callable[[], float]) -> None:
         """Measure both once; who begins alternates, so that a steady drift cancels out."""

@@ -39,15 +39,26 @@ class Interval:
         """Whether even the lower end is a gain worth the name."""
         return self.low >= SHOWN
 
+    @property
+    def ends(self) -> str:
+        """`5.1 to 6.0`; nothing after a single round, which says nothing about them."""
+        if math.isinf(self.high):
+            return ""
+        return f"{_digits(self.low, self.low)} to {_digits(self.high, self.low)}"
+
     def __str__(self) -> str:
         """`at least 5.1 times as fast, 5.1 to 6.0, 5 rounds`."""
-        if math.isinf(self.high):
+        if not self.ends:
             return "unknown after a single round"
-        low, high = _digits(self.low, self.low), _digits(self.high, self.low)
         many = plural(self.rounds, "round")
         if self.is_shown:
-            return f"at least {low} times as fast, {low} to {high}, {many}"
-        return f"{low} to {high} times as fast, {many}"
+            return f"at least {_digits(self.low, self.low)} times as fast, {self.ends}, {many}"
+        return f"{self.ends} times as fast, {many}"
+
+    def facts(self) -> dict[str, float | None]:
+        """Plain values; `low` and `high` are null after a single round."""
+        ends = {"low": self.low, "high": self.high} if self.ends else {"low": None, "high": None}
+        return {"ratio": self.ratio, **ends, "rounds": self.rounds}
 
 
 def ratio_interval(ratios: Sequence[float]) -> Interval:

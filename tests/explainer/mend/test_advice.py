@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from onsight.explainer.mend.mended import merged
+from onsight.explainer.mend.mended import mend_script, mends_of
 from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explainer.tracing.sites import Site
 from onsight.explainer.what_ifs.table import what_ifs_from
@@ -54,7 +54,7 @@ def lines(tmp_path):
     )
 
     def lines(**changes):
-        return merged([part for one in what_ifs_from(changes) for part in one.lines(trace)], path)
+        return mend_script(path, mends_of(what_ifs_from(changes), trace)).lines
 
     return lines
 

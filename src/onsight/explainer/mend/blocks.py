@@ -32,7 +32,7 @@ class Under(Mend):
 
     opening: str
     where: Where = "statement"
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def words(self) -> str:

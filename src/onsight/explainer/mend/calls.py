@@ -114,14 +114,20 @@ class Argument(OfCall):
 
 def loader_keywords(trace: Trace, **values: Any) -> Keywords:
     """Arguments for the training loader, which the trace must have; None removes one."""
+    return loader_code(trace, **_as_code(values))
+
+
+def loader_code(trace: Trace, **values: str | None) -> Keywords:
+    """The same, given as source code."""
     assert trace.loader
-    return Keywords(
-        trace.loader.site, "DataLoader", parameters=_LOADER_PARAMETERS, values=_as_code(values)
-    )
+    return Keywords(trace.loader.site, "DataLoader", parameters=_LOADER_PARAMETERS, values=values)
 
 
 def no_workers(trace: Trace) -> Keywords:
     """No worker processes, and none of the arguments that a loader without them refuses."""
+    assert trace.loader
+    if not trace.loader.workers:
+        return loader_keywords(trace)
     unfit = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout"))
     return loader_keywords(trace, num_workers=0, **unfit, multiprocessing_context=None)
 
@@ -184,13 +190,18 @@ def _removed(draft: Draft, call: ast.Call, name: str) -> list[Change]:
 
 def _with_comma(draft: Draft, call: ast.Call, start: int, end: int) -> Change:
     """A part of a call's arguments and one comma beside it, to be removed."""
-    tokens = [one for one in _tokens(draft, call) if one[0] not in (tokenize.NL, tokenize.COMMENT)]
+    every = _tokens(draft, call)
+    tokens = [one for one in every if one[0] not in (tokenize.NL, tokenize.COMMENT)]
     after = next(one for one in tokens if one[2] >= end)
-    if after[1] == ",":
-        following = next(one for one in _tokens(draft, call) if one[2] > after[2])
+    if after[1] != ",":
+        before = [one for one in tokens if one[2] < start][-1]
+        return (before[2] if before[1] == "," else start), end, ""
+    following = next(one for one in every if one[2] > after[2])
+    if following[0] != tokenize.NL:
         return start, following[2], ""
-    before = [one for one in tokens if one[2] < start][-1]
-    return (before[2] if before[1] == "," else start), end, ""
+    start = len(draft.text[:start].rstrip(" \t"))
+    is_alone = draft.text[start - 1] == "\n"
+    return start, following[2] + len(following[1] if is_alone else ""), ""
 
 
 def appended(draft: Draft, call: ast.Call, text: str) -> Change:

@@ -3,26 +3,31 @@
 import ast
 from dataclasses import dataclass
 
-from onsight.explainer.mend.calls import appended, loader_dataset
+import torch
+
+from onsight.explainer.mend.calls import appended, loader_code, loader_dataset, no_workers
 from onsight.explainer.mend.draft import CannotMend, Draft, called
-from onsight.explainer.mend.mend import Mend
-from onsight.explainer.mend.whole import Definition
+from onsight.explainer.mend.mend import Mend, Together
+from onsight.explainer.mend.whole import Advice, Definition
 from onsight.explainer.script.augmenting import is_random
 from onsight.explainer.script.trace import Trace
+from onsight.hardware.devices import free_memory_bytes
 
 _KEPT = '''
 class KeptItems:
-    """The items of a data set, made once and kept in memory."""
+    """The items of a data set, made once and kept in memory; batches are gathered by index."""
 
     def __init__(self, dataset):
         self.dataset = dataset
-        self.items = [dataset[index] for index in range(len(dataset))]
+        self.parts = default_collate([dataset[index] for index in range(len(dataset))])
 
     def __len__(self):
-        return len(self.items)
+        return len(self.dataset)
 
     def __getitem__(self, index):
-        return self.items[index]
+        return [part[index] for part in self.parts]
+
+    __getitems__ = __getitem__  # of several indices; with collate_fn=list they are a batch
 
     def __getattr__(self, name):
         return getattr(self.dataset, name)
@@ -61,8 +66,25 @@ def open_once(path):
 
 
 def keep_items(trace: Trace) -> list[Mend]:
-    """The training loader's items, made once."""
-    return [Definition(None, "KeptItems", _KEPT), loader_dataset(trace, "KeptItems({})")]
+    """The training loader's items, made once and stacked, and its batches gathered from them."""
+    assert trace.loader
+    if not _fits(trace):
+        return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
+    need = ("from torch.utils.data import default_collate",)
+    parts = (
+        Definition(trace.loader.site, "KeptItems", _KEPT, need),
+        loader_dataset(trace, "KeptItems({})"),
+        loader_code(trace, collate_fn="list"),
+        no_workers(trace),
+    )
+    return [Together(None, parts)]
+
+
+def _fits(trace: Trace) -> bool:
+    """Whether all items fit in memory twice, as they do while they are stacked."""
+    assert trace.loader
+    needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
+    return needed < free_memory_bytes(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -117,7 +139,9 @@ class OpenOnce(Mend):
         if not calls or any(word.arg == "loader" for one in calls for word in one.keywords):
             raise CannotMend("the script opens its files by itself")
         draft.change([appended(draft, one, "loader=open_once") for one in calls])
-        Definition(None, "open_once", _OPEN_ONCE, ("functools", "torchvision")).apply(draft)
+        Definition(None, "open_once", _OPEN_ONCE, ("import functools", "import torchvision")).apply(
+            draft
+        )
 
 
 def _fixed_transforms(draft: Draft) -> int:

@@ -24,13 +24,11 @@ class Draft:
     """A file's text, its syntax tree after every change, and where its original places are now."""
 
     def __init__(self, path: Path, raw: bytes) -> None:
-        """Raises CannotMend for a file that cannot be mended as text."""
+        """Raises SyntaxError or ValueError for a file that is not Python."""
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         self.path, self.encoding = path, encoding
-        text = raw.decode(encoding)
+        text = re.sub(r"\r(?!\n)", "\n", raw.decode(encoding))
         self.newline = "\r\n" if "\r\n" in text else "\n"
-        if "\r" in text.replace("\r\n", "\n"):
-            raise CannotMend(f"{path.name} has lines that end in a carriage return alone")
         self.source = self.original = _parsed(path, text)
         self.history: list[list[Change]] = []
         self.unit = _unit(self.source)

@@ -1,13 +1,11 @@
 """Mends that stack the items of a data set once, and gather batches from them by index."""
 
+import ast
 import inspect
 import re
-from dataclasses import dataclass
 
-from onsight.explainer.mend.calls import loader_dataset, loader_keywords, no_workers
-from onsight.explainer.mend.datasets import keep_items
-from onsight.explainer.mend.draft import Draft
-from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.calls import loader_code, loader_dataset, no_workers
+from onsight.explainer.mend.mend import Mend, Together
 from onsight.explainer.mend.whole import Definition
 from onsight.explainer.script import batched
 from onsight.explainer.script.trace import Trace
@@ -68,16 +66,10 @@ class AugmentedBatches:
 '''
 
 
-def kept_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
-    """The training loader's items stacked on a device; items that cannot be are kept one by one."""
-    if not (trace.item and trace.item.stacks and trace.loader and trace.loader.is_collated):
-        return [*keep_items(trace), no_workers(trace)]
+def kept_batches(trace: Trace, device: str) -> list[Mend]:
+    """The training loader's items stacked on a device, and its batches gathered there."""
     code = _KEPT_BATCHES.replace("{to}", _sent(device))
-    return [
-        Definition(None, "KeptBatches", code, ("torch",)),
-        loader_dataset(trace, "KeptBatches({})"),
-        *_gathered(trace, device),
-    ]
+    return _made(trace, "KeptBatches", code, ("import torch",), device)
 
 
 def augmented_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
@@ -93,39 +85,23 @@ def augmented_batches(trace: Trace, device: str = "cpu") -> list[Mend]:
         .replace("{changes}", lines)
     )
     functions = "\n\n\n".join(_sources(lines))
-    return [
-        AugmentedBatches(None, f"{functions}\n\n\n{code.strip()}" if functions else code),
-        loader_dataset(trace, "AugmentedBatches({})"),
-        *_gathered(trace, device),
-    ]
+    code = f"{functions}\n\n\n{code.strip()}" if functions else code
+    needs = ("import torch", "import torchvision")
+    return _made(trace, "AugmentedBatches", code, needs, device)
 
 
-@dataclass(frozen=True)
-class AugmentedBatches(Mend):
-    """The class that augments whole batches, and the functions that it calls."""
-
-    code: str
-
-    @property
-    def words(self) -> str:
-        """What it does."""
-        return "keep the items without their random transforms, and augment whole batches"
-
-    def apply(self, draft: Draft) -> None:
-        """Define them below the imports."""
-        needs = ("torch", "torchvision")
-        Definition(None, "AugmentedBatches", self.code, needs).apply(draft)
-
-
-def _gathered(trace: Trace, device: str) -> list[Mend]:
-    keywords = loader_keywords(trace, collate_fn=_AsItIs())
-    pinned = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
-    return [keywords, *pinned, no_workers(trace)]
-
-
-class _AsItIs:
-    def __repr__(self) -> str:
-        return "lambda batch: batch"
+def _made(trace: Trace, name: str, code: str, needs: tuple[str, ...], device: str) -> list[Mend]:
+    assert trace.loader
+    gathered = loader_code(trace, collate_fn="list")
+    pinned = loader_code(trace, pin_memory=None)  # only memory of the host can be pinned
+    parts = (
+        Definition(trace.loader.site, name, code, needs),
+        loader_dataset(trace, f"{name}({{}})"),
+        gathered,
+        *([] if device == "cpu" else [pinned]),
+        no_workers(trace),
+    )
+    return [Together(None, parts)]
 
 
 def _sent(device: str) -> str:
@@ -151,8 +127,6 @@ def _sources(code: str) -> list[str]:
 
 def _plain(code: str) -> str:
     """A function's text without annotations, which name what the script may not import."""
-    import ast
-
     tree = ast.parse(code)
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)

@@ -12,12 +12,14 @@ from onsight.explainer.tracing.sites import Site
 class Mend(ABC):
     """site: where, as the script was before any mend; None: nowhere in particular.
 
-    imports: modules that the change names; is_text: False if it is said only.
+    imports: statements that it needs; is_text: False if it is said only;
+    needs_site: whether it can be made nowhere without one.
     """
 
     site: Site | None
     imports: ClassVar[tuple[str, ...]] = ()
     is_text: ClassVar[bool] = True
+    needs_site: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -36,3 +38,20 @@ class Mend(ABC):
     def told(self, draft: Draft) -> str:
         """The change as a line, after all mends were made."""
         return self.words
+
+
+@dataclass(frozen=True)
+class Together(Mend):
+    """Mends that are made all or not at all; site: None."""
+
+    parts: tuple[Mend, ...]
+
+    @property
+    def words(self) -> str:
+        """Those of the parts."""
+        return "\n".join(one.words for one in self.parts)
+
+    def apply(self, draft: Draft) -> None:
+        """Make them, in a draft that holds them all."""
+        for one in self.parts:
+            one.apply(draft)

@@ -2,16 +2,22 @@
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import DataError
 from onsight.explainer.mend.draft import CannotMend, Draft, read_draft
 from onsight.explainer.mend.layout import line_before
-from onsight.explainer.mend.mend import Mend
+from onsight.explainer.mend.mend import Mend, Together
+from onsight.explainer.mend.target import MARK
 from onsight.explainer.mend.whole import need_import
+from onsight.explainer.script.trace import Trace
 from onsight.explainer.tracing.sites import Site
+from onsight.explainer.what_ifs.table import in_order
+from onsight.explainer.what_ifs.what_if import WhatIf
 
+_ELSEWHERE = "it is in"
 _FIRST_LINES = re.compile(r"#!|#.*coding[:=]")
 
 
@@ -40,7 +46,7 @@ class Mended:
     @property
     def is_changed(self) -> bool:
         """Whether any mend was made in the script itself."""
-        return any(not one.left for one in self.lines if one.text not in self.outside)
+        return any(not one.left and one.text not in self.outside for one in self.lines)
 
     def diff(self, name: str) -> str:
         """A unified diff from the script to a file of this name."""
@@ -66,8 +72,8 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
     before, drafts = first.encoded(), {str(script): first}
     results: dict[object, _Result] = {}
     for mend in mends:
-        result = _tried(mend, first, drafts)
-        results[mend.place, result.left] = result  # of one place, the last one tells all
+        for result in _tried(mend, first, drafts):
+            results[result.mend.place, result.left] = result  # of one place, the last tells all
     lines = [_line(one) for one in results.values()]
     for one in results.values():
         if one.left and one.draft is first:
@@ -78,7 +84,7 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
         for line, one in zip(lines, results.values(), strict=True)
         if one.left and one.draft is not first
     ]
-    _head(first, [f"Mended by Onsight from {script.name}.", *outside, *elsewhere])
+    _head(first, [f"{MARK} {script.name}.", *outside, *elsewhere])
     return Mended(script, before, first.encoded(), lines, outside)
 
 
@@ -87,34 +93,56 @@ def merged(mends: list[Mend], script: Path) -> list[Line]:
     return mend_script(script, mends).lines
 
 
-def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> _Result:
-    """Make a mend in the draft of its file, which stays as it was if that is not possible."""
-    if mend.site is None:
-        draft = first
-    else:
-        name = mend.site.file
+def mends_of(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
+    """The mends that make these changes, in the order of application."""
+    return [mend for one in in_order(what_ifs) for mend in one.lines(trace)]
+
+
+def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> list[_Result]:
+    """Make a mend and all its parts in the drafts of their files, or leave these as they were."""
+    parts = mend.parts if isinstance(mend, Together) else (mend,)
+    states = {name: (draft.source, list(draft.history)) for name, draft in drafts.items()}
+    results: list[_Result] = []
+    for part in parts:
         try:
-            draft = drafts[name] = drafts.get(name) or read_draft(Path(name))
-        except DataError:
-            return _Result(mend, None, f"{Path(name).name} cannot be read")
-    state = draft.source, list(draft.history)
+            results.append(_made(part, first, drafts))
+        except CannotMend as reason:
+            for name, state in states.items():
+                drafts[name].source, drafts[name].history = state
+            for name in drafts.keys() - states.keys():
+                del drafts[name]
+            return [_Result(one, _draft_of(one, first, drafts), str(reason)) for one in parts]
+    return results
+
+
+def _made(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> _Result:
+    draft = _draft_of(mend, first, drafts)
+    if draft is None:
+        raise CannotMend("its file cannot be read")
+    if mend.site is None and mend.needs_site:
+        raise CannotMend("its line is not known")
+    mend.apply(draft)
+    for statement in mend.imports:
+        need_import(draft, statement)
+    return _Result(mend, draft, "" if draft is first else f"{_ELSEWHERE} {draft.path.name}")
+
+
+def _draft_of(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> Draft | None:
+    """The draft of the file that a mend is for; None if it cannot be read."""
+    if mend.site is None:
+        return first
+    name = mend.site.file
     try:
-        mend.apply(draft)
-        for module in mend.imports:
-            need_import(draft, module)
-    except CannotMend as reason:
-        draft.source, draft.history = state
-        return _Result(mend, draft, str(reason))
-    if draft is not first:
-        return _Result(mend, draft, f"it is in {draft.path.name}")
-    return _Result(mend, draft)
+        return drafts.setdefault(name, drafts.get(name) or read_draft(Path(name)))
+    except DataError:
+        return None
 
 
 def _line(result: _Result) -> Line:
     """What to tell of a mend, after all of them were made."""
     mend, draft = result.mend, result.draft
-    site = mend.site and Site(file=mend.site.file, line=mend.site.line)
-    is_made = draft is not None and (not result.left or result.left.startswith("it is in "))
+    site = Site(file=mend.site.file, line=mend.site.line) if mend.site and mend.needs_site else None
+    is_made = draft is not None and (not result.left or result.left.startswith(_ELSEWHERE))
     return Line(site, mend.told(draft) if draft and is_made else mend.words, result.left)
 
 

@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onsight.explainer.mend.calls import appended
 from onsight.explainer.mend.draft import CannotMend, Draft, called
@@ -36,6 +37,8 @@ class Replaced(Mend):
 @dataclass(frozen=True)
 class InferenceModeEverywhere(Mend):
     """torch.inference_mode in place of torch.no_grad, around loops that only evaluate."""
+
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -77,6 +80,7 @@ class OpenSmaller(Mend):
     """JPEG files of torchvision's folder data sets, decoded smaller."""
 
     side: int
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -91,7 +95,7 @@ class OpenSmaller(Mend):
             raise CannotMend("the script opens its files by itself")
         draft.change([appended(draft, one, "loader=open_smaller") for one in calls])
         code = _OPEN_SMALLER.format(side=self.side)
-        Definition(None, "open_smaller", code, ("PIL.Image",)).apply(draft)
+        Definition(None, "open_smaller", code, ("import PIL.Image",)).apply(draft)
 
 
 def _evaluates(block: ast.FunctionDef | ast.With) -> bool:

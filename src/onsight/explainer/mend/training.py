@@ -23,7 +23,7 @@ class Batch(Mend):
     """What the network is given at a site, put into something else: {} in the template."""
 
     template: str
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def words(self) -> str:
@@ -65,7 +65,7 @@ class Once(Mend):
     """A statement before the training, which names the {network} called at the site."""
 
     text: str
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def words(self) -> str:

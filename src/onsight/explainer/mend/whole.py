@@ -16,6 +16,7 @@ class AtStart(Mend):
     """A statement after the script's first imports, before anything else; site: None."""
 
     text: str
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -32,7 +33,9 @@ class AtStart(Mend):
         last = _last_import(draft)
         if last is None:
             first = draft.source.tree.body[0]
-            draft.change([line_before(draft, first, self.text)])
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            beside = line_after if is_docstring else line_before
+            draft.change([beside(draft, first, self.text)])
         else:
             draft.change([line_after(draft, last, self.text)])
 
@@ -42,7 +45,8 @@ class SetThreads(Mend):
     """The number of threads that torch computes with; site: None."""
 
     count: int
-    imports: ClassVar[tuple[str, ...]] = ("torch",)
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -62,14 +66,16 @@ class SetThreads(Mend):
 
 @dataclass(frozen=True)
 class Definition(Mend):
-    """A class or function for the script's own use, below its imports; site: None.
+    """A class or function for the script's own use, below its imports.
 
-    name: that it defines; needs: modules that its code names, such as `torch`.
+    site: in the file that needs it; name: that it defines; needs: imports that its code needs,
+    such as `import torch`.
     """
 
     name: str
     code: str
     needs: tuple[str, ...] = ()
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -97,8 +103,8 @@ class Definition(Mend):
         after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
         before = "" if not at or draft.text[at - 1] == "\n" else "\n"
         draft.change([(at, at, f"{before}\n\n{self.code.strip()}\n" + "\n" * after)])
-        for module in self.needs:
-            need_import(draft, module)
+        for statement in self.needs:
+            need_import(draft, statement)
 
     def told(self, draft: Draft) -> str:
         """Its first lines say enough: the rest is in the mended file."""
@@ -111,6 +117,7 @@ class Outside(Mend):
 
     text: str
     is_text: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -137,23 +144,10 @@ class Advice(Mend):
         raise CannotMend("left to you")
 
 
-def need_import(draft: Draft, module: str) -> None:
-    """Import a module at the top of the script, unless its name is there already."""
-    if module in _module_names(draft.source.tree):
-        return
-    first = _first_import(draft)
-    if first is None:
-        AtStart(None, f"import {module}").apply(draft)
-    else:
-        draft.change([line_before(draft, first, f"import {module}")])
-
-
-def _first_import(draft: Draft) -> ast.stmt | None:
-    for one in draft.source.tree.body:
-        is_future = isinstance(one, ast.ImportFrom) and one.module == "__future__"
-        if isinstance(one, _IMPORTS) and not is_future:
-            return one
-    return None
+def need_import(draft: Draft, statement: str) -> None:
+    """An import such as `import torch`, with the script's own, unless its name is there."""
+    if statement.split()[-1] not in _module_names(draft.source.tree):
+        AtStart(None, statement).apply(draft)
 
 
 def _last_import(draft: Draft) -> ast.stmt | None:

@@ -1,6 +1,6 @@
 """What holds a run of Onsight back, and which flags would help: each applied and timed."""
 
-import math
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,64 +11,61 @@ from onsight.data.index import TRAIN
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OutputError
 from onsight.explainer.busy import warn_if_busy
-from onsight.explainer.compare.candidates import Candidate
-from onsight.explainer.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
-from onsight.explainer.gain import combine
-from onsight.explainer.own.changes import FlagChange, flag_changes
-from onsight.explainer.own.record import StepRecord, record_step
+from onsight.explainer.own.bench import RunBench
+from onsight.explainer.own.changes import FlagChange
+from onsight.explainer.own.record import StepRecord
+from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.race import Found, Race
+from onsight.explainer.search.tried import Tried
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.devices import choose_device
-from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
-from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_threads
 from onsight.training.prepare import prepare
 
-
-@dataclass(frozen=True)
-class FlagTried:
-    """What other flags gave. ratio: to the run as it is, both timed in turns."""
-
-    change: FlagChange
-    images_per_second: float
-    ratio: float
-    problem: str = ""
-
-    @property
-    def groups(self) -> set[str]:
-        """The fields that it changes."""
-        return set(self.change.fields)
+_RECORDED = 0.05  # of the time, in which the step is recorded, as it is and with the best flags
+_WINDOW_SECONDS = 0.25  # of one measurement
 
 
 @dataclass(frozen=True)
 class OwnExplanation:
-    """Everything found out about a run's step. after: recorded with the best flags applied."""
+    """Everything found out about a run's step. after: recorded with the best flags applied.
+
+    rates: pictures/s of the run as it is, beside each change.
+    """
 
     config: Config
     shape: tuple[int, int, int]
     device: torch.device
     before: StepRecord
     ceilings: Ceilings
-    tried: list[FlagTried]
-    best: FlagTried | None
+    tried: list[Tried[FlagChange]]
+    best: Tried[FlagChange] | None
+    left_out: list[FlagChange]
+    rates: list[float]
     after: StepRecord | None
+
+    @property
+    def rate(self) -> float:
+        """pictures/s of the run as it is: the median of its windows."""
+        return statistics.median(self.rates or [self.before.images_per_second])
 
 
 def explain_data(
     data: str,
     config: Config,
-    seconds: float = 3.0,
+    seconds: float = 60.0,
     try_changes: bool = True,
     reporter: Reporter | None = None,
 ) -> OwnExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: of training to record. Raises UserError for what the user can fix.
+    seconds: for all of it but preparing the pictures, at most. Raises UserError for what the user
+    can fix.
     """
     reporter = reporter or Reporter()
     device = choose_device(config.device.partition(",")[0])
@@ -81,14 +78,32 @@ def explain_data(
         prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
         size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
         config = prepared.config.model_copy(update={"batch_size": size})
-        bench = _Bench(config, prepared.data, seconds, reporter)
-        before = bench.record(config)
-        tried, best = bench.try_flags() if try_changes else ([], None)
-        after = bench.record(bench.config_with(best.change)) if best else None
+        bench = RunBench(config, prepared.data)
+        recorded = _RECORDED * seconds
+        before = bench.record((), recorded)
+        found: Found[FlagChange] = Found([], None, [], [])
+        if try_changes:
+            plain = bench.open(())
+            left = seconds - 2 * recorded
+            race = Race[FlagChange](bench, plain, left, _WINDOW_SECONDS, reporter)
+            found = race.run(bench.worth(plain))
+        best = found.best if found.best and found.best.ratio >= GAIN else None
+        after = bench.record(best.changes, recorded) if best else None
         ceilings = measure_ceilings(device.value, config.threads)
     channels, height, width = prepared.dataset.input_shape
     shape = (height, width, channels)
-    return OwnExplanation(config, shape, device.value, before, ceilings, tried, best, after)
+    return OwnExplanation(
+        config,
+        shape,
+        device.value,
+        before,
+        ceilings,
+        found.tried,
+        best,
+        found.left_out,
+        found.rates,
+        after,
+    )
 
 
 def data_of_run(run: Path) -> str:
@@ -106,64 +121,3 @@ def data_of_run(run: Path) -> str:
             "such pictures instead, with --config for the run's settings"
         )
     return data
-
-
-class _Bench:
-    """Times the run's step, as it is and with other flags."""
-
-    def __init__(
-        self, config: Config, data: TrainingData, seconds: float, reporter: Reporter
-    ) -> None:
-        self.config, self.data = config, data
-        self.seconds, self.reporter = seconds, reporter
-
-    def config_with(self, change: FlagChange) -> Config:
-        return self.config.model_copy(update=change.fields)
-
-    def record(self, config: Config) -> StepRecord:
-        """Where the time of a step goes."""
-        former = torch.get_num_threads()
-        torch.set_num_threads(config.threads)
-        try:
-            trial = Trial(config, self.data)
-            return record_step(trial, config.batch_size, self.seconds)
-        finally:
-            torch.set_num_threads(former)
-
-    def try_flags(self) -> tuple[list[FlagTried], FlagTried | None]:
-        """Each change alone, then the best together; the best of all if it is faster."""
-        changes = flag_changes(self.config, self.data, self.data.new_network(self.config))
-        tried = self._time(changes)
-        return tried, combine(tried, self._time_both, len(tried))
-
-    def _time_both(self, best: FlagTried, other: FlagTried) -> FlagTried:
-        (both,) = self._time([best.change.with_(other.change)])
-        return both
-
-    def _time(self, changes: list[FlagChange]) -> list[FlagTried]:
-        """Time each in turns with the run as it is."""
-        cells = [self._cell(FlagChange({})), *map(self._cell, changes)]
-        able = [cell for cell in cells if not cell.problem]
-        with self.reporter.bar("what if", len(able) * (ROUNDS + 1), "timings") as bar:
-            warm_up(able, lambda: bar.advance(1))
-            run_rounds(able, lambda: bar.advance(1))
-        plain = cells[0].images_per_second
-        return [
-            FlagTried(change, 0.0, 0.0, cell.problem)
-            if cell.problem
-            else FlagTried(change, cell.images_per_second, cell.images_per_second / plain)
-            for change, cell in zip(changes, cells[1:], strict=True)
-        ]
-
-    def _cell(self, change: FlagChange) -> Cell:
-        config = self.config_with(change)
-        candidate = Candidate(change.flags, self.data.device, config.threads, config.precision)
-        try:
-            seconds = Trial(config, self.data).at(config.batch_size)
-            seconds(1)
-        except RuntimeError as error:
-            if not change.fields:
-                raise
-            why = OUT_OF_MEMORY if is_out_of_memory(error) else str(error).splitlines()[0]
-            return Cell(candidate, config.batch_size, lambda steps: math.inf, problem=why)
-        return Cell(candidate, config.batch_size, seconds)

@@ -5,15 +5,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from onsight.explainer.gain import GAIN
-from onsight.explainer.own.explain import FlagTried, OwnExplanation
+from onsight.explainer.own.changes import FlagChange, fields_of
+from onsight.explainer.own.explain import OwnExplanation
 from onsight.explainer.own.record import StepRecord
 from onsight.explainer.own.words import cause, verdict
 from onsight.explainer.phase_table import phase_table, reached
-from onsight.words import plural, ratio_words
+from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
+from onsight.explainer.search.tried import Tried
+from onsight.words import plural
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:
@@ -32,11 +32,13 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
     console.print(f"\n{line}", style="dim")
     console.print(Padding(verdict(found), (1, 0)), style="bold")
     if found.tried:
-        console.print(_table(found))
+        console.print(tried_table(found.tried, found.best, found.rate, with_losses=False))
+        said = how_measured(found.tried, found.left_out, found.rates)
+        console.print(f"\n{said}", style="dim")
     if found.best and found.after:
+        flags = " ".join(one.label for one in found.best.changes)
         console.print(
-            f"\nApplied and recorded again, {found.best.change.flags}: "
-            f"{found.after.images_per_second:,.0f} images/s"
+            f"\nApplied and recorded again, {flags}: {found.after.images_per_second:,.0f} images/s"
         )
         console.print(phase_table(found.after.phases, found.after.steps))
 
@@ -51,7 +53,9 @@ def facts(found: OwnExplanation) -> dict[str, Any]:
         "phases": found.before.phases,
         "what_ifs": [_tried_facts(one) for one in found.tried],
         "best": _tried_facts(best) if best else None,
-        "best_ratio": best.ratio if best else 1.0,
+        "best_ratio": best_ratio(best),
+        "not_tried": [one.label for one in found.left_out],
+        "rates": found.rates,
         "before": _record_facts(found.before),
         "after": _record_facts(found.after) if found.after else None,
         "ceilings": asdict(found.ceilings),
@@ -62,35 +66,8 @@ def facts(found: OwnExplanation) -> dict[str, Any]:
     }
 
 
-def _table(found: OwnExplanation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if, timed in turns")
-    for name in ("images/s", "ratio"):
-        table.add_column(name, justify="right")
-    rows = sorted(found.tried, key=lambda one: -one.ratio)
-    for one in rows:
-        table.add_row(*_cells(one))
-    if found.best and found.best not in found.tried:
-        table.add_row(*_cells(found.best))
-    return table
-
-
-def _cells(one: FlagTried) -> list[str | Text]:
-    if one.problem:
-        return [one.change.flags, one.problem, ""]
-    style = "green" if one.ratio >= GAIN else ""
-    rate = f"{one.images_per_second:,.0f}"
-    return [one.change.flags, rate, Text(ratio_words(one.ratio), style=style)]
-
-
-def _tried_facts(one: FlagTried) -> dict[str, Any]:
-    return {
-        "name": one.change.flags,
-        "changes": one.change.fields,
-        "images_per_second": one.images_per_second or None,
-        "ratio": one.ratio or None,
-        "problem": one.problem or None,
-    }
+def _tried_facts(one: Tried[FlagChange]) -> dict[str, Any]:
+    return tried_facts(one) | {"changes": fields_of(one.changes)}
 
 
 def _record_facts(record: StepRecord) -> dict[str, Any]:

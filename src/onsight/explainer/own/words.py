@@ -1,9 +1,10 @@
 """The verdict on a run's step, in one sentence: what holds it back, and what helps."""
 
 from onsight.explainer.compare.fit import fit_costs
-from onsight.explainer.gain import GAIN
+from onsight.explainer.own.changes import fields_of
 from onsight.explainer.own.explain import OwnExplanation
-from onsight.words import percent, ratio_words, step_times
+from onsight.explainer.search.gain import GAIN
+from onsight.words import percent, step_times
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
 _COMPUTE = ("forward", "backward", "optimizer")
@@ -14,7 +15,7 @@ def cause(found: OwnExplanation) -> str:
     before = found.before
     if before.share("data") >= _WAITING:
         return "loader"
-    if found.best and "batch_size" in found.best.change.fields:
+    if found.best and "batch_size" in found.best.groups:
         return "small-batch"
     return "compute" if before.share(*_COMPUTE) >= 0.5 else "other"
 
@@ -61,14 +62,13 @@ def _gain_words(found: OwnExplanation) -> str:
             if count
             else "no flag was tried"
         )
-    before = best.images_per_second / best.ratio
+    flags = " ".join(one.label for one in best.changes)
+    if best.interval is None or not best.interval.is_shown:
+        return f"nothing was shown to make it faster: with {flags}, the best, it is {best.interval}"
     note = ""
-    if "batch_size" in best.change.fields:
+    if "batch_size" in best.groups:
         note = ", but with fewer updates per epoch it may need more epochs"
-    return (
-        f"{best.change.flags} makes it {ratio_words(best.ratio)} as fast, {before:,.0f} to "
-        f"{best.images_per_second:,.0f} images/s{note}"
-    )
+    return f"with {flags} it is {best.interval}{note}"
 
 
 def _fixed_share(found: OwnExplanation) -> float | None:
@@ -76,9 +76,8 @@ def _fixed_share(found: OwnExplanation) -> float | None:
     own = found.config.batch_size
     steps = {own: found.before.step_seconds}
     for one in found.tried:
-        if one.change.fields.keys() == {"batch_size"} and not one.problem:
-            steps[one.change.fields["batch_size"]] = (
-                one.change.fields["batch_size"] / one.images_per_second
-            )
+        if one.groups == {"batch_size"} and not one.problem:
+            (size,) = fields_of(one.changes).values()
+            steps[size] = size / one.images_per_second
     fit = fit_costs(steps)
     return fit.fixed_seconds / fit.step_seconds(own) if fit else None

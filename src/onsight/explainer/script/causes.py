@@ -1,42 +1,54 @@
-"""What holds a script back: the cause whose removal gained most, with the evidence."""
+"""What holds a script back: the cause whose removal is shown to gain most, with the evidence."""
 
-from onsight.explainer.gain import GAIN
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.script.trials import Tried
+from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.tried import Tried
 from onsight.explainer.what_ifs.loading import LOADING, loading_cause
 from onsight.explainer.what_ifs.pinned import PinnedMemory
-from onsight.explainer.what_ifs.what_if import Cause
+from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.explainer.what_ifs.workers import Workers
-from onsight.words import percent, plural, ratio_words
+from onsight.words import percent, plural
+
+_TIE = 0.9  # times the best lower end: as good, on a machine that is never quiet
 
 
-def find_cause(trace: Trace, tried: list[Tried], cores: int) -> Cause:
-    """The cause of the what-if that gained most; without any, of the largest phase."""
+def find_cause(trace: Trace, tried: list[Tried[WhatIf]], cores: int) -> Cause:
+    """The cause that the what-ifs which surely gained most stand for; without, the largest phase.
+
+    What-ifs that cannot be told apart count together: the cause of most of them is taken.
+    """
     faster = [one for one in tried if one.ratio >= GAIN]
     if not faster:
         return _by_phases(trace)
-    (best,) = max(faster, key=lambda one: one.ratio).what_ifs
-    if best.group in LOADING and _is_crowded(trace, faster, cores):
-        return _oversubscribed(trace, cores)
-    return best.cause(trace)
+    most = max(one.low for one in faster)
+    level = most if most >= GAIN else max(one.ratio for one in faster)
+    ends = {id(one): one.low if most >= GAIN else one.ratio for one in faster}
+    best = sorted(
+        (one for one in faster if ends[id(one)] >= _TIE * level), key=lambda one: -ends[id(one)]
+    )
+    causes = [_cause_of(one.changes[0], trace, faster, cores) for one in best]
+    names = [cause.name for cause in causes]
+    return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
 
 
-def _is_crowded(trace: Trace, faster: list[Tried], cores: int) -> bool:
+def _cause_of(what_if: WhatIf, trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:
+    if what_if.group in LOADING and _is_crowded(trace, faster, cores):
+        assert trace.loader
+        return Cause(
+            "oversubscribed",
+            f"{trace.loader.workers} loader workers and {trace.threads} compute threads share "
+            f"{plural(cores, 'core')} and get in each other's way",
+        )
+    return what_if.cause(trace)
+
+
+def _is_crowded(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
     """Whether there are more processes and threads than cores, and fewer workers were faster."""
     workers = trace.loader.workers if trace.loader else 0
     if workers < 2 or workers + trace.threads <= cores:
         return False
-    changes = (change for one in faster for change in one.what_ifs)
+    changes = (change for one in faster for change in one.changes)
     return any(isinstance(change, Workers) and change.value < workers for change in changes)
-
-
-def _oversubscribed(trace: Trace, cores: int) -> Cause:
-    assert trace.loader
-    return Cause(
-        "oversubscribed",
-        f"{trace.loader.workers} loader workers and {trace.threads} compute threads share "
-        f"{plural(cores, 'core')} and get in each other's way",
-    )
 
 
 def _by_phases(trace: Trace) -> Cause:
@@ -56,17 +68,21 @@ def _by_phases(trace: Trace) -> Cause:
     )
 
 
-def verdict(trace: Trace, cause: Cause, best: Tried | None, rate: float, tried: int) -> str:
-    """One sentence: the cause, and the measured gain of removing it."""
+def verdict(trace: Trace, cause: Cause, best: Tried[WhatIf] | None, tried: int) -> str:
+    """One sentence: the cause, and what removing it gained at least. tried: how many changes."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
-    besides = _besides(trace, cause)
-    if best is None:
-        done = f"; none of {tried} changes made it {GAIN - 1:.0%} faster" if tried else ""
-        return f"{start}{done}.{besides}"
-    return (
-        f"{start}; with {best.name} it is {ratio_words(best.ratio)} as fast "
-        f"({rate:,.0f} to {best.images_per_second:,.0f} images/s).{besides}"
-    )
+    return f"{start}{_gained(best, tried)}.{_besides(trace, cause)}"
+
+
+def _gained(best: Tried[WhatIf] | None, count: int) -> str:
+    if best is None or best.interval is None:
+        return f"; none of {count} changes made it {GAIN - 1:.0%} faster" if count else ""
+    if not best.interval.is_shown:
+        return (
+            f"; nothing was shown to make it faster: with {best.name}, the best of {count} "
+            f"changes, it is {best.interval}"
+        )
+    return f"; with {best.name} it is {best.interval}"
 
 
 def _besides(trace: Trace, cause: Cause) -> str:

@@ -1,6 +1,5 @@
 """Starts the process that runs a script, limits its time, and ends everything it started."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -10,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
+from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.thread_settings import UNSET, variables_of
 from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
-_GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
+GRACE_SECONDS = 15.0  # after the time at which the process should end by itself
 _CHILD = "onsight.explainer.script.child"
 _SHOWN = 4000  # last characters of a failed script's output
 
@@ -47,12 +47,12 @@ class Launcher:
             )
             asked, said = Path(folder) / "request.json", Path(folder) / "said.txt"
             asked.write_text(request.model_dump_json(), encoding="utf-8")
-            code = run_child(
-                _CHILD, asked, said, self.limit_seconds, _environment(self.script, what_ifs)
-            )
+            variables = variables_of(self.script)
+            variables |= {name: text for one in what_ifs for name, text in one.environment.items()}
+            code = run_child(_CHILD, asked, said, self.limit_seconds, environment_for(variables))
             if request.out.exists():
                 return Trace.model_validate_json(request.out.read_text(encoding="utf-8"))
-            words = said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
+            words = last_words(said)
         raise ScriptFailed(words or f"the script's process ended with {ending(code)}")
 
 
@@ -63,39 +63,40 @@ def run_child(
 
     said: where its output goes; limit_seconds: at which it should end by itself.
     """
+    mark = new_mark()
     with said.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(asked)],
-            env=environment,
+            env=environment | mark,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that all its children can be killed with it
         )
         try:
-            return process.wait(limit_seconds + _GRACE_SECONDS)
+            return process.wait(limit_seconds + GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return None
         finally:
-            _end_all(process)
+            end_group(process.pid)
+            process.wait()
+            end_marked(mark)
 
 
-def _environment(script: Path, what_ifs: Sequence[WhatIf]) -> dict[str, str]:
-    """The user's own and the script's, without what Onsight's command line sets for itself."""
+def environment_for(variables: dict[str, str]) -> dict[str, str]:
+    """The user's own and these, without what Onsight's command line sets for itself."""
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
         del environment[SPIN_VARIABLE]
-    environment |= variables_of(script)
-    for what_if in what_ifs:
-        environment |= what_if.environment
-    return {name: value for name, value in environment.items() if value != UNSET}
+    environment |= variables
+    return {name: text for name, text in environment.items() if text != UNSET}
 
 
-def _end_all(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and everything that it started, such as a loader's workers."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def last_words(said: Path) -> str:
+    """The end of what a script has printed."""
+    if not said.exists():
+        return ""
+    return said.read_text(encoding="utf-8", errors="replace")[-_SHOWN:].strip()
 
 
 def ending(code: int | None) -> str:

@@ -11,21 +11,24 @@ from onsight.explainer.script.items import examine_items
 from onsight.explainer.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Site
+from onsight.explainer.tracing.window import Snapshot
 from onsight.hardware.placement.placement import placement
 
 _LEAST_READS = 0.5  # a step, to be worth mentioning
 
 
-def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
-    """Fill a trace with everything that the recorder knows."""
-    stretch = recorder.window.stretch()
-    assert stretch
-    first, last, trace.epochs = stretch
+def add_stretch(trace: Trace, first: Snapshot, last: Snapshot, epochs: int) -> None:
+    """Fill a trace with what lies between two moments, with so many whole epochs."""
+    trace.epochs = epochs
     trace.seconds = last.moment - first.moment
     trace.steps = last.steps - first.steps
     trace.images = last.images - first.images
     trace.evaluated = last.evaluated - first.evaluated
     trace.phases = {name: last.phases[name] - first.phases[name] for name in last.phases}
+
+
+def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
+    """Fill a trace with everything else that the recorder knows."""
     trace.losses = [float(loss) for loss in recorder.losses]
     trace.reads = _reads(recorder)
     trace.graphs_kept = recorder.graphs_kept.total()

@@ -5,23 +5,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from onsight.explainer.gain import GAIN
 from onsight.explainer.mend.mended import Line
+from onsight.explainer.mend.show import print_delivery
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
-from onsight.explainer.script.trials import Tried
-from onsight.words import plural, ratio_words
-
-_LOSSES = {
-    "same": "the same",
-    "close": "within 2%",
-    "alike": "alike",
-    "other": "other!",
-    "not comparable": "not comparable",
-}
+from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
+from onsight.explainer.search.tried import Tried
+from onsight.explainer.what_ifs.what_if import WhatIf
+from onsight.words import plural
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
@@ -46,12 +39,16 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(f"placement: {problem}", style="yellow")
     console.print(Padding(found.verdict, (1, 0)), style="bold")
     if found.tried:
-        console.print(_table(found))
-    if found.best and found.lines:
-        console.print(f"\nFor {ratio_words(found.best.ratio)} the speed, change")
+        console.print(tried_table(found.tried, found.best, found.rate, with_losses=True))
+        said = how_measured(found.tried, found.left_out, found.rates)
+        console.print(f"\n{said}; {found.seconds:.0f} s in all", style="dim")
+    if found.best and found.best.interval and found.best.interval.is_shown:
+        console.print(f"\nFor {found.best.interval}, change")
         for line in found.lines:
             console.print(Padding(_line(line), (0, 0, 0, 2)))
     _print_findings(found, console)
+    if found.delivery:
+        print_delivery(found.delivery, console)
 
 
 def facts(found: Explanation) -> dict[str, Any]:
@@ -67,12 +64,16 @@ def facts(found: Explanation) -> dict[str, Any]:
         "device_phases": trace.device_phases,
         "what_ifs": [_tried_facts(one) for one in found.tried],
         "best": _tried_facts(best) if best else None,
-        "best_ratio": best.ratio if best else 1.0,
+        "best_ratio": best_ratio(best),
+        "not_tried": [one.label for one in found.left_out],
+        "rates": found.rates,
+        "explained_in_seconds": found.seconds,
         "lines": [
             {"file": one.site and one.site.file, "line": one.site and one.site.line}
             | {"text": one.text}
             for one in found.lines
         ],
+        "mended": found.delivery.facts() if found.delivery else None,
         "findings": [asdict(one) | {"file": str(one.file)} for one in found.findings],
         "ceilings": asdict(found.ceilings) if found.ceilings else None,
         "flops_per_step": trace.flops,
@@ -84,28 +85,6 @@ def facts(found: Explanation) -> dict[str, Any]:
 
 def _epochs(count: int) -> str:
     return f", {plural(count, 'whole epoch')}" if count else ""
-
-
-def _table(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if (each one was run)")
-    for name in ("images/s", "ratio", "first losses"):
-        table.add_column(name, justify="right")
-    table.add_row("as it is", f"{found.rate:,.0f}", "1.00x", "")
-    for one in sorted(found.tried, key=lambda one: -one.ratio):
-        table.add_row(*_cells(one))
-    if found.best and found.best not in found.tried:
-        table.add_row(*_cells(found.best))
-    return table
-
-
-def _cells(one: Tried) -> list[str | Text]:
-    if one.problem:
-        return [one.name, "failed", "", Text(one.problem, style="dim", overflow="fold")]
-    style = "green" if one.ratio >= GAIN else ""
-    ratio = Text(ratio_words(one.ratio), style=style)
-    notes = Text(" ".join([_LOSSES[one.losses], *(f"({note})" for note in one.notes)]))
-    return [one.name, f"{one.images_per_second:,.0f}", ratio, notes]
 
 
 def _line(line: Line) -> Text:
@@ -125,15 +104,5 @@ def _print_findings(found: Explanation, console: Console) -> None:
             console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))
 
 
-def _tried_facts(one: Tried) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "names": [change.label for change in one.what_ifs],
-        "changes": {change.name: change.value for change in one.what_ifs},
-        "images_per_second": one.images_per_second or None,
-        "ratio": one.ratio or None,
-        "losses": one.losses,
-        "same_loss": one.losses == "same",
-        "problem": one.problem or None,
-        "notes": one.notes,
-    }
+def _tried_facts(one: Tried[WhatIf]) -> dict[str, Any]:
+    return tried_facts(one) | {"changes": {change.name: change.value for change in one.changes}}

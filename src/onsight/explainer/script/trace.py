@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.explainer.tracing.sites import Site
 
+Ended = Literal["window", "script", "limit", "slow"]
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
@@ -16,7 +17,8 @@ class Request(BaseModel):
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step.
+    the data set and count the work of a step; rate: images/s of the script as it is, far below
+    which the run ends early (0: never).
     """
 
     script: Path
@@ -27,6 +29,7 @@ class Request(BaseModel):
     out: Path
     changes: dict[str, Plain] = {}
     is_full: bool = True
+    rate: float = 0.0
 
 
 class LoaderFacts(BaseModel):
@@ -98,12 +101,12 @@ class Reads(BaseModel):
 class Trace(BaseModel):
     """What was seen of a script's training.
 
-    ended: by what; seconds: the length of the measured stretch, to which the phases add up;
-    images: trained on in it; evaluated: images evaluated in it; epochs: whole ones in it, 0 if it
-    is a part of one.
+    ended: by what (slow: far below the script as it is); seconds: the length of the measured
+    stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
+    it; epochs: whole ones in it, 0 if it is a part of one.
     """
 
-    ended: Literal["window", "script", "limit"]
+    ended: Ended
     startup_seconds: float
     script: str = ""
     seconds: float = 0.0

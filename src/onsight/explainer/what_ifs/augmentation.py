@@ -30,6 +30,7 @@ class AugmentBatches(WhatIf):
     name = "augment_batches"
     group = "loader"
     order = 20
+    phases = ("data",)
     label = "items kept, augmentation of batches"
 
     @classmethod

@@ -21,6 +21,7 @@ class Bf16(WhatIf):
     name = "bf16"
     group = "precision"
     order = 75
+    phases = ("forward", "backward", "evaluation")
     label = "bf16 autocast"
 
     @classmethod

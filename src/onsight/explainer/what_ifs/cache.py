@@ -6,8 +6,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from onsight.explainer.mend.calls import no_workers
-from onsight.explainer.mend.datasets import FixedOnce, OpenOnce
-from onsight.explainer.mend.kept import kept_batches
+from onsight.explainer.mend.datasets import FixedOnce, OpenOnce, keep_items
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.augmenting import leave_fixed
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
@@ -66,7 +65,7 @@ class Cache(WhatIf):
     def lines(self, trace: Trace) -> list[Mend]:
         assert trace.loader
         if self.value == "items":
-            return kept_batches(trace)
+            return keep_items(trace)
         if self.value == "files":
             return [OpenOnce(trace.loader.site)]
         return [FixedOnce(trace.loader.site, trace), no_workers(trace)]

@@ -1,7 +1,9 @@
 """What if pictures and weights were stored with the channels last?"""
 
+import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +11,13 @@ from torch.utils._pytree import tree_map
 
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.training import Batch, Once
+from onsight.explainer.mend.views import Reshape, reshape_views, views
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import percent
+
+_VIEW = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(.*\.view\(.*)')
 
 
 class ChannelsLast(WhatIf):
@@ -21,12 +26,12 @@ class ChannelsLast(WhatIf):
     name = "channels_last"
     group = "memory_format"
     order = 70
+    phases = ("forward", "backward", "evaluation")
     label = "channels last"
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
-        is_picture = len(seen.trace.shape) == 3
-        return [cls(True)] if is_picture and not seen.trace.is_channels_last else []
+        return [cls(True)] if _matters(seen) and not views(seen.tree) else []
 
     def install(self, hooks: Hooks) -> None:
         converted: set[int] = set()
@@ -50,6 +55,37 @@ class ChannelsLast(WhatIf):
             "memory_format",
             f"{percent(share)} of the time is forward and backward with channels first",
         )
+
+    def failure(self, said: str) -> str:
+        found = _VIEW.findall(said)
+        if not found or "view size is not compatible" not in said:
+            return ""
+        file, line, code = found[-1]
+        return f"{Path(file).name}:{line}: write {code.strip().replace('.view(', '.reshape(')}"
+
+
+class ChannelsLastReshaped(ChannelsLast):
+    """The same for a network that flattens with `view`, which then needs `reshape`."""
+
+    name = "channels_last_reshaped"
+    order = 71
+    label = "channels last, reshape for view"
+    rewrites: ClassVar[bool] = True
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        return [cls(True)] if _matters(seen) and views(seen.tree) else []
+
+    def install(self, hooks: Hooks) -> None:
+        super().install(hooks)
+        hooks.on_source(reshape_views)
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        return [*super().lines(trace), Reshape(None)]
+
+
+def _matters(seen: Seen) -> bool:
+    return len(seen.trace.shape) == 3 and not seen.trace.is_channels_last
 
 
 def _channels_last(value: Any) -> Any:

@@ -21,6 +21,7 @@ class FusedOptimizer(WhatIf):
     name = "fused"
     group = "optimizer"
     order = 90
+    phases = ("optimizer",)
     label = "fused optimizer"
 
     @classmethod

@@ -20,6 +20,7 @@ class NoGrad(WhatIf):
     name = "no_grad"
     group = "evaluation"
     order = 80
+    phases = ("evaluation",)
     label = "evaluation under no_grad"
 
     @classmethod

@@ -18,6 +18,7 @@ class RareReads(WhatIf):
     name = "rare_reads"
     group = "reads"
     order = 95
+    rewrites = True
     label = f"values read every {EVERY_STEPS}th step"
 
     @classmethod

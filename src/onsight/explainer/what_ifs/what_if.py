@@ -35,7 +35,9 @@ class WhatIf(ABC):
     that message and in --json; group: only one what-if of a group is applied at a time;
     order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
     network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
-    still trains on the same pictures, so that losses compare.
+    still trains on the same pictures, so that losses compare; rewrites: whether it changes the text
+    of the script, before it is compiled; phases: those that it can shorten, if not all: the search
+    begins with what-ifs for the longest phases, and leaves out those for phases of no length.
     """
 
     value: Any
@@ -43,6 +45,8 @@ class WhatIf(ABC):
     group: ClassVar[str]
     order: ClassVar[int] = 90
     keeps_batches: ClassVar[bool] = True
+    rewrites: ClassVar[bool] = False
+    phases: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
@@ -69,3 +73,7 @@ class WhatIf(ABC):
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
         """What held the script back, if this change gained most."""
+
+    def failure(self, said: str) -> str:
+        """Why the script failed with this change, from all that it said; "" if it said so best."""
+        return ""

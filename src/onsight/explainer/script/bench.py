@@ -1,0 +1,139 @@
+"""The bench for scripts: each trial is a process that runs the script with some what-ifs."""
+
+import ast
+import os
+import statistics
+
+import torch
+
+from onsight.errors import ScriptFailed
+from onsight.explainer.script.processes import Processes, ScriptProcess
+from onsight.explainer.script.thread_settings import settings_of
+from onsight.explainer.script.trace import ItemFacts, Trace
+from onsight.explainer.search.tried import Losses, Untried
+from onsight.explainer.what_ifs.table import what_ifs_for
+from onsight.explainer.what_ifs.what_if import Seen, WhatIf
+from onsight.hardware.cores import usable_cores
+
+_SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
+
+WhatIfs = tuple[WhatIf, ...]
+
+
+class ScriptTrial:
+    """A process that is started when it is first measured, and again whenever it has ended."""
+
+    def __init__(self, bench: "ScriptBench", what_ifs: WhatIfs) -> None:
+        self.bench, self.what_ifs = bench, what_ifs
+        self.process: ScriptProcess | None = None
+        self.first: Trace | None = None
+
+    def begin(self, process: ScriptProcess) -> Trace:
+        """Go on with this process, and keep what is seen first. Raises ScriptFailed."""
+        self.process = process
+        trace = process.trace()
+        self.first = self.first or trace
+        return trace
+
+    def measure(self, seconds: float) -> float:
+        """Images per second over about so long. Raises Untried."""
+        try:
+            trace = self._window(seconds)
+            if trace.ended == "script" and not trace.images:
+                trace = self._window(seconds)  # it was nearly at its end: once more from the start
+        except ScriptFailed as error:
+            raise Untried(_problem(self.what_ifs, str(error))) from None
+        if not trace.images:
+            raise Untried("no training step in time")
+        return trace.images_per_second
+
+    def losses(self) -> Losses:
+        """How its first losses compare with those of the unchanged script."""
+        first = self.first
+        if first is None:
+            return "not comparable"
+        return compare_losses(self.bench.losses, first.losses, self.what_ifs, first.notes)
+
+    def notes(self) -> list[str]:
+        """What was not possible, or not completely."""
+        return self.first.notes if self.first else []
+
+    def close(self) -> None:
+        """End its process."""
+        if self.process:
+            self.process.close()
+
+    def _window(self, seconds: float) -> Trace:
+        if self.process and not self.process.is_over:
+            return self.process.measure(seconds)
+        rate = 0.0 if self.first else self.bench.rate
+        return self.begin(self.bench.processes.start(self.what_ifs, seconds, rate))
+
+
+class ScriptBench:
+    """Runs one script with what-ifs. processes: already entered.
+
+    losses, rate: the first losses and the images/s of the script as it is, known after `watch`.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
+        self.tree = ast.parse(processes.script.read_bytes())
+        self.losses: list[float] = []
+        self.rate = 0.0
+        self.item: ItemFacts | None = None
+
+    def watch(self, seconds: float) -> tuple[Trace, ScriptTrial]:
+        """Run the script as it is for so long; its trace, and the trial that can go on.
+
+        Raises ScriptFailed.
+        """
+        self.processes.prepare(is_late=not torch.accelerator.is_available())
+        plain, trace = ScriptTrial(self, ()), None
+        try:
+            trace = plain.begin(self.processes.start((), seconds, is_full=True))
+        except ScriptFailed:
+            if not self.processes.forget_servers():
+                raise
+        if trace is None:  # perhaps it only dislikes being forked
+            trace = plain.begin(self.processes.start((), seconds, is_full=True))
+        script = self.processes.script
+        trace.script, trace.thread_settings = str(script), settings_of(script, os.environ)
+        self.item = trace.item
+        self.losses, self.rate = trace.losses, trace.images_per_second
+        return trace, plain
+
+    def worth(self, trial: ScriptTrial) -> list[WhatIf]:
+        """The what-ifs that could make this trial faster, by where its own time goes."""
+        if trial.first is None:
+            return []
+        trace = trial.first.model_copy(update={"item": self.item})
+        return what_ifs_for(Seen(trace, self.tree, usable_cores()))
+
+    def open(self, changes: WhatIfs) -> ScriptTrial:
+        """A trial with these changes."""
+        return ScriptTrial(self, changes)
+
+
+def _problem(what_ifs: WhatIfs, said: str) -> str:
+    """Why a script failed, in one line."""
+    reasons = (one.failure(said) for one in what_ifs)
+    return next((reason for reason in reasons if reason), said.splitlines()[-1])
+
+
+def compare_losses(
+    plain: list[float], changed: list[float], what_ifs: WhatIfs, notes: list[str]
+) -> Losses:
+    """Whether the first losses are the same numbers, or at least show the same training."""
+    if notes or not all(one.keeps_batches for one in what_ifs):
+        return "not comparable"
+    pairs = list(zip(plain, changed, strict=False))
+    if not pairs:
+        return "not comparable"
+    worst = max(abs(one - other) / max(abs(one), 1e-6) for one, other in pairs)
+    if worst <= _SAME:
+        return "same"
+    if worst <= _CLOSE:
+        return "close"
+    means = [statistics.mean(values) for values in zip(*pairs, strict=True)]
+    return "alike" if abs(means[0] - means[1]) <= _ALIKE * abs(means[0]) else "other"

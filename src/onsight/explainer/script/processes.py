@@ -1,0 +1,232 @@
+"""The processes that run a script: forked from one that has torch loaded where that is possible."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from onsight.errors import ScriptFailed
+from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
+from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.thread_settings import variables_of
+from onsight.explainer.script.trace import Plain, Request, Trace
+from onsight.explainer.what_ifs.what_if import WhatIf
+
+_CHILD = "onsight.explainer.script.child"
+_SERVER = "onsight.explainer.script.server"
+
+Start = Literal["late", "early", "fresh"]  # forked in the script's course, at its start, or not
+
+
+class ScriptProcess:
+    """One process that runs the script; it is stopped whenever it is not measured."""
+
+    def __init__(self, channel: Channel, leader: int, out: Path, said: Path, limit: float) -> None:
+        self.channel, self.leader, self.out, self.said = channel, leader, out, said
+        self.limit_seconds = limit
+        self.is_over = False
+
+    def trace(self) -> Trace:
+        """What was seen in the window that is under way. Raises ScriptFailed."""
+        try:
+            message, _ = self.channel.receive(self.limit_seconds + GRACE_SECONDS)
+        except (Closed, TimeoutError) as error:
+            self.close()
+            is_late = isinstance(error, TimeoutError)
+            nothing = (
+                "no answer in time" if is_late else "the script's process ended without a word"
+            )
+            raise ScriptFailed(last_words(self.said) or nothing) from None
+        if message["ended"] == "failed":
+            self.close()
+            raise ScriptFailed(last_words(self.said))
+        if message["ended"] in ("window", "slow"):
+            end_group(self.leader, signal.SIGSTOP)
+        else:
+            self.close()
+        return Trace.model_validate_json(self.out.read_text(encoding="utf-8"))
+
+    def measure(self, seconds: float) -> Trace:
+        """Let it train for so long again. Raises ScriptFailed."""
+        end_group(self.leader, signal.SIGCONT)
+        with contextlib.suppress(Closed):  # `trace` says why
+            self.channel.send({"seconds": seconds})
+        return self.trace()
+
+    def close(self) -> None:
+        """End it, with everything that it started."""
+        if self.is_over:
+            return
+        self.is_over = True
+        end_group(self.leader)
+        self.channel.close()
+
+
+class Processes:
+    """Starts a script again and again, in the cheapest way there is; a context that ends them all.
+
+    limit_seconds: for each process until it reports, at first from its start.
+    """
+
+    def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
+        self.script, self.args = script.resolve(), args
+        self.steps, self.limit_seconds = steps, limit_seconds
+        self._mark = new_mark()
+        self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
+        self._popened: list[subprocess.Popen[bytes]] = []
+        self._leaders: list[int] = []  # of the servers
+        self._running: list[ScriptProcess] = []
+        self._servers: dict[Start, Channel] = {}
+        self._controls: list[Channel] = []
+        self._count = 0
+
+    def __enter__(self) -> "Processes":
+        if sys.platform == "linux":
+            ours, theirs = Channel.pair()
+            leader = self._popen(_SERVER, [], theirs, {}, self._path("server.txt"))
+            self._leaders.append(leader)
+            self._servers["early"] = ours
+            self._controls.append(ours)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        for running in self._running:
+            running.close()
+        for leader in self._leaders:
+            end_group(leader)
+        for control in self._controls:
+            control.close()
+        end_marked(self._mark)
+        for process in self._popened:
+            process.wait()
+        self._folder.cleanup()
+
+    def prepare(self, is_late: bool) -> None:
+        """Load torch once for all runs; is_late: and run the script until what-ifs matter.
+
+        Where a fork is not possible, `start` uses the next way. Raises ScriptFailed if the script
+        itself fails before it trains.
+        """
+        early = self._servers.get("early")
+        if early is None or not self._is_ready(early):
+            self._servers.pop("early", None)
+            return
+        if is_late:
+            said = self._path("late.txt")
+            late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
+            self._leaders.append(leader)
+            self._controls.append(late)
+            if self._is_ready(late, said):
+                self._servers["late"] = late
+
+    def start(
+        self,
+        what_ifs: Sequence[WhatIf] = (),
+        seconds: float = 1.0,
+        rate: float = 0.0,
+        is_full: bool = False,
+    ) -> ScriptProcess:
+        """Begin to run the script with these changes; `trace` gives the first window."""
+        changes = {one.name: one.value for one in what_ifs}
+        request = self._request(changes, seconds, rate=rate, is_full=is_full)
+        said = request.out.with_suffix(".txt")
+        environment = {name: value for one in what_ifs for name, value in one.environment.items()}
+        server = None if environment else self._server(any(one.rewrites for one in what_ifs))
+        if server:
+            channel, leader = self._fork(server, request, said, is_late=False)
+        else:
+            asked = request.out.with_suffix(".request")
+            asked.write_text(request.model_dump_json(), encoding="utf-8")
+            channel, theirs = Channel.pair()
+            leader = self._popen(_CHILD, [str(asked)], theirs, environment, said)
+        process = ScriptProcess(channel, leader, request.out, said, self.limit_seconds)
+        self._running.append(process)
+        return process
+
+    def forget_servers(self) -> bool:
+        """Start fresh processes from now on; False if that was so before."""
+        had = bool(self._servers)
+        self._servers.clear()
+        return had
+
+    def _server(self, rewrites: bool) -> Channel | None:
+        late = None if rewrites else self._servers.get("late")
+        return late or self._servers.get("early")
+
+    def _request(
+        self,
+        changes: dict[str, Plain],
+        seconds: float,
+        rate: float = 0.0,
+        is_full: bool = False,
+    ) -> Request:
+        self._count += 1
+        return Request(
+            script=self.script,
+            args=self.args,
+            seconds=seconds,
+            steps=self.steps,
+            limit_seconds=self.limit_seconds,
+            out=self._path(f"{self._count}.json"),
+            changes=changes,
+            is_full=is_full,
+            rate=rate,
+        )
+
+    def _fork(
+        self, server: Channel, request: Request, said: Path, is_late: bool
+    ) -> tuple[Channel, int]:
+        ours, theirs = Channel.pair()
+        message = {"request": request.model_dump(mode="json"), "said": str(said), "late": is_late}
+        try:
+            server.send(message, [theirs.end.fileno()])
+            answer, _ = server.receive(GRACE_SECONDS)
+        finally:
+            theirs.close()
+        return ours, answer["pid"]
+
+    def _popen(
+        self,
+        module: str,
+        words: list[str],
+        theirs: Channel,
+        environment: dict[str, str],
+        said: Path,
+    ) -> int:
+        descriptor = theirs.end.fileno()
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *words, str(descriptor)],
+                env=environment_for(variables_of(self.script) | environment | self._mark),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                pass_fds=[descriptor],
+                start_new_session=True,  # so that all its children can be ended with it
+            )
+        theirs.close()
+        self._popened.append(process)
+        return process.pid
+
+    def _is_ready(self, server: Channel, said: Path | None = None) -> bool:
+        try:
+            message, _ = server.receive(self.limit_seconds)
+        except (Closed, TimeoutError):
+            return False
+        if message.get("ended") == "failed" and said:
+            raise ScriptFailed(last_words(said))
+        return bool(message.get("ready"))
+
+    def _path(self, name: str) -> Path:
+        return Path(self._folder.name) / name

@@ -1,0 +1,108 @@
+"""A process that has torch loaded and is forked for each run of a script, at its start or later.
+
+It is told to `fork`, with a request and the other end of that run's channel. `late`: it first
+forks one that runs the script up to the point where what-ifs begin to matter, and serves there.
+"""
+
+import os
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from onsight.explainer.script.channel import Channel, Closed
+from onsight.explainer.script.child import ScriptRun
+from onsight.explainer.script.ending import leave
+from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
+from onsight.explainer.script.trace import Request
+from onsight.hardware.usage import seconds_since_start
+
+
+def serve(control: Channel) -> tuple[Request, Channel, bool]:
+    """Fork when asked. Returns in each forked process, with its request, channel and `late`."""
+    while True:
+        try:
+            message, files = control.receive()
+        except Closed:
+            leave(0)
+        _flush()
+        pid = os.fork()
+        if not pid:
+            os.setpgid(0, 0)  # so that it can be ended with everything that it starts
+            control.close()
+            request = Request.model_validate(message["request"])
+            _say_into(Path(message["said"]))
+            return request, Channel.inherited(files[0]), message["late"]
+        for file in files:
+            os.close(file)
+        _reap()
+        control.send({"pid": pid})
+
+
+def main() -> NoReturn:
+    """Serve the channel named on the command line."""
+    control = Channel.inherited(int(sys.argv[1]))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    loading, native_threads = seconds_since_start(), count_native_threads()
+    control.send({"ready": True})
+    request, channel, is_late = serve(control)
+    run = ScriptRun(request.script, request.args, channel)
+    if is_late:
+        _run_to_fork_point(run, channel, threads, native_threads, loading)
+    torch.set_num_threads(threads)
+    run.begin(request, channel, loading)
+    run.execute()
+
+
+def _run_to_fork_point(
+    run: ScriptRun, control: Channel, threads: int, native_threads: int, loading: float
+) -> NoReturn:
+    begun = time.monotonic()
+    import_module("torch._dynamo")  # what torch does at the first step takes a second
+    native_threads = max(native_threads, count_native_threads())
+
+    def reached() -> None:
+        problem = why_not(native_threads)
+        control.send({"ready": not problem, "problem": problem})
+        earlier = loading + time.monotonic() - begun
+        request, channel, _ = serve(control)
+        own_files()
+        torch.set_num_threads(point.threads)
+        run.begin(request, channel, earlier)
+
+    torch.set_num_threads(threads)
+    point = ForkPoint(reached)
+    point.install()
+    run.execute()
+
+
+def _say_into(path: Path) -> None:
+    """Send what this process prints into a file."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _flush() -> None:
+    """Leave nothing to be printed by each forked process again."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _reap() -> None:
+    """Let go of forked processes that have ended."""
+    while True:
+        try:
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    main()
