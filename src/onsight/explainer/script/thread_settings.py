@@ -83,10 +83,10 @@ def without_settings(tree: ast.Module) -> dict[str, object]:
     """Take the statements that set variables out of a script's tree; it needs no names for that."""
 
     class Drop(ast.NodeTransformer):
-        def visit_Assign(self, node: ast.Assign) -> ast.stmt:  # noqa: N802 (ast's name)
+        def visit_Assign(self, node: ast.Assign) -> ast.stmt:
             return ast.copy_location(ast.Pass(), node) if _sets(node) else node
 
-        def visit_Expr(self, node: ast.Expr) -> ast.stmt:  # noqa: N802 (ast's name)
+        def visit_Expr(self, node: ast.Expr) -> ast.stmt:
             call = node.value
             is_setting = isinstance(call, ast.Call) and _sets(call)
             return ast.copy_location(ast.Pass(), node) if is_setting else node
