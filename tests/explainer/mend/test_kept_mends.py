@@ -73,15 +73,9 @@ def same(plain, after):
 
 
 def test_batches_are_gathered_from_items_made_once(ran):
-    plain, after = ran("transforms.ToTensor()", kept_batches)
+    plain, after = ran("transforms.ToTensor()", lambda trace: kept_batches(trace, "cpu"))
     assert same(plain, after)
     assert after["data"].made == 6
-
-
-def test_items_are_collated_as_before_if_the_script_does_it_itself(ran):
-    plain, after = ran("transforms.ToTensor()", kept_batches, is_collated=False)
-    assert same(plain, after)
-    assert "KeptBatches" not in after
 
 
 CERTAIN = (

@@ -12,6 +12,7 @@ from onsight.explainer.script.thread_settings import (
     settings_in,
     settings_of,
     variables_of,
+    without_settings,
 )
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.what_ifs.table import what_ifs_from
@@ -52,6 +53,12 @@ def test_the_environment_is_named_unless_the_script_replaces_it(script, monkeypa
     assert rest == [("KMP_BLOCKTIME", "1")]
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what setdefault leaves
     assert variables_of(script) == {"GOMP_SPINCOUNT": "0", "GOMP_CPU_AFFINITY": "0"}
+
+
+def test_without_them_a_script_sets_nothing(script):
+    tree = ast.parse(SETS.replace(', "HOME": "/"', ""))
+    without_settings(tree)
+    assert [one.name for one in settings_in(tree, script)] == ["os.sched_setaffinity"]
 
 
 def test_a_script_with_a_syntax_error_sets_nothing(script):

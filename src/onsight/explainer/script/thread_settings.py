@@ -80,6 +80,26 @@ def variables_of(script: Path) -> dict[str, str]:
     return {one.name: one.value for one in found if one.name != AFFINITY}
 
 
+def without_settings(tree: ast.Module) -> dict[str, object]:
+    """Take the statements that set variables out of a script's tree; it needs no names for that."""
+
+    class Drop(ast.NodeTransformer):
+        def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+            return ast.copy_location(ast.Pass(), node) if _sets(node) else node
+
+        def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+            call = node.value
+            is_setting = isinstance(call, ast.Call) and _sets(call)
+            return ast.copy_location(ast.Pass(), node) if is_setting else node
+
+    Drop().visit(tree)
+    return {}
+
+
+def _sets(node: ast.Assign | ast.Call) -> bool:
+    return any(name in VARIABLES for name, _ in _made(node))
+
+
 def follow_affinity(tree: ast.Module, patches: Patches) -> None:
     """Let torch have no more threads than the cores that a script binds itself to before torch.
 

@@ -36,6 +36,7 @@ class RareLogs(WhatIf):
     value: tuple[int, ...]
     name = "rare_logs"
     group = "logs"
+    rewrites = True
     order = 96
     label = f"logged every {EVERY_STEPS}th step"
 

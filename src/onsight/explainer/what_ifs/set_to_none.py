@@ -25,6 +25,7 @@ class SetToNone(WhatIf):
     value: tuple[int, ...]
     name = "set_to_none"
     group = "zero_grad"
+    rewrites = True
     order = 91
     label = "gradients dropped, not zeroed"
 

@@ -6,7 +6,12 @@ from onsight.explainer.mend.blocks import Without
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.whole import Outside
 from onsight.explainer.script.hooks import Hooks
-from onsight.explainer.script.thread_settings import AFFINITY, UNSET, VARIABLES
+from onsight.explainer.script.thread_settings import (
+    AFFINITY,
+    UNSET,
+    VARIABLES,
+    without_settings,
+)
 from onsight.explainer.script.trace import ThreadSetting, Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import step_times
@@ -18,6 +23,7 @@ class ThreadSettings(WhatIf):
     name = "thread_settings"
     group = "threads"
     order = 52
+    rewrites = True
     label = "no settings of threads"
 
     @classmethod
@@ -31,6 +37,7 @@ class ThreadSettings(WhatIf):
     def install(self, hooks: Hooks) -> None:
         if hasattr(os, "sched_setaffinity"):
             hooks.patches.put(os, "sched_setaffinity", lambda process, cores: None)
+        hooks.on_source(without_settings)  # a library that is loaded later would read them
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [_mend(one) for one in trace.thread_settings]
