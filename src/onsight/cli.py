@@ -44,6 +44,7 @@ _COMMANDS = {
     "noise.",
     "card": "Write a model card from a run's own files, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
+    "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
 _FUNCTIONS = {"eval": "evaluate"}  # eval is a Python builtin

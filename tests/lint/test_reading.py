@@ -15,87 +15,41 @@ from onsight.lint.table import rule_table
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "lint.md"
 
-PLANTED = {  # file: rule, and a text that is only in the planted line
-    "batch_size_as_count": ("hard-coded-batch-size", "total += BATCH_SIZE"),
-    "batch_size_as_divisor": ("hard-coded-batch-size", "len(loader) * 32"),
-    "batch_size_in_view": ("hard-coded-batch-size", "x.view(48, -1)"),
-    "classes_as_listed": ("rows-out-of-step", "enumerate(os.listdir(root))"),
-    "data_parallel": ("data-parallel", "nn.DataParallel(model)"),
-    "labels_without_pictures": ("rows-out-of-step", "labels.append("),
-    "listings_indexed": ("rows-out-of-step", "in os.listdir(folder)"),
-    "listings_zipped": ("rows-out-of-step", "zip(os.listdir(pictures)"),
-    "load_without_map_location": ("map-location", "torch.load("),
-    "log_softmax_at_the_call": ("softmax-before-cross-entropy", "F.log_softmax(scores"),
-    "loss_kept_in_list": ("graph-kept", "losses.append(loss)"),
-    "loss_kept_in_sum": ("graph-kept", "total_loss += loss"),
-    "main_called_unguarded": ("main-guard", "main()\n"),
-    "mean_of_batch_accuracies": ("mean-of-batch-means", "np.mean(accuracies)"),
-    "mean_of_batch_losses": ("mean-of-batch-means", "test_loss /= num_batches"),
-    "never_back_in_train": ("missing-train", "in self.train_loader:"),
-    "no_eval": ("missing-eval", "count = 0\n    for images, labels in loader:"),
-    "no_eval_in_phases": ("missing-eval", "in dataloaders[phase]:"),
-    "no_main_guard": ("main-guard", "for epoch in range(2):"),
-    "no_no_grad": ("missing-no-grad", "output = model(data)"),
-    "picture_replaced": ("swallowed-picture", "except Exception:"),
-    "picture_skipped": ("swallowed-picture", "except (OSError, cv2.error):"),
-    "shuffled_predictions": ("rows-out-of-step", "shuffle=True"),
-    "softmax_in_forward": ("softmax-before-cross-entropy", "return F.softmax(x, dim=1)"),
-    "softmax_in_sequential": ("softmax-before-cross-entropy", "nn.Softmax(dim=1)"),
-    "tensor_not_converted": ("discarded-move", "images.float()"),
-    "tensor_not_moved": ("discarded-move", "labels.to(device)"),
-    "whole_module_loaded": ("whole-module-pickle", "torch.load("),
-    "whole_module_saved": ("whole-module-pickle", "torch.save(classifier"),
-}
 RULES = set(rule_table())
-
-FIXED = {  # file: what its fixed lines must contain
-    "batch_size_as_count": "            total += len(labels)",
-    "batch_size_as_divisor": "len(loader.dataset)",
-    "batch_size_in_view": "        x = x.view(x.size(0), -1)",
-    "classes_as_listed": "enumerate(sorted(os.listdir(root)))",
-    "data_parallel": "model = nn.parallel.DistributedDataParallel(model, device_ids=",
-    "labels_without_pictures": '(32, 32)))\n            labels.append(int(row["label"]))',
-    "listings_zipped": "zip(sorted(os.listdir(pictures)), sorted(os.listdir(masks)), strict=True)",
-    "load_without_map_location": "torch.load(args.weights, weights_only=True, map_location=device)",
-    "log_softmax_at_the_call": "        loss = F.cross_entropy(scores, labels)",
-    "loss_kept_in_list": "            losses.append(loss.item())",
-    "loss_kept_in_sum": "        total_loss += loss.item()",
-    "mean_of_batch_losses": "    test_loss /= len(dataloader.dataset)",
-    "never_back_in_train": "        self.model.train()\n        for images, labels in",
-    "no_eval": "    model.eval()\n    for images, labels in loader:",
-    "no_no_grad": "        with torch.no_grad():\n            output = model(data)",
-    "shuffled_predictions": "DataLoader(dataset, batch_size=64, shuffle=False)",
-    "softmax_in_forward": "        return x",
-    "tensor_not_moved": "        labels = labels.to(device)",
-    "whole_module_saved": 'torch.save(classifier.state_dict(), f"best_{epoch}.pt")',
-}
+SCRIPTS = sorted((HERE / "planted").glob("*.py"))
 
 
-def planted_line(path, marker):
-    """The line on which a marker's last line begins."""
-    text = path.read_text(encoding="utf-8")
-    assert text.count(marker) == 1 or marker == "main()\n"
-    end = text.rindex(marker) + len(marker.rstrip("\n"))
-    return text[:end].count("\n") + 1
+def expected(path):
+    """(rule, line) of each `# expect: rule`, and what the lines `# fixed: ...` say together.
+
+    A comment on a line of its own stands for the next line.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    found = [
+        (line.partition("# expect: ")[2], number + line.lstrip().startswith("#"))
+        for number, line in enumerate(lines, 1)
+        if "# expect: " in line
+    ]
+    fixed = [line.removeprefix("# fixed: ") for line in lines if line.startswith("# fixed: ")]
+    return found, "\n".join(fixed)
 
 
-def test_every_planted_script_has_its_entry_and_every_rule_its_script():
-    assert {path.stem for path in (HERE / "planted").glob("*.py")} == set(PLANTED)
-    assert {rule for rule, _ in PLANTED.values()} == RULES
+def test_every_rule_has_its_script():
+    assert {rule for path in SCRIPTS for rule, _ in expected(path)[0]} == RULES
 
 
-@pytest.mark.parametrize("name", sorted(PLANTED))
-def test_a_planted_fault_is_found_at_its_line_and_nothing_else(name):
-    rule, marker = PLANTED[name]
-    path = HERE / "planted" / f"{name}.py"
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_planted_fault_is_found_at_its_line_and_nothing_else(path):
+    places, fixed = expected(path)
+    assert places
     found = read_script(path)
-    assert [(one.rule, one.line) for one in found] == [(rule, planted_line(path, marker))]
-    (finding,) = found
-    assert finding.file == path
-    assert finding.problem
-    assert finding.why.endswith(".")
-    ast.parse(textwrap.dedent(finding.fixed))
-    assert FIXED.get(name, "") in finding.fixed
+    assert [(one.rule, one.line) for one in found] == places
+    for finding in found:
+        assert finding.file == path
+        assert finding.problem
+        assert finding.why.endswith(".")
+        ast.parse(textwrap.dedent(finding.fixed))
+        assert fixed in finding.fixed
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)

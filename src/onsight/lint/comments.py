@@ -14,8 +14,9 @@ _WHOLE = 0  # the line number under which comments on a whole file are kept
 
 def is_ignored(source: Source, node: ast.AST, rule: str) -> bool:
     """Whether a comment silences a rule on the lines of a node, or in the whole file."""
-    found = _ignored(source)
-    lines = (_WHOLE, *_lines(source, node)) if found else ()
+    if "onsight:" not in source.text:
+        return False
+    found, lines = _ignored(source), (_WHOLE, *_lines(source, node))
     return any(rule in found[line] or "" in found[line] for line in lines if line in found)
 
 
@@ -23,8 +24,6 @@ def is_ignored(source: Source, node: ast.AST, rule: str) -> bool:
 def _ignored(source: Source) -> dict[int, set[str]]:
     """The ids that are silenced on each line; the empty id stands for all rules."""
     found: dict[int, set[str]] = {}
-    if "onsight:" not in source.text:
-        return found
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
         if token.type == tokenize.COMMENT and (said := _COMMENT.search(token.string)):
             ids = {one.strip() for one in (said["ids"] or "").split(",")}

@@ -49,6 +49,37 @@ def header(script: Script, statement: ast.stmt) -> str:
     return f"{head}\n{source.indentation(statement)}    ..."
 
 
+def is_on_own_lines(script: Script, statement: ast.stmt) -> bool:
+    """Whether nothing else is on a statement's lines, and no string in it spans lines."""
+    source = script.source(statement)
+    before = source.text[: source.start(statement)].rpartition("\n")[2]
+    after = source.text[source.end(statement) :].partition("\n")[0]
+    strings = (one for one in ast.walk(statement) if isinstance(one, (ast.Constant, ast.JoinedStr)))
+    whole = all(start_place(one)[0] == end_place(one)[0] for one in strings)
+    return not before.strip() and not after.partition("#")[0].strip() and whole
+
+
+def inserted_above(script: Script, statement: ast.stmt, line: str) -> list[Edit]:
+    """The edit that puts a line above a statement; none where the statement shares its line."""
+    source = script.source(statement)
+    margin = source.indentation(statement)
+    place = start_place(statement)
+    if source.lines[place[0] - 1][: len(margin)].strip() or source.character(place)[1] != len(
+        margin
+    ):
+        return []
+    return [(place, place, f"{line}\n{margin}")]
+
+
+def wrapped(script: Script, statement: ast.stmt, line: str) -> list[Edit]:
+    """The edit that puts a statement inside a new one; none where it shares its lines."""
+    if isinstance(statement, _COMPOUND) or not is_on_own_lines(script, statement):
+        return []
+    margin = script.source(statement).indentation(statement)
+    inner = script.code(statement).replace("\n", "\n    ")
+    return [replaced(statement, f"{line}\n{margin}    {inner}")]
+
+
 def indented(script: Script, statement: ast.stmt, text: str) -> str:
     """Text with the indentation of a statement."""
     return script.source(statement).indentation(statement) + text

@@ -79,6 +79,8 @@ def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = Fals
         ]
     except RecursionError as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
+    finally:
+        vars(context).clear()  # no circle is left, so the trees are freed at once
     files = [source.path for source in script.sources]
     found.sort(key=lambda one: (files.index(one.file), one.line, one.rule))
     return Reading(found, files)

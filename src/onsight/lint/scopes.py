@@ -79,6 +79,7 @@ class Scopes:
         self.members: list[Member] = []
         self.stars: list[str] = []
         self._scopes: dict[ast.AST, ast.AST] = {}
+        self._homes: dict[tuple[ast.AST, str], tuple[ast.AST, list[Binding]]] = {}
         self._outer: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
         for outer in source.all(ast.Global):
             self._outer[self.scope(outer)] |= dict.fromkeys(outer.names, source.tree)
@@ -144,10 +145,16 @@ class Scopes:
 
     def _home(self, name: ast.Name) -> tuple[ast.AST, list[Binding]]:
         """The scope that a name belongs to, and its bindings there."""
-        scope = start = self.scope(name)
+        key = self.scope(name), name.id
+        if key not in self._homes:
+            self._homes[key] = self._find_home(*key)
+        return self._homes[key]
+
+    def _find_home(self, start: ast.AST, name: str) -> tuple[ast.AST, list[Binding]]:
+        scope = start
         while True:
-            home = self._outer[scope].get(name.id, scope)
-            found = self.tables[home].get(name.id)
+            home = self._outer[scope].get(name, scope)
+            found = self.tables[home].get(name)
             if found and (scope is start or not isinstance(scope, ast.ClassDef)):
                 return home, found
             if scope is self.source.tree:

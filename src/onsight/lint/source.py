@@ -83,13 +83,10 @@ class Source:
         waiting: list[ast.AST] = [self.tree]
         for node in waiting:  # grows while it is iterated: breadth first
             self.by_type[type(node)].append(node)
-            kind: Any = type(node)
-            for name in _fields(kind):
-                part = getattr(node, name, None)
-                for child in part if isinstance(part, list) else (part,):
-                    if isinstance(child, ast.AST):
-                        self.parents[child] = node
-                        waiting.append(child)
+            inside = children(node)
+            for child in inside:
+                self.parents[child] = node
+            waiting += inside
         return waiting
 
     def character(self, place: Place) -> Place:
@@ -136,6 +133,19 @@ def parsed(path: Path, text: str) -> ast.Module:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly within a node, in source order, without contexts and operators."""
+    found: list[ast.AST] = []
+    kind: Any = type(node)
+    for name in _fields(kind):
+        part = getattr(node, name, None)
+        if isinstance(part, ast.AST):
+            found.append(part)
+        elif isinstance(part, list):
+            found += [one for one in part if isinstance(one, ast.AST)]
+    return found
+
+
 @cache
 def _fields(kind: Any) -> tuple[str, ...]:
     """The fields of a type of node that may hold other nodes, in the order of the source."""
@@ -154,12 +164,15 @@ def end_place(node: ast.AST) -> Place:
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes within a node, in source order, without the insides of nested functions."""
-    waiting = list(_children(node))[::-1]
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        waiting: list[ast.AST] = [*reversed(node.body)]
+    else:
+        waiting = children(node)[::-1]
     while waiting:
         child = waiting.pop()
         yield child
         if not isinstance(child, _CLOSED):
-            waiting.extend(list(ast.iter_child_nodes(child))[::-1])
+            waiting += reversed(children(child))
 
 
 def body_nodes(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[ast.AST]:
@@ -168,12 +181,6 @@ def body_nodes(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[ast.AST]:
         yield statement
         if not isinstance(statement, _CLOSED):
             yield from own_nodes(statement)
-
-
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        return iter(node.body)
-    return ast.iter_child_nodes(node)
 
 
 def _not_python(path: Path, error: SyntaxError) -> DataError:

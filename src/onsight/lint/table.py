@@ -4,6 +4,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
+from onsight.errors import ConfigError, did_you_mean
 from onsight.lint import rules
 from onsight.lint.rule import Rule
 
@@ -14,3 +15,28 @@ def rule_table() -> dict[str, Rule]:
     modules = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
     found: list[Rule] = [import_module(module.name).RULE for module in modules]
     return {rule.id: rule for rule in sorted(found, key=lambda rule: rule.id)}
+
+
+def chosen(select: str = "", ignore: str = "") -> list[Rule]:
+    """The rules whose ids begin with one of the words of select, and with none of ignore.
+
+    Words are separated by commas; no words select all. Raises ConfigError for a word that no id
+    begins with.
+    """
+    table = rule_table()
+    wanted, unwanted = _words(select), _words(ignore)
+    for word in (*wanted, *unwanted):
+        if not any(name.startswith(word) for name in table):
+            raise ConfigError(
+                f"no rule begins with {word}.{did_you_mean(word, table)} "
+                f"The rules are {', '.join(table)}."
+            )
+    return [
+        rule
+        for name, rule in table.items()
+        if (not wanted or name.startswith(wanted)) and not name.startswith(unwanted)
+    ]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -24,9 +24,8 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-LOOPS = (
-    r"[Ll]oader|dl\b|\.backward\(|\.eval\(|no_grad|optim"  # in a script that trains or evaluates
-)
+# In every script that trains or evaluates:
+LOOPS = r"[Ll]oader|dl\b|\.backward\(|\.eval\(\)|load_state_dict"
 
 MODULES = frozenset({Kind.NETWORK, Kind.LOSS, Kind.LAYER})
 

@@ -14,7 +14,7 @@ def test(net, loader):
     with torch.no_grad():
         for images, labels in loader:
             predicted = net(images).argmax(1)
-            total += BATCH_SIZE
+            total += BATCH_SIZE  # expect: hard-coded-batch-size
             correct += (predicted == labels).sum().item()
     return 100 * correct / total
 
@@ -23,3 +23,5 @@ if __name__ == "__main__":
     testset = datasets.CIFAR10("data", train=False, transform=transforms.ToTensor())
     testloader = DataLoader(testset, batch_size=BATCH_SIZE, shuffle=False)
     print(test(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), testloader))
+
+# fixed:             total += len(labels)

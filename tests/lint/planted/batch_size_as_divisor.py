@@ -13,4 +13,6 @@ with torch.no_grad():
     for images, labels in loader:
         correct += model(images).argmax(1).eq(labels).sum().item()
 
-print("accuracy:", correct / (len(loader) * 32))
+print("accuracy:", correct / (len(loader) * 32))  # expect: hard-coded-batch-size
+
+# fixed: len(loader.dataset)

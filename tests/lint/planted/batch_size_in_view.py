@@ -14,7 +14,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = F.relu(self.conv(x))
-        x = x.view(48, -1)
+        x = x.view(48, -1)  # expect: hard-coded-batch-size
         return self.out(x)
 
 
@@ -31,3 +31,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:         x = x.view(x.size(0), -1)

@@ -12,7 +12,7 @@ def main():
     loader = DataLoader(data, batch_size=512, shuffle=True, num_workers=8)
     model = torchvision.models.resnet50()
     if torch.cuda.device_count() > 1:
-        model = nn.DataParallel(model)
+        model = nn.DataParallel(model)  # expect: data-parallel
     model.cuda()
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
@@ -26,3 +26,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed: model = nn.parallel.DistributedDataParallel(model, device_ids=

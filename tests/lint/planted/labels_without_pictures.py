@@ -12,7 +12,7 @@ def read(table):
     images, labels = [], []
     with open(table, newline="") as file:
         for row in csv.DictReader(file):
-            labels.append(int(row["label"]))
+            labels.append(int(row["label"]))  # expect: rows-out-of-step
             image = cv2.imread(row["path"])
             if image is None:
                 print("cannot read", row["path"])
@@ -30,3 +30,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed: (32, 32)))
+# fixed:             labels.append(int(row["label"]))

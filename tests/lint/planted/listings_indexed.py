@@ -10,6 +10,7 @@ from torchvision.io import read_image
 class Birds(torch.utils.data.Dataset):
     def __init__(self, folder, table, transform=None):
         self.folder = folder
+        # expect: rows-out-of-step
         self.files = [name for name in os.listdir(folder) if name.endswith(".jpg")]
         self.labels = pd.read_csv(table)["species"].tolist()
         self.transform = transform

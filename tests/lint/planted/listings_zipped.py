@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 class Pairs(Dataset):
     def __init__(self, pictures, masks):
         self.pictures, self.masks = pictures, masks
+        # expect: rows-out-of-step
         self.pairs = list(zip(os.listdir(pictures), os.listdir(masks), strict=True))
 
     def __len__(self):
@@ -20,3 +21,6 @@ class Pairs(Dataset):
             Image.open(os.path.join(self.pictures, picture)),
             Image.open(os.path.join(self.masks, mask)),
         )
+
+
+# fixed: zip(sorted(os.listdir(pictures)), sorted(os.listdir(masks)), strict=True)

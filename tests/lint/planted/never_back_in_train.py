@@ -22,7 +22,7 @@ class Trainer:
             print(epoch, self.validate())
 
     def train_epoch(self):
-        for images, labels in self.train_loader:
+        for images, labels in self.train_loader:  # expect: missing-train
             self.optimizer.zero_grad()
             loss = self.criterion(self.model(images), labels)
             loss.backward()
@@ -46,3 +46,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:         self.model.train()
+# fixed:         for images, labels in

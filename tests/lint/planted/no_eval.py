@@ -38,7 +38,7 @@ def train_one_epoch(model, loader, optimizer):
 @torch.no_grad()
 def evaluate(model, loader):
     correct = count = 0
-    for images, labels in loader:
+    for images, labels in loader:  # expect: missing-eval
         predictions = model(images).argmax(1)
         correct += (predictions == labels).sum().item()
         count += labels.size(0)
@@ -58,3 +58,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:     model.eval()
+# fixed:     for images, labels in loader:

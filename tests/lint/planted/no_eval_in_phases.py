@@ -10,7 +10,7 @@ def train_model(model, dataloaders, criterion, optimizer, num_epochs=25):
     for _epoch in range(num_epochs):
         for phase in ["train", "val"]:
             running_corrects = 0
-            for inputs, labels in dataloaders[phase]:
+            for inputs, labels in dataloaders[phase]:  # expect: missing-eval
                 optimizer.zero_grad()
                 with torch.set_grad_enabled(phase == "train"):
                     outputs = model(inputs)

@@ -13,7 +13,7 @@ net = nn.Sequential(nn.Flatten(), nn.Linear(3072, 84), nn.ReLU(), nn.Linear(84, 
 criterion = nn.CrossEntropyLoss()
 optimizer = optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
 
-for epoch in range(2):
+for epoch in range(2):  # expect: main-guard
     running_loss = 0.0
     for i, (inputs, labels) in enumerate(trainloader, 0):
         optimizer.zero_grad()

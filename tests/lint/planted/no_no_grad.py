@@ -17,7 +17,7 @@ def test(model, device, test_loader):
     correct = 0
     for data, target in test_loader:
         data, target = data.to(device), target.to(device)
-        output = model(data)
+        output = model(data)  # expect: missing-no-grad
         pred = output.argmax(dim=1, keepdim=True)
         correct += pred.eq(target.view_as(pred)).sum().item()
     print(f"{correct} of {len(test_loader.dataset)} right")
@@ -33,3 +33,6 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:         with torch.no_grad():
+# fixed:             output = model(data)

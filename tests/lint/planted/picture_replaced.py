@@ -19,6 +19,6 @@ class Pictures(Dataset):
         path = self.paths[index]
         try:
             image = Image.open(path).convert("RGB")
-        except Exception:
+        except Exception:  # expect: swallowed-picture
             return self[(index + 1) % len(self)]
         return self.transform(image), self.classes.index(path.parent.name)

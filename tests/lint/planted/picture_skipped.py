@@ -12,7 +12,7 @@ def load_folder(folder):
         try:
             picture = cv2.imread(os.path.join(folder, name))
             pictures.append(cv2.resize(picture, (64, 64)))
-        except (OSError, cv2.error):
+        except (OSError, cv2.error):  # expect: swallowed-picture
             continue
     return np.stack(pictures)
 

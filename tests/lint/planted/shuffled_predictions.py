@@ -8,7 +8,7 @@ from torchvision import datasets, models, transforms
 
 def main():
     dataset = datasets.ImageFolder("test", transforms.ToTensor())
-    test_loader = DataLoader(dataset, batch_size=64, shuffle=True)
+    test_loader = DataLoader(dataset, batch_size=64, shuffle=True)  # expect: rows-out-of-step
     model = models.resnet18(num_classes=len(dataset.classes))
     model.load_state_dict(torch.load("resnet.pt", map_location="cpu"))
     model.eval()
@@ -21,3 +21,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed: DataLoader(dataset, batch_size=64, shuffle=False)

@@ -18,7 +18,7 @@ def main():
         nn.Linear(model.fc.in_features, 256),
         nn.ReLU(),
         nn.Linear(256, len(data.classes)),
-        nn.Softmax(dim=1),
+        nn.Softmax(dim=1),  # expect: softmax-before-cross-entropy
     )
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     optimizer = torch.optim.Adam(model.fc.parameters())

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def train_step(model, loss_fn, optimizer, images, labels):
-    images.float()
+    images.float()  # expect: discarded-move
     optimizer.zero_grad()
     loss = loss_fn(model(images), labels)
     loss.backward()

@@ -28,7 +28,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, labels in loader:
         images = images.to(device)
-        labels.to(device)
+        labels.to(device)  # expect: discarded-move
         optimizer.zero_grad()
         criterion(model(images), labels).backward()
         optimizer.step()
@@ -36,3 +36,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# fixed:         labels = labels.to(device)

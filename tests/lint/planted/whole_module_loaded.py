@@ -8,6 +8,7 @@ from torchvision import transforms
 
 
 def predict(path):
+    # expect: whole-module-pickle
     net = torch.load("net.pth", weights_only=False, map_location="cpu")
     net.eval()
     picture = transforms.ToTensor()(Image.open(path).convert("RGB"))

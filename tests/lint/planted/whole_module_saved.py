@@ -27,8 +27,10 @@ def main():
             optimizer.step()
         if loss.item() < best:
             best = loss.item()
-            torch.save(classifier, f"best_{epoch}.pt")
+            torch.save(classifier, f"best_{epoch}.pt")  # expect: whole-module-pickle
 
 
 if __name__ == "__main__":
     main()
+
+# fixed: torch.save(classifier.state_dict(), f"best_{epoch}.pt")

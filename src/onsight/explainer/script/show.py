@@ -73,7 +73,7 @@ def facts(found: Explanation) -> dict[str, Any]:
             | {"text": one.text}
             for one in found.lines
         ],
-        "findings": [asdict(one) | {"file": str(one.file)} for one in found.findings],
+        "findings": [one.facts() for one in found.findings],
         "ceilings": asdict(found.ceilings) if found.ceilings else None,
         "flops_per_step": trace.flops,
         "bytes_per_step": trace.bytes,

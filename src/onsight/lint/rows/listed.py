@@ -55,8 +55,9 @@ def _zipped(context: Context, call: ast.Call) -> Iterator[Mistake]:
         return
     edits = [replaced(one, f"sorted({context.script.code(one)})") for one in listings]
     text = fixed(context.script, call, edits)
+    mend = [] if context.values.calls("scandir") else edits  # its entries cannot be sorted
     problem = f"{context.script.code(listings[0])} is paired by the order in which it is listed"
-    yield Mistake(call, problem, text, _WHY)
+    yield Mistake(call, problem, text, _WHY, mend)
 
 
 def _numbered(

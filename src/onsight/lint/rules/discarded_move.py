@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from onsight.lint.context import Context
-from onsight.lint.fix import indented
+from onsight.lint.fix import indented, replaced
 from onsight.lint.flow import key_of
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.vocabulary import Kind, word_set
@@ -42,7 +42,7 @@ RULE = Rule(
     "A tensor is moved and the result discarded",
     _WHY,
     _check,
-    r"\.(to|cuda|cpu|half|float|double|bfloat16|long|int|contiguous)\(",
+    rf"(?m)(?:^|[:;])[ \t(]*[\w.\[\]\"']+\.(?:{'|'.join(sorted(_MOVES))})\(",  # as a statement
 )
 
 
@@ -161,6 +161,7 @@ def _mistake(
 ) -> Mistake:
     words = [context.script.code(owner) for owner in owners]
     calls = [context.script.code(part) for part in parts]
-    text = indented(context.script, statement, f"{', '.join(words)} = {', '.join(calls)}")
+    line = f"{', '.join(words)} = {', '.join(calls)}"
+    text = indented(context.script, statement, line)
     problem = f"the result of {calls[0]} is discarded: {words[0]} stays as it was"
-    return Mistake(statement, problem, text)
+    return Mistake(statement, problem, text, mend=[replaced(statement, line)])

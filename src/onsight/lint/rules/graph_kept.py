@@ -43,12 +43,28 @@ def _check(context: Context) -> Iterator[Mistake]:
                 continue
             seen.add(node)
             words = context.script.code(loss)
-            text = fixed(context.script, node, [replaced(loss, f"{words}.item()")])
+            edits = [replaced(loss, f"{words}.item()")]
+            text = fixed(context.script, node, edits)
             problem = f"{context.script.code(target)} keeps the graph of each {words}"
-            yield Mistake(node, problem, text)
+            yield Mistake(
+                node, problem, text, mend=edits if _may_be_number(context, target) else []
+            )
 
 
 RULE = Rule("graph-kept", "A running sum of losses keeps their graphs", _WHY, _check, LOOPS)
+
+
+def _may_be_number(context: Context, target: ast.expr) -> bool:
+    """Whether nothing asks a sum or list for what only tensors have."""
+    given = {
+        key_of(one)
+        for call in context.script.nodes(ast.Call)
+        if context.script.path_of(call.func).startswith("torch")
+        for value in call.args
+        for one in ast.walk(value)
+        if isinstance(one, ast.expr)
+    }
+    return not context.kinds.uses(target) - {"append"} and key_of(target) not in given
 
 
 def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:

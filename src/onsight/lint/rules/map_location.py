@@ -47,9 +47,9 @@ def _check(context: Context) -> Iterator[Mistake]:
             new = (
                 f"{context.script.code(call.func)}({', '.join([*inner, f'map_location={where}'])})"
             )
-            text = fixed(context.script, call, [replaced(call, new)])
+            mend = [replaced(call, new)]
             problem = "weights are loaded without map_location"
-            yield Mistake(call, problem, text)
+            yield Mistake(call, problem, fixed(context.script, call, mend), mend=mend)
 
 
 RULE = Rule(

@@ -3,14 +3,21 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from onsight.lint.batch_mean import READS, is_mean
+from onsight.lint.batch_mean import is_mean
+from onsight.lint.batch_sums import (
+    BatchSum,
+    batch_sums,
+    core_key,
+    is_list,
+    rows_of,
+    weighted_line,
+)
 from onsight.lint.calls import last_name
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, indented, replaced
 from onsight.lint.flow import key_of
-from onsight.lint.loops import BatchLoop, is_batch_number, loop_nodes, loop_rows
+from onsight.lint.loops import BatchLoop, is_batch_number, loop_nodes
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, own_nodes, start_place
 from onsight.lint.vocabulary import LOOPS, Kind
@@ -21,15 +28,6 @@ _WHY = (
 )
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """A sum or list of batch means: its name, the statement in the loop, the value added."""
-
-    key: str
-    node: ast.stmt
-    value: ast.expr
-
-
 def _check(context: Context) -> Iterator[Mistake]:
     """Sums of batch means divided by the number of batches."""
     seen: set[ast.AST] = set()
@@ -38,7 +36,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         if loop.evaluates and context.loaders.last_may_be_short(loop.loader):
             yield from _divided_inside(context, loop)
-        sums = [one for one in _sums(context, loop) if loop.evaluates or _is_share(one.key)]
+        sums = [one for one in batch_sums(context, loop) if loop.evaluates or _is_share(one.key)]
         if sums and context.loaders.last_may_be_short(loop.loader):
             for one in sums:
                 for division in _divisions(context, loop, one):
@@ -53,25 +51,6 @@ def _check(context: Context) -> Iterator[Mistake]:
 RULE = Rule("mean-of-batch-means", "A mean of batch means", _WHY, _check, LOOPS)
 
 
-def _sums(context: Context, loop: BatchLoop) -> Iterator[_Sum]:
-    for node in loop_nodes(loop):
-        match node:
-            case ast.AugAssign(target=target, op=ast.Add(), value=value):
-                key = key_of(target)
-            case ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(value=owner, attr="append" | "update"),
-                    args=[value],
-                    keywords=[],
-                )
-            ):
-                key = key_of(owner)
-            case _:
-                continue
-        if key and is_mean(context, value):
-            yield _Sum(key, node, value)
-
-
 def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
     """`total += loss.item() / len(loader)` in the loop itself."""
     for node in loop_nodes(loop):
@@ -81,16 +60,18 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 op=ast.Add(),
                 value=ast.BinOp(left=left, op=ast.Div(), right=right) as value,
             ) if key_of(target) and is_mean(context, left):
-                one = _Sum(key_of(target), node, left)
+                one = BatchSum(key_of(target), node, left)
                 if _is_batches(context, loop, right, one):
-                    rows = _rows(context, loop, one)
+                    rows = rows_of(context, loop, one)
                     all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
                     new = f"{context.script.code(left)} * {rows} / {all_rows}"
                     text = fixed(context.script, node, [replaced(value, new)])
                     yield _of_means(context, loop, one, node, text)
 
 
-def _of_means(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST, text: str) -> Mistake:
+def _of_means(
+    context: Context, loop: BatchLoop, one: BatchSum, node: ast.AST, text: str
+) -> Mistake:
     problem = f"{one.key} is a mean of batch means over {context.script.code(loop.loader)}"
     return Mistake(node, problem, text)
 
@@ -99,7 +80,7 @@ def _is_share(key: str) -> bool:
     return bool(re.search(r"acc(?!um)", key))
 
 
-def _divisions(context: Context, loop: BatchLoop, one: _Sum) -> Iterator[ast.AST]:
+def _divisions(context: Context, loop: BatchLoop, one: BatchSum) -> Iterator[ast.AST]:
     """Where a sum of means is divided by the number of batches, after its loop."""
     scope, begin = context.script.function(loop.node), start_place(loop.node)
     inside = set(loop_nodes(loop))
@@ -110,10 +91,10 @@ def _divisions(context: Context, loop: BatchLoop, one: _Sum) -> Iterator[ast.AST
             yield node
 
 
-def _divides(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST) -> bool:
+def _divides(context: Context, loop: BatchLoop, one: BatchSum, node: ast.AST) -> bool:
     match node:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            if _core(left) == one.key and _is_batches(context, loop, right, one):
+            if core_key(left) == one.key and _is_batches(context, loop, right, one):
                 return True
         case ast.AugAssign(target=target, op=ast.Div(), value=value):
             return key_of(target) == one.key and _is_batches(context, loop, value, one)
@@ -122,45 +103,20 @@ def _divides(context: Context, loop: BatchLoop, one: _Sum, node: ast.AST) -> boo
             "average",
             "fmean",
         ):
-            return key_of(value) == one.key and _is_list(one)
+            return key_of(value) == one.key and is_list(one)
         case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[]):
             names = {key_of(part) for part in ast.walk(inner) if isinstance(part, ast.expr)}
-            return isinstance(inner, ast.Call) and one.key in names and _is_list(one)
+            return isinstance(inner, ast.Call) and one.key in names and is_list(one)
     return False
 
 
-def _is_list(one: _Sum) -> bool:
-    """Whether means are collected in a list."""
-    return isinstance(one.node, ast.Expr) and last_name(_call(one.node)) == "append"
-
-
-def _call(statement: ast.Expr) -> ast.AST:
-    return statement.value.func if isinstance(statement.value, ast.Call) else statement.value
-
-
-def _core(expression: ast.expr) -> str:
-    """The name in `100 * total.item()`."""
-    while True:
-        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
-            constant = isinstance(expression.left, ast.Constant)
-            expression = expression.right if constant else expression.left
-        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-            expression = expression.func.value
-        elif isinstance(expression, ast.Call) and expression.args:
-            if last_name(expression.func) not in ("float", "sum"):
-                return ""
-            expression = expression.args[0]
-        else:
-            return key_of(expression)
-
-
-def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: _Sum) -> bool:
+def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: BatchSum) -> bool:
     """Whether an expression is the number of batches of a loop."""
     if isinstance(expression, ast.Call) and last_name(expression.func) == "max":
         return any(_is_batches(context, loop, part, one) for part in expression.args)
     if isinstance(expression, ast.Call) and last_name(expression.func) == "len" and expression.args:
         counted = expression.args[0]
-        if key_of(counted) == one.key and _is_list(one):
+        if key_of(counted) == one.key and is_list(one):
             return True
         same = context.script.code(counted) == context.script.code(loop.loader)
         return same or context.kinds.kind(counted) is Kind.LOADER
@@ -187,7 +143,7 @@ def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
     )
 
 
-def _is_meter(context: Context, one: _Sum) -> bool:
+def _is_meter(context: Context, one: BatchSum) -> bool:
     """Whether means go into a meter whose second argument, the weight, is left out here."""
     if not isinstance(one.node, ast.Expr) or not isinstance(one.node.value, ast.Call):
         return False
@@ -198,12 +154,12 @@ def _is_meter(context: Context, one: _Sum) -> bool:
     return len(names) == 3 and len(update.args.defaults) == 1 and names[2] in ("n", "num", "count")
 
 
-def _mistake(context: Context, loop: BatchLoop, one: _Sum, division: ast.AST) -> Mistake:
-    rows = _rows(context, loop, one)
-    line = _weighted(context, one, rows)
+def _mistake(context: Context, loop: BatchLoop, one: BatchSum, division: ast.AST) -> Mistake:
+    rows = rows_of(context, loop, one)
+    line = weighted_line(context, one, rows)
     all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
     statement = context.script.source(division).statement(division)
-    if _is_list(one):
+    if is_list(one):
         new = f"sum({one.key}) / {all_rows}"
         text = fixed(context.script, division, [replaced(_whole(context, division), new)])
     else:
@@ -224,40 +180,13 @@ def _whole(context: Context, division: ast.AST) -> ast.AST:
     return division
 
 
-def _meter_mistake(context: Context, loop: BatchLoop, one: _Sum) -> Mistake:
+def _meter_mistake(context: Context, loop: BatchLoop, one: BatchSum) -> Mistake:
     call = one.node.value if isinstance(one.node, ast.Expr) else one.node
     value = context.script.code(one.value)
-    new = f"{one.key}.update({value}, {_rows(context, loop, one)})"
+    new = f"{one.key}.update({value}, {rows_of(context, loop, one)})"
     text = fixed(context.script, call, [replaced(call, new)])
     problem = f"{one.key} gives every batch the same weight, even a smaller last one"
     return Mistake(call, problem, text)
-
-
-def _weighted(context: Context, one: _Sum, rows: str) -> str:
-    """The line in the loop, each mean weighted by the rows of its batch."""
-    value = context.script.code(one.value)
-    if isinstance(one.value, ast.BinOp) and not isinstance(one.value.op, (ast.Mult, ast.Div)):
-        value = f"({value})"
-    line = fixed(context.script, one.node, [replaced(one.value, f"{value} * {rows}")])
-    return line.strip()
-
-
-def _rows(context: Context, loop: BatchLoop, one: _Sum) -> str:
-    """The number of rows of a batch, in the script's own names."""
-    value: ast.AST = one.value
-    for _ in range(8):
-        match value:
-            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in READS:
-                value = inner
-        if isinstance(value, ast.Name):
-            made = context.script.scope(value).reaching(value)
-            inside = [one.value for one in made if one.value is not None and not one.steps]
-            value = inside[0] if inside else value
-    if isinstance(value, ast.Call):
-        names = [part.id for part in value.args[1:] if isinstance(part, ast.Name)]
-        if names:
-            return f"len({names[0]})"
-    return loop_rows(context, loop)
 
 
 def _all(context: Context, loop: BatchLoop) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onsight.lint.calls import last_name
 from onsight.lint.context import Context
-from onsight.lint.fix import above
+from onsight.lint.fix import above, inserted_above
 from onsight.lint.layers import changes_by_mode
 from onsight.lint.loops import BatchLoop, Run, network_name, phase_test
 from onsight.lint.rule import Mistake, Rule
@@ -26,7 +26,8 @@ def _check(context: Context) -> Iterator[Mistake]:
         if loop.evaluates and (run := _run_in_training(context, loop)):
             network = network_name(context, *run)
             line = f"{network}.eval()"
-            yield _mistake(context, loop, network, line, "without")
+            mends = _is_set_back(context)  # else the training after it would be in evaluation mode
+            yield _mistake(context, loop, network, line, "without", mends)
         elif loop.runs and not _any_mode(context) and (test := phase_test(loop)) is not None:
             network = network_name(context, *loop.runs[0])
             line = f"{network}.train({context.script.code(test)})"
@@ -77,11 +78,21 @@ def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
     return next(between, None) is None
 
 
-def _mistake(context: Context, loop: BatchLoop, network: str, line: str, how: str) -> Mistake:
+def _is_set_back(context: Context) -> bool:
+    """Whether the script calls `.train()`, or trains nothing."""
+    return bool(context.values.calls("train")) or not any(
+        loop.trains for loop in context.step_loops
+    )
+
+
+def _mistake(
+    context: Context, loop: BatchLoop, network: str, line: str, how: str, mends: bool = False
+) -> Mistake:
     statement = context.script.source(loop.node).statement(loop.node)
     text = above(context.script, statement, line)
     problem = f"{network} is evaluated {how} {network}.eval()"
-    return Mistake(statement, problem, text)
+    mend = inserted_above(context.script, statement, line) if mends else []
+    return Mistake(statement, problem, text, mend=mend)
 
 
 def _any_mode(context: Context) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from onsight.lint.calls import last_name
 from onsight.lint.context import Context
-from onsight.lint.fix import within
+from onsight.lint.fix import within, wrapped
 from onsight.lint.loops import Run, network_name
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import own_nodes
@@ -44,12 +44,21 @@ def _mistake(context: Context, run: Run) -> Mistake:
     statement = context.script.source(call).statement(call)
     text = within(context.script, statement, "with torch.no_grad():")
     problem = f"{network} is evaluated with gradients switched on"
-    return Mistake(call, problem, text, _WHY_VOLATILE if _is_volatile(context, call) else "")
+    why = _WHY_VOLATILE if _is_volatile(context, call) else ""
+    named = _has_torch(context, call)
+    mend = wrapped(context.script, statement, "with torch.no_grad():") if named else []
+    return Mistake(call, problem, text, why, mend)
 
 
 def _is_volatile(context: Context, call: ast.Call) -> bool:
     nodes = own_nodes(context.script.function(call))
     return any(isinstance(one, ast.keyword) and one.arg == "volatile" for one in nodes)
+
+
+def _has_torch(context: Context, node: ast.AST) -> bool:
+    """Whether the file of a node has `import torch` at its top."""
+    bindings = context.script.scope(node).tables[context.script.source(node).tree].get("torch", [])
+    return bool(bindings) and all(one.path == "torch" for one in bindings)
 
 
 def _needs_no_graph(context: Context, run: Run) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onsight.lint.calls import last_name
 from onsight.lint.context import Context
-from onsight.lint.fix import above
+from onsight.lint.fix import above, inserted_above
 from onsight.lint.layers import changes_by_mode
 from onsight.lint.loops import BatchLoop, phase_test
 from onsight.lint.modes import Event
@@ -54,7 +54,8 @@ def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event)
     text = above(context.script, statement, f"{words}.train()")
     line = start_place(event.call)[0]
     problem = f"{words} is never set back to training mode after the evaluation at line {line}"
-    return Mistake(statement, problem, text)
+    mend = inserted_above(context.script, statement, f"{words}.train()")
+    return Mistake(statement, problem, text, mend=mend)
 
 
 def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:

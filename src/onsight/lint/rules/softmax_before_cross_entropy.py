@@ -54,7 +54,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             for softmax in search.ends(scores):
                 if softmax.node not in seen:
                     seen.add(softmax.node)
-                    yield _mistake(context, softmax)
+                    yield _mistake(context, softmax, is_certain=softmax.node is scores)
 
 
 RULE = Rule(
@@ -66,13 +66,13 @@ RULE = Rule(
 )
 
 
-def _mistake(context: Context, softmax: _Softmax) -> Mistake:
+def _mistake(context: Context, softmax: _Softmax, is_certain: bool) -> Mistake:
     script, name = context.script, last_name(softmax.node)
     edits = [_edit(context, softmax)]
     text = fixed(script, softmax.node, edits)
     problem = f"{name} is applied before cross-entropy, which already includes one"
     why = _WHY_LOG if softmax.is_log else ""
-    return Mistake(softmax.node, problem, text, why)
+    return Mistake(softmax.node, problem, text, why, edits if is_certain else ())
 
 
 def _edit(context: Context, softmax: _Softmax) -> Edit:

@@ -48,7 +48,7 @@ RULE = Rule(
     "A picture that cannot be read is dropped silently",
     _WHY,
     _check,
-    r"except",
+    "imread|imdecode|[Ii]mage|[Ll]oader|__getitem__",
 )
 
 

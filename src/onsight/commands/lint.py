@@ -1,0 +1,85 @@
+"""The command `onsight lint`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+
+def lint(
+    *paths: Path,
+    select: Annotated[
+        str, Parameter(help="Only these rules: ids or their beginnings, separated by commas.")
+    ] = "",
+    ignore: Annotated[
+        str,
+        Parameter(
+            help="All rules but these. A comment `# onsight: ignore[id]` silences a rule on its "
+            "line, `# onsight: ignore` all rules, and `# onsight: ignore-file` a whole file."
+        ),
+    ] = "",
+    fix: Annotated[
+        bool, Parameter(negative="", help="Rewrite files where the mend is certain ([--fix]).")
+    ] = False,
+    diff: Annotated[
+        bool, Parameter(negative="", help="Print what --fix would change, and change nothing.")
+    ] = False,
+    format_: Annotated[
+        Literal["text", "json", "github", "sarif"],
+        Parameter(name="--format", help="For people, programs, pull requests, or code scanning."),
+    ] = "text",
+) -> None:
+    """Find mistakes in training scripts by reading them: nothing is run, torch is not needed.
+
+    These are mistakes that a run does not reveal, such as an evaluation in training mode.
+
+    Parameters
+    ----------
+    paths
+        Scripts and folders; the working folder, if none are named. Each script is read together
+        with the modules of its own folder that it imports. Exit code 0: no mistakes; 1: mistakes;
+        2: a file that cannot be read.
+    """
+    from onsight.lint.formats.data import as_github, as_json
+    from onsight.lint.formats.sarif import as_sarif
+    from onsight.lint.formats.text import as_text, summary
+    from onsight.lint.library import Library
+    from onsight.lint.many import read_many
+    from onsight.lint.mend import difference, mended, rewrite
+    from onsight.lint.paths import python_files, shown
+    from onsight.lint.table import chosen
+    from onsight.version import onsight_version
+    from onsight.words import plural
+
+    rules = chosen(select, ignore)
+    files = python_files(paths or (Path("."),))
+    if diff:
+        changed, readings = mended(files, rules)
+        sys.stdout.write("".join(difference(*one) for one in changed.items()))
+        raise SystemExit(2 if readings.unread else 1 if changed else 0)
+    if fix:
+        changed, readings = mended(files, rules)
+        for one in changed.items():
+            rewrite(*one)
+        if changed:
+            print(f"mended {plural(len(changed), 'file')}", file=sys.stderr)
+    library = Library()
+    if not fix:
+        readings = read_many(files, library, rules)
+    found = readings.sorted
+    if format_ == "json":
+        sys.stdout.write(as_json(readings))
+    elif format_ == "github":
+        sys.stdout.write(as_github(found))
+    elif format_ == "sarif":
+        sys.stdout.write(as_sarif(found, rules, onsight_version()))
+    else:
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        sys.stdout.write(as_text(found, library, colour))
+    sys.stdout.flush()
+    for path, said in readings.unread.items():
+        print(f"error: {said.replace(str(path), shown(path))}", file=sys.stderr)
+    print(summary(readings), file=sys.stderr)
+    raise SystemExit(2 if readings.unread else 1 if found else 0)
