@@ -38,10 +38,11 @@ RULE = Rule("unshuffled-training", "Training without shuffling", _WHY, _check, L
 
 
 def _learns(context: Context, loop: BatchLoop) -> bool:
-    """Whether a loop certainly computes gradients for its batches."""
+    """Whether a loop certainly changes weights for its batches, not pictures as an attack does."""
     places = [loop.node, *reached(context, loop.node)] if loop.trains and loop.runs else []
     nodes = (node for place in places for node in own_nodes(place))
-    return any(isinstance(one, ast.Call) and last_name(one.func) == "backward" for one in nodes)
+    called = {last_name(one.func) for one in nodes if isinstance(one, ast.Call)}
+    return called >= {"backward", "step"}
 
 
 def _keeps_order(context: Context, call: ast.Call) -> bool:
