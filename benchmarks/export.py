@@ -24,10 +24,10 @@ from onsight.export.export import Exported, export  # noqa: E402
 TRAININGS = {
     "compact": ("png-200-per-class", {"epochs": 2}),
     "tf_efficientnet_lite0": (
-        "wallpapers-60-20",
+        "wallpaper-cells-60-20",
         {"pretrained": True, "freeze": True, "image_size": "128"},
     ),
-    "resnet18": ("clip-art-50-per-class", {"epochs": 1, "image_size": "64"}),
+    "resnet18": ("clip-art", {"epochs": 3, "image_size": "64"}),
 }
 HEADER = ["model, n held out", "format", "same label", "largest difference", "points lost"]
 HEADER += ["times torch's speed: 1 picture", "batch", "size in MB"]

@@ -13,16 +13,21 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 
 TESTS = Path(__file__).parents[1] / "tests" / "serve"
 sys.path.insert(0, str(TESTS))
 
-from serve_stub import FORM, form, picture, until  # noqa: E402
+from serve_stub import FORM, form, picture, running, until  # noqa: E402
+
+from onsight.serve.settings import Access  # noqa: E402
 
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 MIB = 2**20
 LIMIT = 32 * MIB
+TOKENS = 10_000
 
 
 @contextmanager
@@ -205,3 +210,29 @@ def test_a_stop_under_load(tmp_path, round_):
         for thread in threads:
             thread.join()
         assert set(statuses) <= {200, 503, None}
+
+
+def test_a_wrong_token_takes_as_long_wherever_it_differs(tmp_path):
+    """Welch's t between tokens wrong in the first and in the last character, asked in turns."""
+    token = "0123456789abcdef" * 4
+    kinds = {"first": "x" + token[1:], "last": token[:-1] + "x"}
+    nanoseconds = {kind: [] for kind in kinds}
+    (tmp_path / "light.onnx").write_text("1.0")
+    with running(tmp_path / "light.onnx", access=Access(token=token)) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        drawn = random.Random(0)
+        for _ in range(TOKENS):
+            for kind in drawn.sample(list(kinds), 2):
+                begun = time.perf_counter_ns()
+                connection.request(
+                    "GET", "/model", headers={"Authorization": f"Bearer {kinds[kind]}"}
+                )
+                answer = connection.getresponse()
+                answer.read()
+                nanoseconds[kind].append(time.perf_counter_ns() - begun)
+                assert answer.status == 401
+        connection.close()
+    first, last = (scipy.stats.trimboth(np.array(times), 0.1) for times in nanoseconds.values())
+    t = scipy.stats.ttest_ind(first, last, equal_var=False).statistic
+    print(f"t = {t:.2f}, n = {TOKENS:,} each, {np.mean(first) / 1e3:.0f} microseconds an answer")
+    assert abs(t) < 4.5

@@ -85,6 +85,12 @@ def test_the_commands_and_flags_are_a_contract(capsys):
         assert f"--{flag}" in out
 
 
+def test_a_commands_own_help_is_its_whole_description(capsys):
+    _, out, _ = run_command(capsys, "serve", "--help")
+    assert "Nothing but this machine is answered unless --host says so." in " ".join(out.split())
+    assert "Parameters ---" not in " ".join(out.split())
+
+
 def test_the_short_help_is_each_commands_own_first_sentence():
     from onsight import cli
 

@@ -5,10 +5,13 @@ that `onsight --help` is quick.
 """
 
 import errno
+import inspect
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
@@ -49,19 +52,30 @@ _COMMANDS = {
 }
 _FUNCTIONS = {"eval": "evaluate"}  # eval is a Python builtin
 
-app = App(
-    name="onsight",
-    help="Point it at pictures: it trains an image classifier, reports how good it is for every "
-    "class, and shows what it gets wrong. Try: onsight train demo",
-    version=onsight_version,
-    version_flags=["--version"],
-    help_format="plaintext",
-)
-for _place, (_name, _help) in enumerate(_COMMANDS.items()):
-    _function = _FUNCTIONS.get(_name, _name)
-    app.command(
-        f"onsight.commands.{_function}:{_function}", name=_name, help=_help, sort_key=_place
+
+def make_app(named: str = "") -> App:
+    """The app. named: the command to come, whose own help is all of its docstring."""
+    app = App(
+        name="onsight",
+        help="Point it at pictures: it trains an image classifier, reports how good it is for "
+        "every class, and shows what it gets wrong. Try: onsight train demo",
+        version=onsight_version,
+        version_flags=["--version"],
+        help_format="plaintext",
     )
+    for place, (name, summary) in enumerate(_COMMANDS.items()):
+        function = _FUNCTIONS.get(name, name)
+        module = f"onsight.commands.{function}"
+        text = _description(module, function) if name == named else summary
+        app.command(f"{module}:{function}", name=name, help=text, sort_key=place)
+    return app
+
+
+def _description(module: str, function: str) -> str:
+    """A command's docstring up to its parameters, with a line for each paragraph."""
+    text = inspect.getdoc(getattr(import_module(module), function)) or ""
+    described = text.partition("\n\nParameters\n")[0]
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", described)
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
@@ -69,8 +83,10 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
             stream.reconfigure(errors="backslashreplace")
+    words = sys.argv[1:] if tokens is None else list(tokens)
+    app = make_app(next((word for word in words if word in _COMMANDS), ""))
     try:
-        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         _fail(_explain_usage(error), 2)

@@ -63,8 +63,8 @@ def serve(
 ) -> None:
     """Answer HTTP requests with predictions, and show a page to drop pictures on.
 
-    onsight serve runs/birds
-    curl -F pictures=@bird.jpg http://127.0.0.1:8000/predict
+    Try `onsight serve runs/birds`, then open the address that it prints, or ask with
+    `curl -F pictures=@bird.jpg http://127.0.0.1:8000/predict`.
 
     Nothing but this machine is answered unless --host says so. GET /openapi.json describes every
     URL, /metrics counts for Prometheus, /ready says whether all models work. A model whose file

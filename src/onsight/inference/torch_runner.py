@@ -1,6 +1,7 @@
 """A model file run by torch, with the forward pass that evaluation shares."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.per_image import BATCH_SIZE, evaluation_batch
 from onsight.evaluation.unlike import scores_of, with_scores
 from onsight.features.feature_pass import with_features
 from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, runner_facts
+from onsight.inference.side_by_side import SideBySide
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.memory_format import set_memory_format
@@ -33,7 +35,11 @@ class TorchRunner:
             net, prepared.normalization, prepared.precision, device, file.temperature, file.unlike
         )
         self.threshold = file.unlike.threshold if file.unlike else None
-        self.at_once = evaluation_batch(device, self.format.shown)
+        size = evaluation_batch(device, self.format.shown)
+        # One batch of small pictures occupies all cores; a user's network may keep state in itself.
+        is_shared = device.type == "cpu" and size < BATCH_SIZE and module is None
+        self._parts = SideBySide(size) if is_shared else None
+        self.at_once = size * (self._parts.count if self._parts else 1)
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -49,7 +55,11 @@ class TorchRunner:
             logits, found = with_features(self.classifier, images)
             scores = scores_of(self.classifier, found)
             return self._outputs(logits, scores, found.cpu().numpy())
-        return self._outputs(*with_scores(self.classifier, images))
+        if self._parts is None:
+            return self._outputs(*with_scores(self.classifier, images))
+        parts = self._parts.map(partial(with_scores, self.classifier), images)
+        logits, scores = (torch.cat(column) for column in zip(*parts, strict=True))
+        return self._outputs(logits, scores)
 
     def _outputs(
         self, logits: Tensor, scores: Tensor, features: NDArray[np.float32] | None = None

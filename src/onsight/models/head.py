@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 import torch
 import torch.nn.functional as F
@@ -104,10 +105,16 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
 
 @contextmanager
 def features_kept(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what the head is given, (B, D) of each forward pass within the block."""
+    """Collects what the head is given, (B, D) of each forward pass of this thread in the block."""
     head = required_head(model)
     kept: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+    thread = get_ident()
+
+    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if get_ident() == thread:
+            kept.append(given[0])
+
+    handle = head.register_forward_pre_hook(keep)
     try:
         yield kept
     finally:

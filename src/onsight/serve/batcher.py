@@ -5,7 +5,6 @@ with the load by themselves. B pictures, C channels, H height, W width.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,7 @@ import numpy as np
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.serve.logs import log
-
-_PATIENCE = 0.5  # of a batch's own time: how long it waits for pictures that are being decoded
-_SMOOTHING = 0.2  # the weight of the newest batch in that time
+from onsight.serve.yielding import yield_to_clients
 
 Compute = Callable[[Pixels], Sequence[object]]
 _Answer = tuple["asyncio.Future[Any]", object]
@@ -63,9 +60,8 @@ class Batcher:
         self._changed = Condition()
         self._waiting: deque[_Item] = deque()
         self._jobs: deque[tuple[Callable[[], object], asyncio.Future[Any]]] = deque()
-        self._admitted = self._coming = 0
+        self._admitted = 0
         self._closing = False
-        self._batch_seconds = 0.0
         self._thread = Thread()
         self.start()
 
@@ -98,17 +94,10 @@ class Batcher:
                 self._admitted -= count
                 self._changed.notify()
 
-    def announce(self) -> None:
-        """Say that a picture is being decoded, so that a batch may wait for it a moment."""
+    def put(self, pixels: Pixels, answer: "asyncio.Future[Any]") -> None:
+        """Queue a picture; from any thread."""
         with self._changed:
-            self._coming += 1
-
-    def put(self, pixels: Pixels | None, answer: "asyncio.Future[Any]") -> None:
-        """Queue an announced picture, None if it could not be decoded; from any thread."""
-        with self._changed:
-            self._coming -= 1
-            if pixels is not None:
-                self._waiting.append(_Item(pixels, answer))
+            self._waiting.append(_Item(pixels, answer))
             self._changed.notify()
 
     async def call(self, function: Callable[[], object]) -> Any:
@@ -129,6 +118,7 @@ class Batcher:
             self._changed.notify()
 
     def _work(self) -> None:
+        yield_to_clients()
         try:
             while self._wait():
                 if self._jobs:
@@ -147,12 +137,8 @@ class Batcher:
             return bool(self._waiting or self._jobs)
 
     def _take(self) -> list[_Item]:
-        """The next batch, in the order of arrival; it waits briefly if more are being decoded."""
-        patience = _PATIENCE * self._batch_seconds
+        """The next batch: what waits, in the order of arrival."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._waiting) >= self._most or not self._coming, patience
-            )
             if self._waiting[0].alone:
                 return [self._waiting.popleft()]
             count = min(self._most, len(self._waiting))
@@ -160,7 +146,6 @@ class Batcher:
 
     def _run(self, batch: Sequence[_Item]) -> None:
         """Compute a batch; one that fails is computed again, picture by picture."""
-        started = time.monotonic()
         try:
             rows = self._compute(np.stack([item.pixels for item in batch]))
         except BaseException as error:
@@ -169,8 +154,6 @@ class Batcher:
             if not isinstance(error, Exception):
                 raise
             return
-        seconds = time.monotonic() - started
-        self._batch_seconds += _SMOOTHING * (seconds - self._batch_seconds)
         self._observe(len(batch))
         _give((item.answer, row) for item, row in zip(batch, rows, strict=True))
 

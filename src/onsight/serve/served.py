@@ -61,7 +61,6 @@ class Served:
             answers: list[asyncio.Future[Any]] = []
             for content in contents:
                 answers.append(loop.create_future())
-                self.batcher.announce()
                 self._decoders.submit(self._decode, content, answers[-1])
             found = [await answer for answer in answers]
         refused = sum(isinstance(one, Exception) for one in found)
@@ -77,16 +76,13 @@ class Served:
         )
 
     def _decode(self, content: bytes, answer: "asyncio.Future[Any]") -> None:
-        pixels: Pixels | None = None
         try:
-            pixels = read_picture(content, self.predictor.format)
+            self.batcher.put(read_picture(content, self.predictor.format), answer)
         except PictureError as error:
             give(answer, error)
         except Exception:
             give(answer, PictureError("cannot be decoded"))
             raise
-        finally:
-            self.batcher.put(pixels, answer)
 
     def _compute(self, pictures: Pixels) -> list[Classified]:
         runner = self.predictor.runner

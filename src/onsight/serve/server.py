@@ -23,6 +23,7 @@ from onsight.serve.metrics import Metrics
 from onsight.serve.protocol import BoundedProtocol
 from onsight.serve.settings import Access, Limits
 from onsight.serve.shelf import Load, Shelf
+from onsight.serve.yielding import yield_to_clients
 
 _LAME_SECONDS = 0.5  # in which new requests are still told that the server stops
 _BACKLOG = 1024  # connections that wait to be taken
@@ -72,7 +73,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):  # while loading, and when uvicorn passes it on
         signal.signal(number, _end)
     metrics = Metrics()
-    decoders = ThreadPoolExecutor(usable_cores(), thread_name_prefix="decode")
+    decoders = ThreadPoolExecutor(usable_cores(), "decode", yield_to_clients)
     shelf = Shelf(models, load, decoders, limits.queued, metrics)
     shelf.open()
     server = make_server(shelf, access, limits, metrics)

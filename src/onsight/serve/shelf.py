@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from onsight.inference.predictor import Predictor
 from onsight.serve.logs import log
 from onsight.serve.metrics import Metrics
 from onsight.serve.served import Served
+from onsight.serve.yielding import yield_to_clients
 
 _MODEL_FILE = "model.safetensors"
 _SUFFIXES = (".onnx", ".safetensors")
@@ -48,9 +49,13 @@ class Shelf:
         self._metrics = metrics
         self._places: dict[str, _Place] = {}
         self._served: dict[str, Served] = {}
+        self._loading = ThreadPoolExecutor(1, "load", yield_to_clients)  # its threads yield as well
 
     def open(self) -> None:
         """Load every model. Raises ModelError if one that was named itself cannot be used."""
+        self._loading.submit(self._open).result()
+
+    def _open(self) -> None:
         for name, path in self._found():
             self._places[name] = _Place(path)
             try:
@@ -93,10 +98,11 @@ class Shelf:
 
     async def watch(self) -> None:
         """Take up new and changed files, for as long as the server runs."""
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
-                await asyncio.to_thread(self.look)
+                await loop.run_in_executor(self._loading, self.look)
             except Exception as error:  # a folder that cannot be read now
                 log("cannot look for models", error=repr(error))
 
@@ -126,6 +132,7 @@ class Shelf:
 
     def close(self) -> None:
         """Let every worker end once it has answered."""
+        self._loading.shutdown(wait=False)
         for served in self._served.values():
             served.batcher.close()
 

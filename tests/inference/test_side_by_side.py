@@ -1,0 +1,70 @@
+"""Parts of a batch computed side by side: the same results, each thread's own features."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from onsight.inference.side_by_side import SideBySide
+from onsight.models.head import features_kept
+
+
+@pytest.fixture
+def two_threads():
+    former = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(former)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "sizes"), [(1, [1]), (3, [2, 1]), (8, [4, 4]), (9, [4, 4, 1])]
+)
+def test_every_picture_is_computed_once_and_in_order(two_threads, pictures, sizes):
+    images = torch.arange(pictures).reshape(-1, 1, 1, 1)
+    parts = SideBySide(4).map(lambda part: part, images)
+    assert [len(part) for part in parts] == sizes
+    assert torch.cat(parts).equal(images)
+
+
+def test_parts_are_computed_at_the_same_time(two_threads):
+    meeting = threading.Barrier(2, timeout=10)
+    SideBySide(1).map(lambda part: meeting.wait(), torch.zeros(2, 1))
+
+
+def test_each_has_its_share_of_the_threads_and_the_caller_keeps_its_own(two_threads):
+    parts = SideBySide(1).map(lambda part: torch.get_num_threads(), torch.zeros(2, 1))
+    assert parts == [1, 1]
+    assert torch.get_num_threads() == 2
+    assert SideBySide(1).map(lambda part: torch.get_num_threads(), torch.zeros(1, 1)) == [2]
+
+
+def test_one_thread_computes_alone():
+    former = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        caller = threading.get_ident()
+        assert SideBySide(4).map(lambda part: threading.get_ident(), torch.zeros(8, 1)) == [caller]
+    finally:
+        torch.set_num_threads(former)
+
+
+def test_features_are_those_of_the_thread_that_asked(two_threads):
+    meeting = threading.Barrier(2, timeout=10)
+
+    class Meeting(nn.Module):
+        def forward(self, images):
+            meeting.wait()  # both are inside when either head is called
+            return images
+
+    net = nn.Sequential(Meeting(), nn.Linear(3, 2))
+
+    def features(part):
+        with features_kept(net) as kept:
+            net(part)
+            meeting.wait()
+        return torch.cat(kept)
+
+    images = torch.rand(4, 3)
+    assert torch.cat(SideBySide(2).map(features, images)).equal(images)
