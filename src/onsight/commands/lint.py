@@ -31,16 +31,17 @@ def lint(
         Parameter(name="--format", help="For people, programs, pull requests, or code scanning."),
     ] = "text",
 ) -> None:
-    """Find mistakes in training scripts by reading them: nothing is run, torch is not needed.
+    """Find mistakes in training scripts by reading them: nothing is run, no torch needed.
 
-    These are mistakes that a run does not reveal, such as an evaluation in training mode.
+    These are mistakes that a run does not reveal, such as an evaluation in training mode. Each is
+    shown with the corrected line; what is marked [--fix] can be corrected by --fix. Exit code 0: no
+    mistakes; 1: mistakes; 2: a file that cannot be read.
 
     Parameters
     ----------
     paths
         Scripts and folders; the working folder, if none are named. Each script is read together
-        with the modules of its own folder that it imports. Exit code 0: no mistakes; 1: mistakes;
-        2: a file that cannot be read.
+        with the modules of its own folder that it imports.
     """
     from onsight.lint.formats.data import as_github, as_json
     from onsight.lint.formats.sarif import as_sarif

@@ -15,12 +15,12 @@ class Library:
     """Reads files; texts: what is read in place of the files of these names."""
 
     def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
-        self._texts = texts or {}
+        self.texts = texts or {}
         self.scopes = lru_cache(_KEPT)(self._scopes)
 
     def text(self, path: Path) -> str:
         """The text of a file. Raises DataError if it cannot be read."""
-        return self._texts[path] if path in self._texts else read_text(path)
+        return self.texts[path] if path in self.texts else read_text(path)
 
     def _scopes(self, path: Path, module: str, imported: bool) -> Scopes:
         """What can run of a file, and its bindings; module: its name in imports.

@@ -1,18 +1,24 @@
 """Reads many files: those that train or evaluate as scripts, with their modules, others alone."""
 
 import gc
+import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from onsight.errors import DataError
 from onsight.lint.library import Library
-from onsight.lint.read import Finding, read
+from onsight.lint.read import Finding, Reading, read
 from onsight.lint.rule import Rule
 
+_MANY = 200  # files, from which on starting other processes pays
+_PART, _PART_SCRIPTS = 20, 4  # files that a process reads at a time
+_MOST = 8  # processes
 _TRAINS = re.compile(r"[Ll]oader|dl\b|\.backward\(")
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
@@ -35,7 +41,7 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
     """The findings in files, each of which is read once where it can be.
 
     A script is read with the modules of its own folder; a file that was read for a script is not
-    read again by itself.
+    read again by itself. Where many are to be read alone, other processes read them meanwhile.
     """
     done = Readings(files=set(files))
     texts: dict[Path, str] = {}
@@ -44,15 +50,65 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
             texts[path] = library.text(path)
         except DataError as error:
             done.unread[path] = str(error)
-    read_for_others: set[Path] = set()
-    with _no_collection():
-        for path in _scripts(texts):
-            if path not in read_for_others or "__main__" in texts[path]:
-                read_for_others |= _add(path, done, library, rules, alone=False)
-        for path in texts:
+    scripts, imported, others = _kinds(texts)
+    with _helpers(len(texts)) as map_parts, _no_collection():
+        read_part = partial(_read_part, texts=library.texts, rules=rules)
+        together = map_parts(partial(read_part, alone=False), _parts(scripts, _PART_SCRIPTS))
+        alone = map_parts(partial(read_part, alone=True), _parts(others, _PART))
+        read_for_others: set[Path] = set()
+        for path, reading in chain.from_iterable(together):
+            read_for_others |= _add(path, reading, done)
+        for path in imported:
             if path not in read_for_others:
-                _add(path, done, library, rules, alone=True)
+                read_for_others |= _add(path, _read(path, library, rules, alone=False), done)
+        for path, reading in chain.from_iterable(alone):
+            if path not in read_for_others:
+                _add(path, reading, done)
     return done
+
+
+def _parts(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
+    return [paths[n : n + size] for n in range(0, len(paths), size)]
+
+
+def _read_part(
+    paths: Sequence[Path], texts: Mapping[Path, str], rules: Sequence[Rule], alone: bool
+) -> list[tuple[Path, Reading | str]]:
+    with _no_collection():
+        library = Library(texts)
+        return [(path, _read(path, library, rules, alone)) for path in paths]
+
+
+def _read(path: Path, library: Library, rules: Sequence[Rule], alone: bool) -> Reading | str:
+    """What reading a script gives, or why it cannot be read."""
+    try:
+        return read(path, library, rules, alone)
+    except DataError as error:
+        return str(error)
+
+
+def _add(path: Path, reading: Reading | str, done: Readings) -> set[Path]:
+    """Note what reading a script gave, and return the files that were read for it."""
+    if isinstance(reading, str):
+        done.unread[path] = reading
+        return {path}
+    done.findings |= set(reading.findings)
+    done.files |= set(reading.files)
+    return set(reading.files)
+
+
+@contextmanager
+def _helpers(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Something like map: of other processes, where so many files are worth their start."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if count < _MANY or not cores or cores < 2:
+        yield map
+        return
+    from concurrent.futures import ProcessPoolExecutor  # here: it takes a tenth of the start
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(min(cores, _MOST), get_context("spawn")) as pool:
+        yield pool.map
 
 
 @contextmanager
@@ -67,24 +123,17 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _add(
-    path: Path, done: Readings, library: Library, rules: Sequence[Rule], alone: bool
-) -> set[Path]:
-    """Read a script, and return the files that were read for it."""
-    try:
-        reading = read(path, library, rules, alone)
-    except DataError as error:
-        done.unread[path] = str(error)
-        return {path}
-    done.findings |= set(reading.findings)
-    done.files |= set(reading.files)
-    return set(reading.files)
-
-
-def _scripts(texts: dict[Path, str]) -> list[Path]:
-    """The files that train or evaluate, those first that nothing seems to import."""
-    names: Counter[str] = Counter()
+def _kinds(texts: Mapping[Path, str]) -> tuple[list[Path], list[Path], list[Path]]:
+    """The files that train or evaluate, started or imported by others, and all other files."""
+    names: set[str] = set()
     for text in texts.values():
-        names.update({name.rpartition(".")[2] for name in _IMPORTED.findall(text)})
-    scripts = [path for path, text in texts.items() if _TRAINS.search(text)]
-    return sorted(scripts, key=lambda path: (names[path.stem], path))
+        names |= {name.rpartition(".")[2] for name in _IMPORTED.findall(text)}
+    scripts, imported, others = [], [], []
+    for path, text in sorted(texts.items()):
+        if not _TRAINS.search(text):
+            others.append(path)
+        elif path.stem in names and "__main__" not in text:
+            imported.append(path)
+        else:
+            scripts.append(path)
+    return scripts, imported, others

@@ -19,6 +19,8 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise DataError(f"{path} does not exist.")
+        if not path.is_dir() and not path.is_file():
+            raise DataError(f"{path} is not a file.")
         inside = list(_inside(path)) if path.is_dir() else [path]
         if not inside:
             raise DataError(f"{path} has no Python files.")
@@ -35,7 +37,8 @@ def _inside(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         here = Path(place)
         folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
-        yield from (here / name for name in sorted(names) if name.endswith(".py"))
+        python = (here / name for name in sorted(names) if name.endswith(".py"))
+        yield from (path for path in python if path.is_file())
 
 
 def _is_skipped(folder: Path) -> bool:

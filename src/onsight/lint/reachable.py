@@ -12,12 +12,14 @@ def keep_reachable(tree: ast.Module, imported: bool) -> None:
     """
     if imported:
         tree.body = [one for one in tree.body if not is_main(one)]
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:  # grows while it is iterated; statements are in no expressions
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             block = getattr(node, name, None)
             if isinstance(block, list):
                 ends = [n for n, one in enumerate(block) if isinstance(one, _ENDS)]
                 del block[ends[0] + 1 if ends else len(block) :]
+                waiting += block
 
 
 def is_main(node: ast.AST) -> bool:

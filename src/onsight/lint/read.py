@@ -12,7 +12,7 @@ from onsight.lint.context import Context
 from onsight.lint.library import Library
 from onsight.lint.rule import Rule
 from onsight.lint.script import Script
-from onsight.lint.source import Place, end_place, start_place
+from onsight.lint.source import Place, end_place, parsed, start_place
 from onsight.lint.table import rule_table
 
 Change = tuple[int, int, str]  # from, to (indices into the text of the file), the new text
@@ -67,6 +67,10 @@ def read_script(path: Path) -> list[Finding]:
 
 def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = False) -> Reading:
     """The same with some of the rules; alone: whether its modules are left out."""
+    rules = list(rules)
+    if alone and not any(re.search(rule.words, library.text(path)) for rule in rules):
+        parsed(path, library.text(path))  # for its errors
+        return Reading([], [path])
     script = Script(path, library, alone)
     texts = [source.text for source in script.sources]
     context = Context(script)

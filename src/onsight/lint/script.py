@@ -19,7 +19,7 @@ from onsight.lint.source import (
 Definition = Function | ast.ClassDef
 
 _MOST_FILES = 100  # a script next to a whole library does not need all of it
-_MOST_CHARACTERS = 1_000_000
+_MOST_CHARACTERS = 400_000  # about 10,000 lines
 
 _INNER = (  # the module where torch defines something, and the public one
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),

@@ -42,7 +42,7 @@ RULE = Rule(
     "A tensor is moved and the result discarded",
     _WHY,
     _check,
-    rf"(?m)(?:^|[:;])[ \t(]*[\w.\[\]\"']+\.(?:{'|'.join(sorted(_MOVES))})\(",  # as a statement
+    rf"\.(?:{'|'.join(sorted(_MOVES))})\(",
 )
 
 

@@ -23,5 +23,5 @@ RULE = Rule(
     "Rows paired with the wrong ones",
     _WHY,
     _check,
-    r"append|zip|enumerate|shuffle|listdir|scandir|glob|iterdir",
+    r"listdir|scandir|glob\(|iterdir|shuffle|imread|\bImage\b|(label|target|image|path|\b[xy])s?\.append",
 )

@@ -48,7 +48,7 @@ RULE = Rule(
     "A picture that cannot be read is dropped silently",
     _WHY,
     _check,
-    "imread|imdecode|[Ii]mage|[Ll]oader|__getitem__",
+    r"imread|imdecode|Image\b|_image\(|loader\(|__getitem__\(",
 )
 
 
