@@ -86,6 +86,13 @@ class Loaders:
             for value in [self.setting(call, "sampler")]
         )
 
+    def divides_evenly(self, call: ast.Call) -> bool:
+        """Whether all batches are full, because the size of the dataset is known."""
+        size = self.fixed(call, "batch_size", 1)
+        dataset = self.setting(call, "dataset")
+        rows = self._rows(dataset) if dataset is not None else None
+        return size == 1 or (isinstance(size, int) and rows is not None and rows % size == 0)
+
     def _may_be_short(self, call: ast.Call) -> bool:
         if self.setting(call, "batch_sampler") is not None:
             return False
@@ -94,12 +101,7 @@ class Loaders:
             return False
         if drop is None and self._drops and any(one.arg is None for one in call.keywords):
             return False
-        size = self.fixed(call, "batch_size", 1)
-        if size in (1, None):
-            return False
-        dataset = self.setting(call, "dataset")
-        rows = self._rows(dataset) if dataset is not None else None
-        return not (isinstance(size, int) and rows is not None and rows % size == 0)
+        return self.fixed(call, "batch_size", 1) is not None and not self.divides_evenly(call)
 
     def _rows(self, dataset: ast.AST) -> int | None:
         """How many rows a dataset has, if that is known."""

@@ -16,12 +16,12 @@ from onsight.lint.source import (
     body_nodes,
     own_nodes,
 )
-from onsight.lint.vocabulary import Kind, word_set
+from onsight.lint.vocabulary import OPTIMIZER_USES, Kind, word_set
 
 _WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
-_TRAINS = re.compile(r"backward|optim|scaler|zero_grad|^opt$|_opt$|autograd")
+_TRAINS = re.compile(r"backward|optim|scaler|zero_grad|_opt$|autograd")
 _UPDATES = re.compile(r"backward|zero_grad|autograd|optimizer_step")
 
 
@@ -145,7 +145,7 @@ def is_batch_number(loop: BatchLoop, expression: ast.expr) -> bool:
 
 def trains(facts: Facts, node: ast.AST) -> bool:
     """Whether a piece of code, or a function that it calls, computes gradients or steps."""
-    if any(_TRAINS.search(word) for word in _words(node)):
+    if any(_TRAINS.search(word) for word in _words(node)) or _has_optimizer(facts, node):
         return True
     functions = reached(facts, node)
     return any(_UPDATES.search(word) for function in functions for word in _words(function))
@@ -157,6 +157,13 @@ def reached(facts: Facts, node: ast.AST) -> list[Function]:
     for function in found:
         found.extend(one for one in _called(facts, function) if one not in found)
     return found
+
+
+def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
+    """Whether a piece of code uses an `opt` that is no set of options."""
+    names = [one for one in own_nodes(node) if isinstance(one, ast.Name) and one.id == "opt"]
+    used = [facts.kinds.uses(one) for one in names[:1]]
+    return any(not words or words & OPTIMIZER_USES for words in used)
 
 
 def _words(node: ast.AST) -> Iterator[str]:

@@ -10,7 +10,7 @@ from onsight.lint.flow import backward_calls, backward_keys, key_of, keys
 from onsight.lint.loops import BatchLoop, loop_nodes
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.scopes import Binding
-from onsight.lint.source import start_place
+from onsight.lint.source import FUNCTIONS, own_nodes, start_place
 from onsight.lint.values import Origin
 from onsight.lint.vocabulary import LOOPS, TENSOR_LOSSES, Kind, word_set
 
@@ -30,7 +30,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         wanted = backward_keys(context.script.function(loop.node))
         for node in loop_nodes(loop):
-            gathered = _gathered(node)
+            gathered = _gathered(node) or _metered(context, node)
             if gathered is None or node in seen:
                 continue
             target, value = gathered
@@ -76,6 +76,22 @@ def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
             return (target, value) if key_of(left) and key_of(left) == key_of(target) else None
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
             return owner, value
+    return None
+
+
+def _metered(context: Context, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """(the meter, what it is given), for `losses.update(loss)` where the meter adds it up."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner), args=[value, *_]) as call):
+            method = context.values.callee(call)
+            if not isinstance(method, FUNCTIONS) or len(method.args.args) < 2:
+                return None
+            name = method.args.args[1].arg
+            for one in own_nodes(method):
+                if isinstance(one, ast.AugAssign) and name in keys(one.value):
+                    cut = any(last_name(part) in _CUTS for part in ast.walk(one.value))
+                    if key_of(one.target).startswith("self.") and not cut:
+                        return owner, value
     return None
 
 

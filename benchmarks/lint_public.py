@@ -1,0 +1,77 @@
+"""How often is `onsight lint` right about public training scripts?
+
+    python benchmarks/lint_public.py FOLDER [--scripts SCRIPTS.csv] > findings.csv
+    python benchmarks/lint_public.py --verdicts benchmarks/lint_public_verdicts.csv
+
+FOLDER holds a checkout of each repository as OWNER+NAME, at the commit of lint_public_scripts.csv.
+Every script there is read, and each finding printed once as a line of CSV with an empty verdict. A
+person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
+interval, in which an arguable finding is not right.
+"""
+
+import argparse
+import csv
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from onsight.errors import DataError
+from onsight.evaluation.intervals import wilson
+from onsight.lint.read import read_script
+
+HERE = Path(__file__).parent
+COLUMNS = ("repo", "file", "line", "rule", "verdict", "reason")
+
+
+def read_all(folder: Path, scripts: Path) -> None:
+    """Print the findings in all scripts as CSV, and what could not be read to stderr."""
+    rows, seconds, unread = set(), [], []
+    for one in csv.DictReader(scripts.open(encoding="utf-8")):
+        home = folder / one["repo"].replace("/", "+")
+        begin = time.perf_counter()
+        try:
+            for found in read_script(home / one["path"]):
+                rows.add((one["repo"], str(found.file.relative_to(home)), found.line, found.rule))
+        except DataError as error:
+            unread.append(str(error))
+        seconds.append(time.perf_counter() - begin)
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(COLUMNS)
+    out.writerows((*row, "", "") for row in sorted(rows))
+    print(*unread, sep="\n", file=sys.stderr)
+    print(
+        f"{len(seconds)} scripts, {len(unread)} not read, {len(rows)} findings, "
+        f"{sum(seconds):.0f} s, the longest {max(seconds):.1f} s",
+        file=sys.stderr,
+    )
+
+
+def judge(verdicts: Path) -> None:
+    """Print the precision over all rules, and the verdicts of each rule."""
+    rows = list(csv.DictReader(verdicts.open(encoding="utf-8")))
+    counts = Counter(row["verdict"] for row in rows)
+    low, high = wilson(counts["right"], len(rows))
+    share = counts["right"] / len(rows)
+    print(f"{counts['right']} of {len(rows)} right: {share:.3f} ({low:.3f} to {high:.3f})", counts)
+    for rule in sorted({row["rule"] for row in rows}):
+        print(rule, dict(Counter(row["verdict"] for row in rows if row["rule"] == rule)))
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--scripts", type=Path, default=HERE / "lint_public_scripts.csv")
+    parser.add_argument("--verdicts", type=Path)
+    args = parser.parse_args()
+    if args.verdicts:
+        judge(args.verdicts)
+    elif args.folder:
+        read_all(args.folder, args.scripts)
+    else:
+        parser.error("give a FOLDER to read, or --verdicts")
+
+
+if __name__ == "__main__":
+    main()
