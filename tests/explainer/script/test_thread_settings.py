@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from onsight.explainer.script.launch import Launcher
+from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.thread_settings import (
     follow_affinity,
     settings_in,
@@ -99,7 +99,9 @@ for step in range(10**7):
 
 def test_the_scripts_process_has_them_from_its_start_and_a_what_if_takes_them_away(script):
     script.write_text(TRAINS, encoding="utf-8")
-    launcher = Launcher(script, [], 0.1, 10**9, 60.0)
     cores = min(2, torch.get_num_threads())
-    assert launcher.run().threads == 1
-    assert launcher.run(what_ifs_from({"thread_settings": True})).threads >= cores
+    with Processes(script, [], 10**9, 60.0) as processes:
+        processes.prepare(is_late=True)
+        assert processes.start((), 0.1).trace().threads == 1
+        changed = what_ifs_from({"thread_settings": True})
+        assert processes.start(changed, 0.1).trace().threads >= cores

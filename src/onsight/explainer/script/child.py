@@ -60,6 +60,7 @@ class ScriptRun:
     def __init__(self, script: Path, args: list[str], channel: Channel | None = None) -> None:
         ScriptRun.current = self
         self.script = script
+        self.process = os.getpid()
         sys.dont_write_bytecode = True  # writes nothing into the script's folder
         sys.argv = [str(script), *args]
         sys.path[0] = str(script.parent)
@@ -122,7 +123,7 @@ class ScriptRun:
             if ended.code and not self.has_measured:  # as of wrong arguments
                 self._fail(partial(say, exit_words(ended.code)))
         except BaseException as error:
-            if not self.has_measured:  # if it has, another rank may have ended before
+            if not self._may_be_left:
                 self._fail(partial(tell_failure, error, self.script))
         if self.request is None:  # it has no training that could be followed
             leave(0)
@@ -135,6 +136,11 @@ class ScriptRun:
             if self.is_part:  # to be ended with the script, which would otherwise go on and save
                 threading.Event().wait()
         leave(0)
+
+    @property
+    def _may_be_left(self) -> bool:
+        """Whether another rank may have ended before, so that this one fails."""
+        return self.has_measured and self.peers.world > 1
 
     @property
     def has_measured(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from onsight.errors import DataError
 from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.trace import ThreadSetting
 from onsight.explainer.tracing.patches import Patches
@@ -74,7 +75,7 @@ def variables_of(script: Path) -> dict[str, str]:
     """The variables that torch must find if it is loaded before the script sets them itself."""
     try:
         tree = whole_tree(script)
-    except (SyntaxError, ValueError):  # the script fails by itself, and says so
+    except (SyntaxError, ValueError, OSError, DataError):  # the script fails by itself, and says so
         return {}
     found = settings_in(tree, script)
     return {one.name: one.value for one in found if one.name != AFFINITY}
