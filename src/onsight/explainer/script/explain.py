@@ -34,7 +34,7 @@ from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
-_PROOF_SECONDS = 8.0  # kept for the mended script
+_PROOF_SECONDS = 8.0  # kept for the mended script, beside the time that its start takes
 _CEILINGS_SECONDS = 6.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
@@ -122,7 +122,8 @@ def explain_script(
         wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
-            kept = _CEILINGS_SECONDS + (_PROOF_SECONDS if write else 0)
+            proof = _PROOF_SECONDS + 2 * trace.startup_seconds  # it is started from its beginning
+            kept = _CEILINGS_SECONDS + (proof if write else 0)
             left = seconds - kept - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
             race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter)
@@ -132,6 +133,8 @@ def explain_script(
         if best and write:
             plain_window = plain, _window_seconds(trace)
             delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
+        elif write:
+            reporter.warn(f"{write} was not written: no change was shown to help")
     return Explanation(
         script,
         trace,

@@ -50,7 +50,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(f"\n{said}; {found.seconds:.0f} s in all", style="dim")
     for remark in trace.remarks:
         console.print(f"{remark[0].upper()}{remark[1:]}.", style="dim")
-    if found.best and found.best.interval and found.best.interval.is_shown:
+    is_shown = found.best and found.best.interval and found.best.interval.is_shown
+    if found.best and is_shown and not found.delivery:  # whose difference says the same
         console.print(f"\nFor {found.best.interval}, change")
         for line in found.lines:
             console.print(Padding(_line(line), (0, 0, 0, 2)))
