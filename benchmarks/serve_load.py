@@ -1,7 +1,8 @@
 """How `onsight serve` stands load, beside LitServe and FastAPI with the same weights.
 
-python benchmarks/serve_load.py [--rounds 3] [--seconds 5]     (about four minutes)
+python benchmarks/serve_load.py [--rounds 3] [--seconds 5]     (about five minutes)
 
+"onsight" serves the model file in torch, "exported" the ONNX file of `onsight export`.
 Client and server share the machine's cores. Each server has the same network, the same decoder and
 the same requests: one photo of 500x375 in a form. Servers that wait for their turn are stopped.
 """
@@ -44,6 +45,7 @@ PEERS = Path(__file__).parent / "peers"
 CLIENTS = 32
 WIDE = 10  # classes
 SLOW = 200
+OURS = ("onsight", "exported")
 
 
 def photos(count: int = 32) -> list[bytes]:
@@ -73,6 +75,19 @@ def make_file(folder: Path, model: str, side: int) -> Path:
     file = ModelFile(model, classes, preprocessing, {}, {}, dict(net.state_dict()))
     save_model(folder / "model.safetensors", file)
     return folder / "model.safetensors"
+
+
+def export_file(file: Path, contents: list[bytes]) -> Path:
+    """The same model as an ONNX file, proven on the photos."""
+    for number in range(WIDE):
+        folder = file.parent / "photos" / f"class {number}"
+        folder.mkdir(parents=True)
+        for place, content in enumerate(contents[:4]):
+            (folder / f"{place}.jpg").write_bytes(content)
+    target, photos = file.with_suffix(".onnx"), file.parent / "photos"
+    command = [sys.executable, "-m", "onsight", "export", file, "--to", "onnx"]
+    subprocess.run([*command, "--on", photos, "--out", target], check=True, stdout=sys.stderr)
+    return target
 
 
 class Contender:
@@ -129,11 +144,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start(file: Path) -> dict[str, Contender]:
+def start(file: Path, exported: Path) -> dict[str, Contender]:
+    serve = [sys.executable, "-m", "onsight", "serve"]
     commands: dict[str, Callable[[int], list[str | Path]]] = {
-        "onsight": lambda port: [
-            *(sys.executable, "-m", "onsight", "serve", file, "--port", str(port))
-        ],
+        "onsight": lambda port: [*serve, file, "--port", str(port)],
+        "exported": lambda port: [*serve, exported, "--port", str(port)],
         "litserve": lambda port: [sys.executable, PEERS / "serve_litserve.py", file, str(port)],
         "fastapi": lambda port: [sys.executable, PEERS / "serve_fastapi.py", file, str(port)],
     }
@@ -275,6 +290,18 @@ async def beside_slow(port: int, requests: list[bytes], rate: float) -> dict[str
     }
 
 
+def under_load(ours: Contender, contents: list[bytes], capacity: float) -> dict[str, object]:
+    """At 70% of its capacity, at ten times that, and beside slow clients."""
+    requests = [request(content, ours.port) for content in contents]
+    with ours.turn():
+        busy = asyncio.run(open_loop(ours.port, requests, 0.7 * capacity, 15))
+        return {
+            "at_70_percent": latency(busy),
+            "overload": asyncio.run(overload(ours.port, requests, 10 * capacity, 8)),
+            "slow": asyncio.run(beside_slow(ours.port, requests, 0.4 * capacity)),
+        }
+
+
 def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, object]:
     if not shutil.which("wrk"):
         raise SystemExit("wrk is needed: apt install wrk")
@@ -282,7 +309,7 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = make_file(folder, model, side)
-        contenders = start(file)
+        contenders = start(file, export_file(file, contents))
         try:
             script = wrk_script(folder, contents)
             tasks: dict[str, Callable[[], float]] = {
@@ -292,18 +319,12 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
             rates = interleave(
                 {"offline": lambda: offline(file, contents, seconds), **tasks}, rounds
             )
-            ours = contenders["onsight"]
             found = figures(rates)
             found["cpu_ms_a_picture"] = {
                 each.name: statistics.median(each.cpu_ms) for each in contenders.values()
             }
-            requests = [request(content, ours.port) for content in contents]
-            capacity = statistics.median(rates["onsight"])
-            with ours.turn():
-                busy = asyncio.run(open_loop(ours.port, requests, 0.7 * capacity, 15))
-                found["at_70_percent"] = latency(busy)
-                found["overload"] = asyncio.run(overload(ours.port, requests, 10 * capacity, 8))
-                found["slow"] = asyncio.run(beside_slow(ours.port, requests, 0.4 * capacity))
+            for name in OURS:
+                found[name] = under_load(contenders[name], contents, statistics.median(rates[name]))
         finally:
             for each in contenders.values():
                 each.signal(signal.SIGKILL)
@@ -316,7 +337,7 @@ def figures(rates: dict[str, list[float]]) -> dict[str, object]:
     return {
         "images_per_second": {name: statistics.median(found) for name, found in rates.items()},
         "of_offline": str(paired(rates["onsight"], rates["offline"])),
-        "of_the_better_peer": str(paired(rates["onsight"], best)),
+        "of_the_better_peer": {name: str(paired(rates[name], best)) for name in OURS},
     }
 
 

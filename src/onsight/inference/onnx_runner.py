@@ -79,6 +79,8 @@ def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
     data = _checked_bytes(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = usable_cores()
+    # Its threads would otherwise keep the cores busy that decode pictures and answer requests.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
