@@ -1,6 +1,5 @@
-"""Measures two speeds in turns, so that whatever else the machine does slows both alike."""
+"""Two speeds measured in turns, so that whatever else the machine does slows both alike."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,24 +34,3 @@ class Rounds:
         else:
             self.plain.append(plain())
             self.changed.append(changed())
-
-
-def interleave(
-    plain: Callable[[], float],
-    changed: Callable[[], float],
-    rounds: int = FEWEST_ROUNDS,
-    limit_seconds: float = float("inf"),
-) -> Rounds:
-    """Measure two rates (each above 0) in so many rounds; fewer, but one, if time runs out.
-
-    A round is not begun if the longest so far would not fit into what is left of the limit.
-    """
-    found = Rounds()
-    begun, longest = time.monotonic(), 0.0
-    for _ in range(rounds):
-        now = time.monotonic()
-        if found.plain and now - begun + longest > limit_seconds:
-            break
-        found.add(plain, changed)
-        longest = max(longest, time.monotonic() - now)
-    return found

@@ -22,3 +22,9 @@ def test_losses_of_different_batches_are_not_compared():
     )
     assert compare_losses(LOSSES, LOSSES, [], ["kept a part"]) == "not comparable"
     assert compare_losses(LOSSES, [], [], []) == "not comparable"
+
+
+@pytest.mark.parametrize("what_ifs", [{"threads": 1}, {"batch_factor": 4}])
+def test_a_loss_that_is_no_number_any_more_is_another_one(what_ifs):
+    changed = [*LOSSES[:-1], float("nan")]
+    assert compare_losses(LOSSES, changed, what_ifs_from(what_ifs), []) == "other"

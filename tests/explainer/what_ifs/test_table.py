@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader
 
 from onsight.explainer import what_ifs
 from onsight.explainer.script.trace import Request
+from onsight.explainer.tracing.clock import PHASES
 from onsight.explainer.what_ifs.table import all_kinds, what_ifs_for, what_ifs_from
 
 WARP = """
@@ -55,18 +56,27 @@ def test_what_ifs_are_made_in_the_order_of_application():
 
 def test_what_is_tried_for_a_plain_script(seen):
     labels = [one.label for one in what_ifs_for(seen(shape=[3, 32, 32]))]
-    assert labels == [
+    assert sorted(labels) == [
+        "1 thread",
         "1 worker",
         "2 workers",
-        "4 workers",
-        "items kept in memory",
-        "batch 64",
-        "1 thread",
         "4 threads",
-        "threads that spin briefly",
-        "channels last",
+        "4 workers",
+        "batch 64",
         "bf16 autocast",
+        "channels last",
+        "items kept in memory",
+        "threads that spin briefly",
     ]
+
+
+def test_what_could_save_most_is_tried_first(seen):
+    """A long evaluation: its graphs come before the loader, which is hardly waited for."""
+    phases = dict.fromkeys(PHASES, 0.0) | {"evaluation": 7.0, "data": 2.0, "forward": 1.0}
+    found = seen(shape=[3, 32, 32], seconds=10.0, phases=phases, graphs_kept=1)
+    labels = [one.label for one in what_ifs_for(found)]
+    assert labels.index("evaluation under no_grad") < labels.index("batch 64")
+    assert labels.index("batch 64") < labels.index("1 worker")
 
 
 def test_everything_is_restored(apply):

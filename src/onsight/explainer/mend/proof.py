@@ -1,6 +1,5 @@
 """Runs a mended script against the original, in turns: both rates, and the first losses."""
 
-import math
 import statistics
 import tempfile
 import time
@@ -83,10 +82,8 @@ def _measured(plain: Callable[[], float], changed: Callable[[], float]) -> Round
 
 def _losses(plain: list[float], mended: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
     """Compared step by step; for batches of other pictures, by their mean alone."""
-    pairs = list(zip(plain, mended, strict=False))
-    if any(math.isfinite(one) and not math.isfinite(other) for one, other in pairs):
-        return "other"
     found = compare_losses(plain, mended, what_ifs, [])
+    pairs = list(zip(plain, mended, strict=False))
     if found != "not comparable" or not pairs:
         return found
     before, after = (statistics.mean(values) for values in zip(*pairs, strict=True))

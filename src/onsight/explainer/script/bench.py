@@ -1,5 +1,6 @@
 """The bench for scripts: each trial is a process that runs the script with some what-ifs."""
 
+import math
 import statistics
 from functools import partial
 from pathlib import Path
@@ -127,10 +128,10 @@ def compare_losses(
     plain: list[float], changed: list[float], what_ifs: WhatIfs, notes: list[str]
 ) -> Losses:
     """Whether the first losses are the same numbers, or at least show the same training."""
-    if notes or not all(one.keeps_batches for one in what_ifs):
-        return "not comparable"
-    pairs = list(zip(plain, changed, strict=False))
-    if not pairs:
+    pairs = [one for one in zip(plain, changed, strict=False) if math.isfinite(one[0])]
+    if not all(math.isfinite(loss) for _, loss in pairs):
+        return "other"
+    if notes or not pairs or not all(one.keeps_batches for one in what_ifs):
         return "not comparable"
     worst = max(abs(one - other) / max(abs(one), 1e-6) for one, other in pairs)
     if worst <= _SAME:

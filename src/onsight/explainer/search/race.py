@@ -55,15 +55,13 @@ class Contender(Generic[C]):
 class Found(Generic[C]):
     """What a search found.
 
-    rates: of the unchanged training; left_out: for want of time; disturbed: rounds that other work
-    slowed down so much that they were repeated.
+    rates: of the unchanged training; left_out: for want of time.
     """
 
     tried: list[Tried[C]]
     best: Tried[C] | None
     rates: list[float]
     left_out: list[C]
-    disturbed: int = 0
 
 
 def _is_stalled(rate: float, usual: list[float]) -> bool:
@@ -89,7 +87,6 @@ class Race(Generic[C]):
         self.window_seconds = window_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
-        self.disturbed = 0
 
     def run(self, changes: list[C]) -> Found[C]:
         """Try the changes, in this order while there is time, and combine the best of them."""
@@ -98,7 +95,7 @@ class Race(Generic[C]):
         best = self._combined(singles)
         tried = [one.tried() for one in singles]
         proven = self._proven(best, tried) if best else None
-        return Found(tried, proven, self.rates, left_out, self.disturbed)
+        return Found(tried, proven, self.rates, left_out)
 
     def _singles(self, changes: list[C]) -> tuple[list[Contender[C]], list[C]]:
         """Each change in one round; those for which there is no time."""
@@ -192,7 +189,6 @@ class Race(Generic[C]):
                 if not _is_stalled(plain[-1], usual) and not _is_stalled(changed[-1], changed):
                     return
                 if attempt == 0:
-                    self.disturbed += 1
                     plain.pop()
                     changed.pop()
         except Untried as error:

@@ -22,6 +22,7 @@ class LargerBatch(WhatIf):
     name = "batch_factor"
     group = "batch"
     order = 35
+    phases = ("data", "copy", "forward", "backward", "optimizer", "other")
     keeps_batches = False
 
     @classmethod

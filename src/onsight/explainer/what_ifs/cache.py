@@ -31,6 +31,7 @@ class Cache(WhatIf):
     name = "cache"
     group = "loader"
     order = 25
+    phases = ("data",)
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:

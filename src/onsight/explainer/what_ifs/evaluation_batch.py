@@ -20,6 +20,7 @@ class EvaluationBatch(WhatIf):
     name = "evaluation_batch"
     group = "evaluation_batch"
     order = 36
+    phases = ("evaluation",)
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:

@@ -22,6 +22,7 @@ class InferenceMode(WhatIf):
     name = "inference_mode"
     group = "evaluation"
     order = 81
+    phases = ("evaluation",)
     label = "evaluation under inference_mode"
 
     @classmethod

@@ -14,6 +14,7 @@ class PersistentWorkers(WhatIf):
     name = "persistent_workers"
     group = "loader"
     order = 15
+    phases = ("data",)
     label = "workers kept"
 
     @classmethod

@@ -27,6 +27,7 @@ class SetToNone(WhatIf):
     group = "zero_grad"
     rewrites = True
     order = 91
+    phases = ("optimizer",)
     label = "gradients dropped, not zeroed"
 
     @classmethod

@@ -16,6 +16,7 @@ class Workers(WhatIf):
     name = "workers"
     group = "loader"
     order = 10
+    phases = ("data",)
 
     @classmethod
     def worth(cls, seen: Seen) -> list[WhatIf]:
