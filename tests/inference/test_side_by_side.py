@@ -19,11 +19,16 @@ def two_threads():
 
 
 @pytest.mark.parametrize(
-    ("pictures", "sizes"), [(1, [1]), (3, [2, 1]), (8, [4, 4]), (9, [4, 4, 1])]
+    ("pictures", "whole", "even"),
+    [(1, [1], [1]), (3, [3], [2, 1]), (8, [4, 4], [4, 4]), (9, [4, 4, 1], [4, 4, 1])],
 )
-def test_every_picture_is_computed_once_and_in_order(two_threads, pictures, sizes):
+@pytest.mark.parametrize("is_even", [False, True])
+def test_every_picture_is_computed_once_and_in_order(two_threads, pictures, whole, even, is_even):
     images = torch.arange(pictures).reshape(-1, 1, 1, 1)
-    parts = SideBySide(4).map(lambda part: part, images)
+    side_by_side = SideBySide(4)
+    side_by_side.is_even = is_even
+    parts = side_by_side.map(lambda part: part, images)
+    sizes = even if is_even else whole
     assert [len(part) for part in parts] == sizes
     assert torch.cat(parts).equal(images)
 

@@ -48,6 +48,9 @@ class StubRunner:
         self.fatal = {}
         self.batches = []
 
+    def spread(self):
+        pass
+
     def run(self, pictures, features=False):
         time.sleep(self.seconds)
         self.batches.append(len(pictures))

@@ -15,7 +15,13 @@ from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import fit_head, train_once
 
-QUICK = {"model": "resnet10t", "image_size": 32, "threads": 1, "reporter": SilentReporter()}
+QUICK = {
+    "model": "resnet10t",
+    "image_size": 32,
+    "threads": 1,
+    "precision": "fp32",  # which some processors would not choose
+    "reporter": SilentReporter(),
+}
 
 
 def rows_of(run):

@@ -102,7 +102,13 @@ def test_a_hidden_head_takes_the_place_of_the_linear_one():
         heads.set_hidden_head(nn.Linear(5, 3), head)
 
 
-QUICK = {"model": "resnet10t", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
+QUICK = {
+    "model": "resnet10t",
+    "image_size": 16,
+    "threads": 1,
+    "precision": "fp32",  # which some processors would not choose
+    "reporter": SilentReporter(),
+}
 
 
 @pytest.fixture(scope="module")

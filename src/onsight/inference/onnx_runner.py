@@ -61,6 +61,9 @@ class OnnxRunner:
         wanted = [OUTPUT] if self.threshold is None else [OUTPUT, SCORES]
         return Outputs(*self._session.run(wanted, {INPUT: pictures}))
 
+    def spread(self) -> None:
+        """Nothing: its threads share every operation."""
+
 
 def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
     """An exported file, checked and ready to run on all usable cores.

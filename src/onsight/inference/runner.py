@@ -56,6 +56,10 @@ class Runner(Protocol):
         """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
         ...
 
+    def spread(self) -> None:
+        """Use all cores for small batches as well, though results then differ by rounding."""
+        ...
+
 
 def runner_facts(
     model: str,

@@ -18,7 +18,12 @@ T = TypeVar("T")
 
 
 class SideBySide:
-    """Threads that share torch's compute threads of the one that makes them. size: of a part."""
+    """Threads that share torch's compute threads of the one that makes them.
+
+    size: of a part; is_even: whether smaller batches are divided as well.
+    """
+
+    is_even = False
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -36,10 +41,11 @@ class SideBySide:
 
     def map(self, function: Callable[[Tensor], T], images: Tensor) -> list[T]:
         """What a function gives for each part of pictures (B, H, W, C), in order."""
-        if not self._pool or len(images) < self.count:
+        size = min(self.size, -(-len(images) // self.count)) if self.is_even else self.size
+        parts = images.split(size)
+        if not self._pool or len(parts) == 1:
             return [function(images)]
-        size = min(self.size, -(-len(images) // self.count))
-        return list(self._pool.map(function, images.split(size)))
+        return list(self._pool.map(function, parts))
 
 
 def _share(threads: int, started: Barrier) -> None:

@@ -1,6 +1,6 @@
 """A model file run by torch, with the forward pass that evaluation shares."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -51,15 +51,22 @@ class TorchRunner:
     def run(self, pictures: Pixels, features: bool = False) -> Outputs:
         """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
         images = torch.from_numpy(pictures)
+        compute = with_features if features else with_scores
+        parts = self._in_parts(partial(compute, self.classifier), images)
+        logits, found = (torch.cat(column) for column in zip(*parts, strict=True))
         if features:
-            logits, found = with_features(self.classifier, images)
-            scores = scores_of(self.classifier, found)
-            return self._outputs(logits, scores, found.cpu().numpy())
-        if self._parts is None:
-            return self._outputs(*with_scores(self.classifier, images))
-        parts = self._parts.map(partial(with_scores, self.classifier), images)
-        logits, scores = (torch.cat(column) for column in zip(*parts, strict=True))
-        return self._outputs(logits, scores)
+            return self._outputs(logits, scores_of(self.classifier, found), found.cpu().numpy())
+        return self._outputs(logits, found)
+
+    def spread(self) -> None:
+        """Divide small batches as well, whose results then differ by rounding."""
+        if self._parts:
+            self._parts.is_even = True
+
+    def _in_parts(
+        self, compute: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        return self._parts.map(compute, images) if self._parts else [compute(images)]
 
     def _outputs(
         self, logits: Tensor, scores: Tensor, features: NDArray[np.float32] | None = None

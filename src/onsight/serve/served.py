@@ -48,6 +48,7 @@ class Served:
         self.classes = predictor.classes
         self._decoders = decoders
         self._metrics = metrics
+        predictor.runner.spread()
         self._compute(self._blank())  # a network that cannot run is found now, and is warm later
         self.batcher = Batcher(
             self._compute, predictor.runner.at_once, queued, metrics.batch.labels(name).observe
