@@ -66,7 +66,7 @@ def messages(tmp_path_factory):
     root = tmp_path_factory.mktemp("bad")
     patch = pytest.MonkeyPatch()
     patch.setenv("ONSIGHT_TEST_FOLDER", str(root))  # inherited by every process
-    with Processes(root / "bad.py", [], 100, 3.0) as processes:  # one that is forked for all
+    with Processes(root / "bad.py", [], 100, 8.0) as processes:  # one that is forked for all
         processes.prepare(is_late=False)
         found = {name: explained(processes, root / name.replace(" ", "-"), name) for name in BAD}
     left = running(root)
