@@ -43,7 +43,7 @@ time.sleep(600)
 """
 BAD = {  # what it does: the script, and words that its message holds
     "leaves a daemon": (DAEMON, ["Traceback", "RuntimeError: planted"]),
-    "ignores signals": (SIGNALS, ["no training step was seen in 3 s", "--limit"]),
+    "ignores signals": (SIGNALS, ["no training step was seen in 8 s", "--limit"]),
     "waits for input": ("input('Name? ')", ["EOFError", "waits for input"]),
     "goes into the background": (BACKGROUND, ["continuing in the background"]),
     "exits": ("import sys; print('no data'); sys.exit()", ["ended before enough", "no data"]),
