@@ -15,6 +15,7 @@ from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import (
     FAILED,
     exit_words,
+    flush_output,
     leave,
     say,
     show_in_tracebacks,
@@ -132,6 +133,7 @@ class ScriptRun:
     def finish(self, ended: Ended) -> NoReturn:
         """Report what was seen and end the process at once, before the script can save anything."""
         if os.getpid() == self.process:  # and not in a copy of it
+            flush_output()
             self._report(ended)
             if self.is_part:  # to be ended with the script, which would otherwise go on and save
                 threading.Event().wait()

@@ -43,10 +43,15 @@ def say(words: str) -> None:
 
 def leave(code: int) -> NoReturn:
     """End the process at once, before the script can save anything."""
+    flush_output()
+    os._exit(code)
+
+
+def flush_output() -> None:
+    """Let out what the script has printed, before whoever hears of its end can kill it."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # the script may have closed it
             stream.flush()
-    os._exit(code)
 
 
 def exit_words(code: object) -> str:
