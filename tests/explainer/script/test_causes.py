@@ -116,6 +116,8 @@ def test_the_change_that_gained_most_names_the_cause(facts, what_if, cause):
         ({"other": 0.8, "forward": 0.2}, "other"),
         ({"item": item(waiting_share=0.9), **WAITS}, "disk"),
         ({"copy": 0.8, "forward": 0.2}, "pageable-copy"),
+        ({"evaluation": 0.7, "forward": 0.3}, "no-grad"),
+        ({"evaluation": 0.4, "forward": 0.6}, "compute"),
     ],
 )
 def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):

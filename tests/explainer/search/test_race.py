@@ -125,6 +125,21 @@ def test_what_there_is_no_time_for_is_named_and_the_winner_is_still_proven(run):
     assert found.best.interval.rounds >= 3
 
 
+def test_it_ends_in_time_although_the_winner_is_proven(run):
+    """Without time kept for its three rounds, single changes would be settled meanwhile."""
+    factors = {str(number): 1.2 for number in range(20)}
+    bench, found = run(factors, seconds=10.0, groups=factors)
+    assert found.best.interval.rounds >= 3
+    assert bench.now[0] <= 10.0
+
+
+def test_a_recent_rate_of_the_unchanged_training_serves_several_single_changes(run):
+    factors = {str(number): 1.0 for number in range(6)}
+    _, found = run(factors)
+    assert len(found.tried) == 6
+    assert len(found.rates) < 6
+
+
 def test_a_stalled_window_is_measured_again(run):
     """Another process takes the machine for one window, in which all is ten times slower."""
     _, found = run({"a": 1.01, "b": 1.02, "c": 1.5}, noise=lambda n: 0.1 if n == 8 else 1.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.explainer.tracing import window as windows
-from onsight.explainer.tracing.window import Snapshot, Window
+from onsight.explainer.tracing.window import Epoch, Snapshot, Window
 
 
 class Training:
@@ -46,6 +46,29 @@ def test_it_waits_for_the_end_of_the_only_whole_epoch(monkeypatch):
 def test_it_does_not_wait_forever(monkeypatch):
     first, last, epochs = Training(monkeypatch, length=25, warm_up_steps=24).run()
     assert (first.steps, last.steps, epochs) == (24, 44, 0)
+
+
+@pytest.mark.parametrize(("length", "seconds", "expected"), [(20, 3.0, 20), (4, 10.0, 12)])
+def test_a_known_epoch_is_measured_from_anywhere_and_as_often_as_there_is_time_for(
+    monkeypatch, length, seconds, expected
+):
+    epoch = Epoch(4 * length, 1.0 * length)
+    training = Training(monkeypatch, length=length, seconds=seconds, steps=2, epoch=epoch)
+    first, last, epochs = training.run()
+    assert (first.steps, last.steps, epochs) == (3, 3 + expected, expected // length)
+
+
+def test_the_first_of_several_evaluations_belongs_to_the_warm_up(monkeypatch):
+    training = Training(monkeypatch, length=8, seconds=1.0, epoch=Epoch(32, 8.0, True))
+    training.window.warm_up_epochs = 1
+    first, last, _ = training.run()
+    assert (first.steps, last.steps) == (9, 17)
+
+
+def test_a_known_epoch_that_takes_far_longer_is_not_measured_to_its_end(monkeypatch):
+    training = Training(monkeypatch, length=1000, seconds=1.0, epoch=Epoch(4000, 5.0))
+    first, last, epochs = training.run()
+    assert (last.steps - first.steps, epochs) == (15, 0)
 
 
 def test_the_number_of_steps_is_limited(monkeypatch):

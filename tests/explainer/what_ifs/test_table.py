@@ -5,10 +5,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from onsight.explainer import what_ifs
-from onsight.explainer.script.trace import Request
+from onsight.explainer.script.trace import Request, ThreadSetting
 from onsight.explainer.tracing.clock import PHASES
 from onsight.explainer.what_ifs.table import all_kinds, what_ifs_for, what_ifs_from
 
+SPIN = ThreadSetting(name="GOMP_SPINCOUNT", value="0", site=None)
 WARP = """
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 
@@ -77,6 +78,21 @@ def test_what_could_save_most_is_tried_first(seen):
     labels = [one.label for one in what_ifs_for(found)]
     assert labels.index("evaluation under no_grad") < labels.index("batch 64")
     assert labels.index("batch 64") < labels.index("1 worker")
+
+
+@pytest.mark.parametrize(
+    ("facts", "first"),
+    [
+        ({"graphs_kept": 1}, "evaluation under no_grad"),
+        ({"loader": {"workers": 16}}, "0 workers"),
+        ({"thread_settings": [SPIN]}, "no settings of threads"),
+    ],
+)
+def test_what_removes_a_fault_that_was_seen_comes_before_guesses(seen, facts, first):
+    phases = dict.fromkeys(PHASES, 0.0) | {"evaluation": 2.0, "data": 2.0, "forward": 6.0}
+    labels = [one.label for one in what_ifs_for(seen(phases=phases, **facts))]
+    assert labels[0] == first
+    assert {"1 thread", "bf16 autocast"} < set(labels)
 
 
 def test_everything_is_restored(apply):

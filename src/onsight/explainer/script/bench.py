@@ -13,6 +13,7 @@ from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.trace import ItemFacts, Trace
 from onsight.explainer.search.tried import Losses, Untried
+from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.table import what_ifs_for
 from onsight.explainer.what_ifs.what_if import Seen, WhatIf
 from onsight.hardware.cores import usable_cores
@@ -69,15 +70,17 @@ class ScriptTrial:
 
     def _window(self, seconds: float) -> Trace:
         if self.process and not self.process.is_over:
-            return self.process.measure(seconds)
+            return self.process.measure(seconds, self.bench.epoch)
         rate = 0.0 if self.first else self.bench.rate
-        return self.begin(self.bench.processes.start(self.what_ifs, seconds, rate))
+        start = partial(self.bench.processes.start, epoch=self.bench.epoch)
+        return self.begin(start(self.what_ifs, seconds, rate))
 
 
 class ScriptBench:
     """Runs one script with what-ifs. processes: already entered.
 
-    losses, rate: the first losses and the images/s of the script as it is, known after `watch`.
+    losses, rate: the first losses and the images/s of the script as it is, known after `watch`;
+    epoch: measured as a whole from then on, where more than its steps takes time.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -86,6 +89,7 @@ class ScriptBench:
         self.losses: list[float] = []
         self.rate = 0.0
         self.item: ItemFacts | None = None
+        self.epoch: Epoch | None = None
 
     def watch(self, seconds: float, timelines: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Run the script as it is for so long; its trace, and the trial that can go on.

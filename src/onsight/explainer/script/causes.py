@@ -3,12 +3,15 @@
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.tried import Tried
+from onsight.explainer.what_ifs.inference_mode import evaluation_cause
 from onsight.explainer.what_ifs.loading import LOADING, is_crowded, loading_cause
+from onsight.explainer.what_ifs.no_grad import NoGrad
 from onsight.explainer.what_ifs.pinned import PinnedMemory
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.explainer.what_ifs.workers import Workers
 from onsight.words import percent, plural
 
+_HALF = 0.5  # of the time, for evaluation to be the cause if no change helps
 _TIE = 0.9  # times the best lower end: as good, on a machine that is never quiet
 
 
@@ -54,7 +57,10 @@ def _workers_crowd(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> boo
 def _by_phases(trace: Trace) -> Cause:
     """Where the time goes, if nothing was tried or nothing helped."""
     other = trace.share("other")
-    compute = trace.share("forward", "backward", "optimizer", "evaluation")
+    evaluation = trace.share("evaluation")
+    if evaluation > _HALF:
+        return NoGrad(True).cause(trace) if trace.graphs_kept else evaluation_cause(trace)
+    compute = trace.share("forward", "backward", "optimizer") + evaluation
     if trace.share("data") > max(compute, other):
         return loading_cause(trace)
     if trace.pageable_bytes_per_step and trace.share("copy") > compute:

@@ -39,7 +39,7 @@ from onsight.explainer.tracing.devicetime import DeviceTime, followed
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
 from onsight.explainer.tracing.timeline import TimelineRecorder
-from onsight.explainer.tracing.window import Snapshot, Window
+from onsight.explainer.tracing.window import Epoch, Snapshot, Window
 from onsight.explainer.what_ifs.table import what_ifs_from
 from onsight.files import write_atomically
 from onsight.hardware.usage import seconds_since_start
@@ -91,6 +91,8 @@ class ScriptRun:
             self._after_step,
         )
         self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
+        self.recorder.window.known = request.epoch
+        self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
         self.timeline: TimelineRecorder | None = None
         if request.timelines:
             self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
@@ -213,8 +215,9 @@ class ScriptRun:
         self.leash.lengthen(self.request.limit_seconds)
         self.peers.begin_again()
         done, look = self.recorder.steps, self.recorder.look
+        epoch = Epoch(**asked["epoch"]) if asked["epoch"] else None
         self.recorder.window = Window(
-            asked["seconds"], self.request.steps, done + _AGAIN_STEPS, look, _AGAIN_SECONDS
+            asked["seconds"], self.request.steps, done + _AGAIN_STEPS, look, _AGAIN_SECONDS, epoch
         )
 
     def _report(self, ended: Ended) -> None:
@@ -270,6 +273,8 @@ class ScriptRun:
         """Whether the first steps were so slow that more of them would show nothing else."""
         assert self.request
         assert self.first
+        if self.request.epoch and self.request.epoch.has_evaluation:  # slow only after one
+            return False
         elapsed = time.perf_counter() - self.first.moment
         images = recorder.forwards.images - self.first.images
         return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed

@@ -26,6 +26,7 @@ from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
 from onsight.explainer.tracing.timeline import Timeline, write_timelines
+from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
@@ -39,7 +40,6 @@ _CEILINGS_SECONDS = 6.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
 _LONGEST_EPOCH = 0.12  # of the time, to be measured as a whole
-_MARGIN = 1.2  # times an epoch, for a window to see a whole one
 _NOT_TOGETHER = (
     "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
     "as they would after torch.distributed.init_process_group(): leave --ranks out"
@@ -122,19 +122,20 @@ def explain_script(
         trace.script = str(script.resolve())
         trace.thread_settings = settings_of(script, os.environ)
         wanted = bench.worth(plain) if try_changes else []
-        found, window = Found[WhatIf]([], None, [], []), 0.0
+        found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
             proof = _PROOF_SECONDS + 2 * trace.startup_seconds  # it is started from its beginning
             kept = _CEILINGS_SECONDS + (proof if write else 0)
             left = seconds - kept - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
-            window = _window_seconds(trace, left)
-            race = Race[WhatIf](bench, plain, left, window, reporter)
+            bench.epoch = _epoch(trace, left)
+            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter)
             found = race.run(wanted)
         best = found.best if found.best and found.best.ratio >= GAIN else None
         delivery = None
         if best and write:
-            delivery = deliver(script, trace, best.changes, write, bench, plain, window)
+            plain_window = plain, _window_seconds(trace)
+            delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
         elif write:
             reporter.warn(f"{write} was not written: no change was shown to help")
     return Explanation(
@@ -153,27 +154,28 @@ def explain_script(
     )
 
 
-def _window_seconds(trace: Trace, seconds: float) -> float:
-    """Long enough for some steps, and for a whole epoch if more than its training takes time.
+def _window_seconds(trace: Trace) -> float:
+    """Long enough for some steps."""
+    return max(_WINDOW_SECONDS, _WINDOW_STEPS * trace.seconds / trace.steps)
+
+
+def _epoch(trace: Trace, seconds: float) -> Epoch | None:
+    """An epoch, if evaluation or the start of workers is a part of it and it is short enough.
 
     seconds: for all that is tried.
     """
-    step = trace.seconds / trace.steps
-    epoch = _epoch_seconds(trace, step)
-    is_affordable = epoch <= _LONGEST_EPOCH * seconds
-    return max(_WINDOW_SECONDS, _WINDOW_STEPS * step, _MARGIN * epoch if is_affordable else 0.0)
-
-
-def _epoch_seconds(trace: Trace, step: float) -> float:
-    """Of an epoch, if evaluation or the start of workers is a part of it; 0 if that is unknown."""
     loader = trace.loader
     workers = loader.workers if loader else 0
     if trace.epochs:
-        is_whole = workers or trace.share("evaluation") >= _MATTERS
-        return trace.seconds / trace.epochs if is_whole else 0.0
-    if loader and workers and loader.items and loader.batch_size:
-        return loader.items / loader.batch_size * step
-    return 0.0
+        is_evaluated = trace.share("evaluation") >= _MATTERS
+        if not workers and not is_evaluated:
+            return None
+        found = Epoch(trace.images // trace.epochs, trace.seconds / trace.epochs, is_evaluated)
+    elif loader and workers and loader.items and trace.world == 1:
+        found = Epoch(loader.items, loader.items / trace.images * trace.seconds)
+    else:
+        return None
+    return found if found.seconds <= _LONGEST_EPOCH * seconds else None
 
 
 def _with_timeline(

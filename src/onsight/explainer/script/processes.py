@@ -18,6 +18,7 @@ from onsight.explainer.script.ranks import rank_variables
 from onsight.explainer.script.running import Running, ScriptProcess
 from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
+from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import WhatIf
 
 _CHILD = "onsight.explainer.script.child"
@@ -98,13 +99,14 @@ class Processes:
         rate: float = 0.0,
         is_full: bool = False,
         timelines: Path | None = None,
+        epoch: Epoch | None = None,
     ) -> ScriptProcess:
         """Begin to run the script with these changes; `trace` gives the first window.
 
-        timelines: a folder for those of all ranks.
+        timelines: a folder for those of all ranks; epoch: to be measured as a whole.
         """
         request = self._request({one.name: one.value for one in what_ifs}, seconds)
-        request.is_full, request.timelines = is_full, timelines
+        request.is_full, request.timelines, request.epoch = is_full, timelines, epoch
         request.rate = rate if self.ranks == 1 else 0.0  # none of several can end alone
         process = ScriptProcess(
             request.out,

@@ -5,7 +5,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
@@ -16,6 +16,7 @@ from onsight.explainer.script.launch import GRACE_SECONDS, last_words
 from onsight.explainer.script.leftovers import end_group
 from onsight.explainer.script.ranks import gather
 from onsight.explainer.script.trace import Trace
+from onsight.explainer.tracing.window import Epoch
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class ScriptProcess:
             trace.last_words = last_words(self.ranks[0].said)
         return trace
 
-    def measure(self, seconds: float) -> Trace:
-        """Let it train for so long again. Raises ScriptFailed."""
+    def measure(self, seconds: float, epoch: Epoch | None = None) -> Trace:
+        """Let it train for so long again, and for an epoch if one is given. Raises ScriptFailed."""
         self._signal(signal.SIGCONT)
         for one in self.ranks:
             with contextlib.suppress(Closed):  # `trace` says why
-                one.channel.send({"seconds": seconds})
+                one.channel.send({"seconds": seconds, "epoch": epoch and asdict(epoch)})
         return self.trace()
 
     def close(self) -> None:

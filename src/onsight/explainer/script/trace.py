@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.explainer.tracing.sites import Site
+from onsight.explainer.tracing.window import Epoch
 
 Ended = Literal["window", "script", "limit", "slow"]
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
@@ -18,8 +19,9 @@ class Request(BaseModel):
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
     where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
     the data set and count the work of a step; rate: images/s of the script as it is, far below
-    which the run ends early (0: never); environment: variables of one of several ranks; timelines:
-    a folder for those of all ranks, if they are wanted.
+    which the run ends early (0: never); epoch: measured as a whole, if given; environment:
+    variables of one of several ranks; timelines: a folder for those of all ranks, if they are
+    wanted.
     """
 
     script: Path
@@ -31,6 +33,7 @@ class Request(BaseModel):
     changes: dict[str, Plain] = {}
     is_full: bool = True
     rate: float = 0.0
+    epoch: Epoch | None = None
     environment: dict[str, str] = {}
     timelines: Path | None = None
 

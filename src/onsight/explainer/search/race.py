@@ -13,6 +13,7 @@ from onsight.words import ratio_words
 
 _FIRST_UNTIL, _COMBINED_UNTIL = 0.55, 0.8  # of the time, for single changes and combinations
 _STALLED = 0.5  # times its usual speed: other work is to blame, and the round is repeated
+_RECENT = 3.0  # times as long as it took, for which a rate of the unchanged training is recent
 _LEADERS = 4  # single changes that are measured in several rounds
 _MOST_ROUNDS, _NARROW = 8, 1.15  # of the winner, until its interval's ends are that close
 
@@ -26,7 +27,6 @@ class Contender(Generic[C]):
     rounds: Rounds = field(default_factory=Rounds)
     problem: str = ""
     base: float = 1.0  # the ratio of what it was measured against
-    round_seconds: float = 0.0  # of its last round
 
     @property
     def groups(self) -> set[str]:
@@ -88,6 +88,7 @@ class Race(Generic[C]):
         self.window_seconds = window_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
+        self.plain_seconds, self.recent_until = 0.0, 0.0
         self.singles: list[Contender[C]] = []
 
     def run(self, changes: list[C]) -> Found[C]:
@@ -107,7 +108,7 @@ class Race(Generic[C]):
             if found and not self._has_time(_FIRST_UNTIL, longest / 2):
                 return found, changes[number:]
             found.append(Contender((change,), self.bench.open((change,))))
-            self._round(found[-1])
+            self._round(found[-1], is_first=True)
             longest = max(longest, time.monotonic() - now)
             self._say(found[-1])
             self._close_slowest(found)
@@ -177,11 +178,18 @@ class Race(Generic[C]):
         self.reporter.say(f"beside the unchanged one, {found.name}: {found.interval}")
         return found
 
-    def _round(self, one: Contender[C], base: Contender[C] | None = None) -> None:
-        """Measure it beside the unchanged training or another contender, once more if disturbed."""
-        usual, begun = base.rounds.changed if base else self.rates, time.monotonic()
+    def _round(
+        self, one: Contender[C], base: Contender[C] | None = None, is_first: bool = False
+    ) -> None:
+        """Measure it beside the unchanged training or another contender, once more if disturbed.
+
+        is_first: of a single change, for which a recent rate of the unchanged training will do.
+        """
+        usual = base.rounds.changed if base else self.rates
 
         def rate_of_base() -> float:
+            if is_first and time.monotonic() < self.recent_until:
+                return self.rates[-1]
             return base.trial.measure(self.window_seconds) if base else self._plain_rate()
 
         try:
@@ -196,11 +204,12 @@ class Race(Generic[C]):
         except Untried as error:
             one.problem = str(error)
             one.trial.close()
-        finally:
-            one.round_seconds = time.monotonic() - begun
 
     def _plain_rate(self) -> float:
+        begun = time.monotonic()
         self.rates.append(self.plain.measure(self.window_seconds))
+        self.plain_seconds = time.monotonic() - begun
+        self.recent_until = time.monotonic() + _RECENT * self.plain_seconds
         return self.rates[-1]
 
     def _close_slowest(self, found: list[Contender[C]]) -> None:
@@ -219,7 +228,7 @@ class Race(Generic[C]):
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
         """Until that share of the time, and while the proof of the best still fits in."""
-        best = max(self.singles, key=lambda one: one.ratio, default=None)
-        proof_seconds = FEWEST_ROUNDS * best.round_seconds if best else 0.0
+        is_any = any(one.ratio >= GAIN for one in self.singles)
+        proof_seconds = is_any * FEWEST_ROUNDS * 2 * self.plain_seconds
         latest = min(self._moment(share), self._moment(1.0) - proof_seconds)
         return time.monotonic() + more_seconds < latest

@@ -37,7 +37,7 @@ class Recorder:
         self.window = Window(seconds, steps, warm_up_steps, self.look)
         self.patches = Patches()
         self.steps = 0
-        self.loaders = Loaders(clock, sites, self.window.epoch)
+        self.loaders = Loaders(clock, sites, lambda: self.window.epoch())
         self.forwards = Forwards(clock, sites, self.loaders, self._before_forward)
         self.updates = Updates(clock, sites, self._before_backward, self._after_update)
         self.transfers = Transfers(clock, sites)

@@ -27,6 +27,9 @@ class NoGrad(WhatIf):
     def worth(cls, seen: Seen) -> list[WhatIf]:
         return [cls(True)] if seen.trace.graphs_kept else []
 
+    def removes_fault(self, seen: Seen) -> bool:
+        return True
+
     def install(self, hooks: Hooks) -> None:
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
             keeps = torch.is_grad_enabled() and not hooks.is_evaluation(network)

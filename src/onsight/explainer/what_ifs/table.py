@@ -22,10 +22,10 @@ def all_kinds() -> tuple[type[WhatIf], ...]:
 
 
 def what_ifs_for(seen: Seen) -> list[WhatIf]:
-    """Those worth trying, those that could gain most first."""
+    """Those worth trying: first those against faults, then those that could gain most."""
     found = [what_if for kind in all_kinds() for what_if in kind.worth(seen)]
     able = [one for one in found if one.most_saved(seen) >= _LEAST_SAVED]
-    return sorted(able, key=lambda one: -one.most_saved(seen))
+    return sorted(able, key=lambda one: (not one.removes_fault(seen), -one.most_saved(seen)))
 
 
 def what_ifs_from(changes: dict[str, Plain]) -> list[WhatIf]:

@@ -30,6 +30,9 @@ class ThreadSettings(WhatIf):
     def worth(cls, seen: Seen) -> list[WhatIf]:
         return [cls(True)] if seen.trace.thread_settings else []
 
+    def removes_fault(self, seen: Seen) -> bool:
+        return True
+
     @property
     def environment(self) -> dict[str, str]:
         return dict.fromkeys(VARIABLES, UNSET)

@@ -82,6 +82,10 @@ class WhatIf(ABC):
         """What it could save at most, as a share of the time."""
         return seen.trace.share(*self.phases) if self.phases else 1.0
 
+    def removes_fault(self, seen: Seen) -> bool:
+        """Whether it removes what was seen to be a fault, and is tried before mere guesses."""
+        return False
+
     def failure(self, said: str) -> str:
         """Why the script failed with this change, from all that it said; "" if it said so best."""
         return ""

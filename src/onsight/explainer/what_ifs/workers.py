@@ -27,9 +27,8 @@ class Workers(WhatIf):
         most = loader.most_workers or max(counts)
         return [cls(count) for count in sorted(counts) if count <= most]
 
-    def most_saved(self, seen: Seen) -> float:
-        slows_all = not self.value and is_crowded(seen.trace, seen.cores)
-        return 1.0 if slows_all else super().most_saved(seen)
+    def removes_fault(self, seen: Seen) -> bool:
+        return not self.value and is_crowded(seen.trace, seen.cores)
 
     @property
     def label(self) -> str:
