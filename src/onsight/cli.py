@@ -62,6 +62,7 @@ def make_app(named: str = "") -> App:
         version=onsight_version,
         version_flags=["--version"],
         help_format="plaintext",
+        suppress_keyboard_interrupt=False,  # `main` says that it was interrupted
     )
     for place, (name, summary) in enumerate(_COMMANDS.items()):
         function = _FUNCTIONS.get(name, name)

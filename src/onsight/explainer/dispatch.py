@@ -63,6 +63,12 @@ def explain(
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
+    if write and name.endswith(".ipynb"):
+        raise ConfigError(
+            f"--write mends Python files, and {name} is a notebook: make a script of it (`jupyter "
+            f"nbconvert --to script {name}`) and explain that, or change the lines that explain "
+            "names without --write"
+        )
     if write and (on_twin or not what_ifs or not name.endswith(".py")):
         raise ConfigError("--write needs a training script, and changes to try out on it")
     if trace_file:

@@ -76,24 +76,33 @@ CASES = {
         "pictures",
         {"cache": "fixed"},
         [
-            f"{LOADER}FixedOnce(train_set, fixed=1), batch_size=args.batch_size, shuffle=True, "
-            "num_workers=0)"
+            LOADER,
+            "FixedOnce(train_set, fixed=1), batch_size=args.batch_size, shuffle=True, "
+            "num_workers=0",
         ],
     ),
     "disk_bound": (
         "raw",
         KEPT,
         [
-            f"{LOADER}KeptBatches(train_set), batch_size=args.batch_size, shuffle=True, "
-            "collate_fn=list, num_workers=0)",
+            LOADER,
+            "KeptBatches(train_set),",
+            "batch_size=args.batch_size,",
+            "shuffle=True,",
+            "collate_fn=list,",
+            "num_workers=0,",
         ],
     ),
     "slow_transform": (
         "pictures",
         KEPT,
         [
-            f"{LOADER}KeptBatches(train_set), batch_size=args.batch_size, shuffle=True, "
-            "collate_fn=list, num_workers=0)",
+            LOADER,
+            "KeptBatches(train_set),",
+            "batch_size=args.batch_size,",
+            "shuffle=True,",
+            "collate_fn=list,",
+            "num_workers=0,",
         ],
     ),
     "sync_in_loop": (
@@ -121,8 +130,9 @@ CASES = {
         {"pin_memory": True},
         [
             "pin_memory=True,",
-            "images, labels = images.to(device, non_blocking=True), "
-            "labels.to(device, non_blocking=True)",
+            "images, labels = (",
+            "images.to(device, non_blocking=True),",
+            "labels.to(device, non_blocking=True),",
         ],
     ),
     "tiny_batch": (
@@ -135,8 +145,8 @@ CASES = {
         {**KEPT, "batch_factor": 64, "threads": 1},
         [
             "torch.set_num_threads(1)",
-            "trainloader = DataLoader(KeptBatches(trainset), batch_size=256, shuffle=True, "
-            "num_workers=0, collate_fn=list)",
+            "trainloader = DataLoader(",
+            "KeptBatches(trainset), batch_size=256, shuffle=True, num_workers=0, collate_fn=list",
         ],
     ),
 }

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import callback
 from torch.utils.data import DataLoader
 
+from onsight.explainer.tracing import clock
 from onsight.explainer.what_ifs import compiled, matmul_precision, on_device, prefetch
 from onsight.explainer.what_ifs.compiled import Compiled
 from onsight.explainer.what_ifs.graphed import Graphed
@@ -124,7 +126,27 @@ def test_a_network_is_compiled_once_and_its_time_is_said(apply, monkeypatch):
     for _ in range(3):
         net(torch.ones(1, 2))
     assert asked == [{"mode": "reduce-overhead"}]
-    assert hooks.notes == ["compiling the forward took 0 s, not counted"]
+    assert hooks.notes == []  # nothing was compiled here
+
+
+def test_compiling_is_left_out_of_the_clock_and_said(apply, monkeypatch):
+    """Of forwards, backwards, and again for another shape."""
+    monkeypatch.setattr(callback, "callback_handler", callback.CompilationCallbackHandler())
+    seconds = [100.0]
+    monkeypatch.setattr(clock, "perf_counter", lambda: seconds[0])
+    hooks = apply(compiled="default")
+    hooks.clock.since = begun = hooks.clock.now
+    with hooks.clock.within("forward"):
+        for took in (20.0, 11.0):
+            seconds[0] += 1
+            with callback.callback_handler.install_callbacks(callback.CallbackTrigger.DYNAMO, ""):
+                seconds[0] += took / 2
+                with hooks.clock.within("data"):  # whatever is called there
+                    seconds[0] += took / 2
+    assert hooks.clock.now - begun == 2.0
+    assert hooks.clock.read()["forward"] == 2.0
+    assert hooks.clock.read()["data"] == 0.0
+    assert hooks.notes == ["compiling took 31 s, not counted"]
 
 
 def test_graphs_are_replayed_for_the_first_shape_in_training_only(apply, monkeypatch):

@@ -190,7 +190,7 @@ def _removed(draft: Draft, call: ast.Call, name: str) -> list[Change]:
 
 def _with_comma(draft: Draft, call: ast.Call, start: int, end: int) -> Change:
     """A part of a call's arguments and one comma beside it, to be removed."""
-    every = _tokens(draft, call)
+    every = tokens_of(draft, call)
     tokens = [one for one in every if one[0] not in (tokenize.NL, tokenize.COMMENT)]
     after = next(one for one in tokens if one[2] >= end)
     if after[1] != ",":
@@ -210,7 +210,9 @@ def appended(draft: Draft, call: ast.Call, text: str) -> Change:
     given = [*call.args, *(one.value for one in call.keywords)]
     if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp):
         raise CannotMend("its only argument is a generator without parentheses of its own")
-    tokens = [one for one in _tokens(draft, call) if one[0] not in (tokenize.NL, tokenize.COMMENT)]
+    tokens = [
+        one for one in tokens_of(draft, call) if one[0] not in (tokenize.NL, tokenize.COMMENT)
+    ]
     last = tokens[-2]  # before the closing parenthesis
     at = last[2] + len(last[1])
     if not given:
@@ -224,7 +226,7 @@ def appended(draft: Draft, call: ast.Call, text: str) -> Change:
     return (at, at, f"{gap}{text},") if last[1] == "," else (at, at, f",{gap}{text}")
 
 
-def _tokens(draft: Draft, call: ast.Call) -> list[tuple[int, str, int]]:
+def tokens_of(draft: Draft, call: ast.Call) -> list[tuple[int, str, int]]:
     """The tokens of a call: kind, text, and where it begins in the draft."""
     source = draft.source
     start = source.start(call)

@@ -13,11 +13,13 @@ from onsight.explainer.mend.layout import line_before
 from onsight.explainer.mend.mend import Mend, Together
 from onsight.explainer.mend.target import MARK
 from onsight.explainer.mend.whole import need_import
+from onsight.explainer.mend.wrapping import comment, wrap_new_lines
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.tracing.sites import Site
 from onsight.explainer.what_ifs.table import in_order
 from onsight.explainer.what_ifs.what_if import WhatIf
 
+_MATTERS, _EVALUATED = 0.05, 0.1  # of the time, of the images: for evaluation's loader to matter
 _ELSEWHERE = "it is in"
 _FIRST_LINES = re.compile(r"#!|#.*coding[:=]")
 
@@ -79,6 +81,7 @@ def mend_script(script: Path, mends: list[Mend]) -> Mended:
     for one in results.values():
         if one.left and one.draft is first:
             _comment(first, one.mend)
+    wrap_new_lines(first)
     outside = [one.mend.words for one in results.values() if not one.mend.is_text]
     elsewhere = [
         f"{line.site}: {line.text}"
@@ -96,11 +99,25 @@ def merged(mends: list[Mend], script: Path) -> list[Line]:
 
 def mends_of(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
     """The mends that make these changes, in the order of application."""
-    return [
-        mend
-        for one in in_order(what_ifs)
-        for mend in framework_mends(one, trace) or one.lines(trace)
-    ]
+    found: list[Mend] = []
+    judging = _as_evaluated(trace)
+    for one in in_order(what_ifs):
+        mends = framework_mends(one, trace) or one.lines(trace)
+        if judging and judging.loader and one.is_for(judging.loader):
+            mends = [*mends, *one.lines(judging)]
+        found += [mend for mend in mends if mend not in found]
+    return found
+
+
+def _as_evaluated(trace: Trace) -> Trace | None:
+    """The trace with evaluation's loader for the one that trains, if it is the script's own."""
+    loader, every = trace.evaluation_loader, trace.images + trace.evaluated
+    matters = trace.share("evaluation") >= _MATTERS or trace.evaluated > _EVALUATED * every
+    if loader is None or loader.site is None or loader.maker or not matters:
+        return None
+    if trace.loader and trace.loader.site == loader.site:  # one call makes both
+        return None
+    return trace.model_copy(update={"loader": loader})
 
 
 def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> list[_Result]:
@@ -153,10 +170,11 @@ def _line(result: _Result) -> Line:
 
 def _comment(draft: Draft, mend: Mend) -> None:
     """Leave a mend that could not be made as a comment at its site, or at the top."""
-    text = "\n".join(f"# {line}" for line in f"To do: {mend.words}".splitlines())
     try:
         assert mend.site
-        draft.change([line_before(draft, draft.statement(mend.site), text)])
+        statement = draft.statement(mend.site)
+        text = comment(f"To do: {mend.words}", draft.source.indentation(statement))
+        draft.change([line_before(draft, statement, text)])
     except (AssertionError, CannotMend):
         _head(draft, [f"To do: {mend.words}"])
 
@@ -168,5 +186,5 @@ def _head(draft: Draft, lines: list[str]) -> None:
         if not _FIRST_LINES.match(row):
             break
         at += len(row) + 1
-    text = "".join(f"# {part}\n" for line in lines for part in line.splitlines())
+    text = "".join(f"{comment(line)}\n" for line in lines)
     draft.change([(min(at, len(draft.text)),) * 2 + (text,)])

@@ -108,16 +108,20 @@ class NotBlocking(Mend):
 
     def _copies(self, draft: Draft) -> list[ast.Call]:
         assert self.site
-        loop = loop_around(draft, draft.statement(self.site))
-        taken = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-        calls = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Call)]
-        return [
-            one
-            for one in calls
-            if isinstance(one.func, ast.Attribute)
-            and one.func.attr in ("to", "cuda")
-            and _root(one.func.value) in taken
-        ]
+        return copies_of(loop_around(draft, draft.statement(self.site)))
+
+
+def copies_of(loop: ast.For) -> list[ast.Call]:
+    """Calls of `.to` and `.cuda` on what a loop takes from its loader."""
+    taken = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    calls = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+    return [
+        one
+        for one in calls
+        if isinstance(one.func, ast.Attribute)
+        and one.func.attr in ("to", "cuda")
+        and _root(one.func.value) in taken
+    ]
 
 
 def _root(node: ast.AST) -> str:

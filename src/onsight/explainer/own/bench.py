@@ -1,11 +1,18 @@
-"""The bench for Onsight's own runs: each trial is the run's step with some flags changed."""
+"""The bench for Onsight's own runs: each trial is the run's step with something changed."""
 
 from collections.abc import Callable
 
 import torch
 
 from onsight.config import Config
-from onsight.explainer.own.changes import FlagChange, fields_of, flag_changes
+from onsight.explainer.own.changes import (
+    FlagChange,
+    RunChange,
+    fields_of,
+    flag_changes,
+    unset_among,
+)
+from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.record import StepRecord, record_step
 from onsight.explainer.search.tried import Losses, Untried
 from onsight.hardware.memory import is_out_of_memory
@@ -14,13 +21,13 @@ from onsight.training.pictures.training_data import TrainingData
 
 _FIRST_SECONDS = 0.05  # that a window lasts at least, to tell how many steps fill it
 
-Flags = tuple[FlagChange, ...]
+Changes = tuple[RunChange, ...]
 
 
 class FlagTrial:
     """The run's step with other flags, built when it is first measured."""
 
-    def __init__(self, bench: "RunBench", flags: Flags) -> None:
+    def __init__(self, bench: "RunBench", flags: Changes) -> None:
         self.bench, self.config = bench, bench.config_with(flags)
         self._seconds: Callable[[int], float] | None = None
         self._steps = 1
@@ -53,26 +60,62 @@ class FlagTrial:
         self._seconds = None
 
 
+class FreshTrial:
+    """The same in a process of its own, started without some variables."""
+
+    def __init__(self, run: FreshRun, changes: Changes) -> None:
+        self.run = run
+        self.flags = [one for one in changes if isinstance(one, FlagChange)]
+
+    def measure(self, seconds: float) -> float:
+        """Pictures per second over about so long. Raises Untried."""
+        return self.run.measure(self.flags, seconds)
+
+    def losses(self) -> Losses:
+        """Not looked at, as with flags."""
+        return "not comparable"
+
+    def notes(self) -> list[str]:
+        """None."""
+        return []
+
+    def close(self) -> None:
+        """Nothing: the process is for other trials too."""
+
+
 class RunBench:
-    """Times a run's step with other flags. config: with nothing left to choose."""
+    """Times a run's step with changes. config: with nothing left to choose.
 
-    def __init__(self, config: Config, data: TrainingData) -> None:
-        self.config, self.data = config, data
-        self._flags = flag_changes(config, data, data.new_network(config))
+    fresh: the same run without some variables of the environment, which matter on the CPU.
+    """
 
-    def config_with(self, flags: Flags) -> Config:
+    def __init__(self, config: Config, data: TrainingData, fresh: FreshRun | None = None) -> None:
+        self.config, self.data, self.fresh = config, data, fresh
+        self._changes: list[RunChange] = []
+        if fresh and data.device.type == "cpu":
+            self._changes.append(fresh.without)
+        self._changes += flag_changes(config, data, data.new_network(config))
+
+    def config_with(self, flags: Changes) -> Config:
         """The config with these flags."""
         return self.config.model_copy(update=fields_of(flags))
 
-    def open(self, changes: Flags) -> FlagTrial:
-        """A trial with these flags."""
+    def open(self, changes: Changes) -> FlagTrial | FreshTrial:
+        """A trial with these changes."""
+        if self.fresh and unset_among(changes):
+            return FreshTrial(self.fresh, changes)
         return FlagTrial(self, changes)
 
-    def worth(self, trial: FlagTrial) -> list[FlagChange]:
-        """The flags worth trying, whatever was changed already."""
-        return self._flags
+    def close(self) -> None:
+        """End the process that was started, if there is one."""
+        if self.fresh:
+            self.fresh.close()
 
-    def record(self, flags: Flags, seconds: float, has_timeline: bool = False) -> StepRecord:
+    def worth(self, trial: FlagTrial | FreshTrial) -> list[RunChange]:
+        """What is worth trying, whatever was changed already."""
+        return self._changes
+
+    def record(self, flags: Changes, seconds: float, has_timeline: bool = False) -> StepRecord:
         """Where the time of a step goes with these flags."""
         config, former = self.config_with(flags), torch.get_num_threads()
         torch.set_num_threads(config.threads)

@@ -1,5 +1,6 @@
-"""The flags of a run that are worth changing, one at a time."""
+"""What is worth changing about a run, one thing at a time: its flags, and what it is started in."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from torch import nn
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.hardware.cores import usable_cores
+from onsight.hardware.thread_variables import set_by_user
 from onsight.training.pictures.training_data import TrainingData
+from onsight.words import listed
 
 _BATCHES = (64, 256, 1024)
 _LEAST_BATCHES = 8  # per epoch, or a batch is too large
@@ -29,9 +32,47 @@ class FlagChange:
         return f"--{self.group.replace('_', '-')} {self.value}"
 
 
-def fields_of(changes: Iterable[FlagChange]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Unset:
+    """Variables of OpenMP's threads taken out of the environment; torch has read them at its start.
+
+    values: as they are set.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+    group: str = "environment"
+
+    @property
+    def label(self) -> str:
+        """As something to do before the command."""
+        return f"{listed(self.names)} unset"
+
+    @property
+    def settings(self) -> str:
+        """As they are set now."""
+        return listed(
+            [f"{name}={value}" for name, value in zip(self.names, self.values, strict=True)]
+        )
+
+
+RunChange = FlagChange | Unset
+
+
+def fields_of(changes: Iterable[RunChange]) -> dict[str, Any]:
     """The config's fields with their other values."""
-    return {one.group: one.value for one in changes}
+    return {one.group: one.value for one in changes if isinstance(one, FlagChange)}
+
+
+def unset_among(changes: Iterable[RunChange]) -> Unset | None:
+    """The variables that these changes take out of the environment, if they do."""
+    return next((one for one in changes if isinstance(one, Unset)), None)
+
+
+def settings_of_threads() -> Unset | None:
+    """The variables that this process was started with, to be taken away, if there are any."""
+    found = set_by_user(os.environ)
+    return Unset(tuple(found), tuple(found.values())) if found else None
 
 
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:

@@ -1,32 +1,28 @@
 """What holds a run of Onsight back, and which flags would help: each applied and timed."""
 
 import statistics
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from onsight.config import Config
-from onsight.data.index import TRAIN
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OutputError
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.own.bench import RunBench
-from onsight.explainer.own.changes import FlagChange
+from onsight.explainer.own.changes import RunChange, Unset, settings_of_threads, unset_among
+from onsight.explainer.own.fresh import FreshRun
+from onsight.explainer.own.opening import opened
 from onsight.explainer.own.record import StepRecord
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
 from onsight.explainer.tracing.timeline import write_timelines
-from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
-from onsight.hardware.devices import choose_device
-from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.training.auto.choose_model import with_net_from_scratch
-from onsight.training.plan import choose_threads
-from onsight.training.prepare import prepare
 
 _RECORDED = 0.05  # of the time, in which the step is recorded, as it is and with the best flags
 _WINDOW_SECONDS = 0.25  # of one measurement
@@ -36,7 +32,8 @@ _WINDOW_SECONDS = 0.25  # of one measurement
 class OwnExplanation:
     """Everything found out about a run's step. after: recorded with the best flags applied.
 
-    rates: pictures/s of the run as it is, beside each change.
+    rates: pictures/s of the run as it is, beside each change; settings: of threads, in the
+    environment.
     """
 
     config: Config
@@ -44,11 +41,12 @@ class OwnExplanation:
     device: torch.device
     before: StepRecord
     ceilings: Ceilings
-    tried: list[Tried[FlagChange]]
-    best: Tried[FlagChange] | None
-    left_out: list[FlagChange]
+    tried: list[Tried[RunChange]]
+    best: Tried[RunChange] | None
+    left_out: list[RunChange]
     rates: list[float]
     after: StepRecord | None
+    settings: Unset | None = None
 
     @property
     def rate(self) -> float:
@@ -70,37 +68,34 @@ def explain_data(
     the run as it is into. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
-    device = choose_device(config.device.partition(",")[0])
-    threads = choose_threads(config.threads)
     warn_if_busy(reporter)
-    keep_freed_memory()  # as a run does
-    # What is replayed as a graph has no phases to be seen.
-    config = config.model_copy(update={"cuda_graph": "off"})
-    with KERNELS[config.kernels](threads.value):
-        prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
-        size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
-        config = prepared.config.model_copy(update={"batch_size": size})
-        bench = RunBench(config, prepared.data)
+    settings = settings_of_threads()
+    fresh = FreshRun(data, config, settings) if settings else None
+    with (
+        opened(data, config, reporter) as run,
+        closing(RunBench(run.config, run.data, fresh)) as bench,
+    ):
         recorded = _RECORDED * seconds
         before = bench.record((), recorded, has_timeline=trace_file is not None)
         if trace_file and before.timeline:
             name = f"onsight train {data}"
             reporter.say(write_timelines(trace_file, name, [before.timeline]))
-        found: Found[FlagChange] = Found([], None, [], [])
+        found: Found[RunChange] = Found([], None, [], [])
         if try_changes:
             plain = bench.open(())
             left = seconds - 2 * recorded
-            race = Race[FlagChange](bench, plain, left, _WINDOW_SECONDS, reporter)
+            race = Race[RunChange](bench, plain, left, _WINDOW_SECONDS, reporter)
             found = race.run(bench.worth(plain))
         best = found.best if found.best and found.best.ratio >= GAIN else None
-        after = bench.record(best.changes, recorded) if best else None
-        ceilings = measure_ceilings(device.value, config.threads)
-    channels, height, width = prepared.dataset.input_shape
+        is_here = best and not unset_among(best.changes)  # and not in another process
+        after = bench.record(best.changes, recorded) if best and is_here else None
+        ceilings = measure_ceilings(run.device, run.config.threads)
+    channels, height, width = run.data.dataset.input_shape
     shape = (height, width, channels)
     return OwnExplanation(
-        config,
+        run.config,
         shape,
-        device.value,
+        run.device,
         before,
         ceilings,
         found.tried,
@@ -108,6 +103,7 @@ def explain_data(
         found.left_out,
         found.rates,
         after,
+        settings,
     )
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.padding import Padding
 
-from onsight.explainer.own.changes import FlagChange, fields_of
+from onsight.explainer.own.changes import RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
 from onsight.explainer.own.record import StepRecord
-from onsight.explainer.own.words import cause, verdict
+from onsight.explainer.own.words import cause, verdict, with_words
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
 from onsight.explainer.search.tried import Tried
@@ -30,15 +30,17 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
         before.flops, before.bytes, before.step_seconds, config.precision, found.ceilings
     )
     console.print(f"\n{line}", style="dim")
+    if found.settings:
+        console.print(f"Set in the environment: {found.settings.settings}", style="dim")
     console.print(Padding(verdict(found), (1, 0)), style="bold")
     if found.tried:
         console.print(tried_table(found.tried, found.best, found.rate, with_losses=False))
         said = how_measured(found.tried, found.left_out, found.rates)
         console.print(f"\n{said}", style="dim")
     if found.best and found.after:
-        flags = " ".join(one.label for one in found.best.changes)
         console.print(
-            f"\nApplied and recorded again, {flags}: {found.after.images_per_second:,.0f} images/s"
+            f"\nApplied and recorded again, {with_words(found.best)}: "
+            f"{found.after.images_per_second:,.0f} images/s"
         )
         console.print(phase_table(found.after.phases, found.after.steps))
 
@@ -56,6 +58,9 @@ def facts(found: OwnExplanation) -> dict[str, Any]:
         "best_ratio": best_ratio(best),
         "not_tried": [one.label for one in found.left_out],
         "rates": found.rates,
+        "thread_settings": dict(zip(found.settings.names, found.settings.values, strict=True))
+        if found.settings
+        else {},
         "before": _record_facts(found.before),
         "after": _record_facts(found.after) if found.after else None,
         "ceilings": asdict(found.ceilings),
@@ -66,8 +71,12 @@ def facts(found: OwnExplanation) -> dict[str, Any]:
     }
 
 
-def _tried_facts(one: Tried[FlagChange]) -> dict[str, Any]:
-    return tried_facts(one) | {"changes": fields_of(one.changes)}
+def _tried_facts(one: Tried[RunChange]) -> dict[str, Any]:
+    unset = unset_among(one.changes)
+    return tried_facts(one) | {
+        "changes": fields_of(one.changes),
+        "unset": list(unset.names) if unset else [],
+    }
 
 
 def _record_facts(record: StepRecord) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """The verdict on a run's step, in one sentence: what holds it back, and what helps."""
 
 from onsight.explainer.compare.fit import fit_costs
-from onsight.explainer.own.changes import fields_of
+from onsight.explainer.own.changes import FlagChange, RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
 from onsight.explainer.search.gain import GAIN
+from onsight.explainer.search.tried import Tried
 from onsight.words import percent, step_times
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
@@ -11,8 +12,10 @@ _COMPUTE = ("forward", "backward", "optimizer")
 
 
 def cause(found: OwnExplanation) -> str:
-    """The short name of the cause: loader, small-batch, compute or other."""
+    """The short name of the cause: threads, loader, small-batch, compute or other."""
     before = found.before
+    if found.best and unset_among(found.best.changes) and _is_shown(found):
+        return "threads"
     if before.share("data") >= _WAITING:
         return "loader"
     if found.best and "batch_size" in found.best.groups:
@@ -29,6 +32,12 @@ def _cause_words(found: OwnExplanation) -> str:
     before = found.before
     (step,) = step_times(before.step_seconds)
     kind = cause(found)
+    if kind == "threads":
+        assert found.settings
+        return (
+            f"In steps of {step}, the compute threads are held back by {found.settings.settings} "
+            "in the environment"
+        )
     if kind == "loader":
         return (
             f"Data bound: {percent(before.share('data'))} of the time is spent waiting for pictures"
@@ -62,13 +71,25 @@ def _gain_words(found: OwnExplanation) -> str:
             if count
             else "no flag was tried"
         )
-    flags = " ".join(one.label for one in best.changes)
-    if best.interval is None or not best.interval.is_shown:
+    flags = with_words(best)
+    if not _is_shown(found):
         return f"nothing was shown to make it faster: with {flags}, the best, it is {best.interval}"
     note = ""
     if "batch_size" in best.groups:
         note = ", but with fewer updates per epoch it may need more epochs"
     return f"with {flags} it is {best.interval}{note}"
+
+
+def with_words(best: Tried[RunChange]) -> str:
+    """The changes as one would make them: what is unset, then the flags."""
+    unset = unset_among(best.changes)
+    flags = " ".join(one.label for one in best.changes if isinstance(one, FlagChange))
+    return " and ".join(filter(None, (unset.label if unset else "", flags)))
+
+
+def _is_shown(found: OwnExplanation) -> bool:
+    best = found.best
+    return bool(best and best.interval and best.interval.is_shown)
 
 
 def _fixed_share(found: OwnExplanation) -> float | None:

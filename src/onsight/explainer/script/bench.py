@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from onsight.explainer.what_ifs.table import what_ifs_for
 from onsight.explainer.what_ifs.what_if import Seen, WhatIf
 from onsight.hardware.cores import usable_cores
 
+_LEAST_SECONDS = 2.0  # beside its window, for a script that took long to start
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
 
 WhatIfs = tuple[WhatIf, ...]
@@ -96,13 +98,20 @@ class ScriptBench:
 
         timelines: a folder for those of all ranks. Raises ScriptFailed.
         """
+        until = time.monotonic() + self.processes.limit_seconds  # also if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
         plain, trace = ScriptTrial(self, ()), None
-        start = partial(self.processes.start, seconds=seconds, is_full=True, timelines=timelines)
+
+        def start() -> ScriptProcess:
+            left = max(seconds + _LEAST_SECONDS, until - time.monotonic())
+            return self.processes.start(
+                seconds=seconds, is_full=True, timelines=timelines, first_limit_seconds=left
+            )
+
         try:
             trace = plain.begin(start())
         except ScriptFailed:
-            if not self.processes.forget_servers():
+            if time.monotonic() > until or not self.processes.forget_servers():
                 raise
         if trace is None:  # perhaps it only dislikes being forked
             trace = plain.begin(start())

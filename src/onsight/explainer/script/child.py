@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from onsight.explainer.script.channel import Channel, Closed
@@ -18,23 +17,20 @@ from onsight.explainer.script.ending import (
     flush_output,
     leave,
     say,
-    show_in_tracebacks,
     tell_failure,
 )
+from onsight.explainer.script.executing import execute
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.leash import Leash, end_with_children
-from onsight.explainer.script.notebook import SUFFIX, units_of
 from onsight.explainer.script.observed import add_stretch, complete
 from onsight.explainer.script.peers import Peers
 from onsight.explainer.script.ranks import gather
-from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.spawned import watch_processes
-from onsight.explainer.script.stand_ins import stand_ins
 from onsight.explainer.script.thread_settings import follow_affinity
 from onsight.explainer.script.trace import Ended, Request, Trace
+from onsight.explainer.script.work import StepWork
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.communication import Communication
-from onsight.explainer.tracing.counting import StepCounter
 from onsight.explainer.tracing.devicetime import DeviceTime, followed
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
@@ -47,7 +43,6 @@ from onsight.hardware.usage import seconds_since_start
 _WARM_UP_STEPS = 2  # after the first, which allocates memory and chooses kernels
 _WARM_UP_SECONDS = 0.25
 _AGAIN_STEPS, _AGAIN_SECONDS = 2, 0.05  # of warming up, if the process was warm already
-_COUNTS = 3  # attempts to count a step without an evaluation in it
 _HOPELESS = 0.4  # times the script's own rate: slower changes are not measured to the end
 _HOPELESS_SECONDS = 0.5
 _LOOK_SECONDS = 0.05  # between two looks at what processes of the script have reported
@@ -97,12 +92,12 @@ class ScriptRun:
         if request.timelines:
             self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
         self.hooks = Hooks(
-            self.recorder.patches, self.clock.is_elsewhere, self.recorder.forwards.is_evaluation
+            self.recorder.patches,
+            self.clock.is_elsewhere,
+            self.recorder.forwards.is_evaluation,
+            self.clock,
         )
-        self.counter: StepCounter | None = None
-        self.counted = (0, 0)
-        self.attempts = 0
-        self.evaluated = 0
+        self.work = StepWork()
         self.first_step_seconds = 0.0
         self.first: Snapshot | None = None
         self.is_described = False
@@ -116,12 +111,12 @@ class ScriptRun:
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would seem to live on
         self.leash = Leash(channel, lambda: self.finish("limit"))
-        self.leash.lengthen(request.limit_seconds)
+        self.leash.lengthen(request.first_limit_seconds or request.limit_seconds)
 
     def execute(self) -> NoReturn:
         """Run the script until the process ends."""
         try:
-            self._execute()
+            execute(self.script, self._rewrite)
         except SystemExit as ended:
             if ended.code and not self.has_measured:  # as of wrong arguments
                 self._fail(partial(say, exit_words(ended.code)))
@@ -157,24 +152,13 @@ class ScriptRun:
             self.channel.send({"ended": "failed"})
         leave(FAILED)
 
-    def _execute(self) -> None:
-        main = ModuleType("__main__")
-        sys.modules["__main__"] = main
-        if self.script.suffix == SUFFIX:
-            os.chdir(self.script.parent)  # as Jupyter does
-            os.environ["MPLBACKEND"] = "agg"  # its pictures are not shown
-            vars(main).update(stand_ins())
-        else:
-            vars(main).update(__file__=str(self.script))
-        vars(main).update(__builtins__=__builtins__)
-        seed_everything(0)
-        for one in units_of(self.script):
-            tree = ast.parse(one.text, one.name)
-            if self.hooks:
-                vars(main).update(self.hooks.rewrite(tree))
-                follow_affinity(tree, self.recorder.patches)
-            show_in_tracebacks(one)
-            exec(compile(tree, one.name, "exec", dont_inherit=True), vars(main))
+    def _rewrite(self, tree: ast.Module) -> dict[str, object]:
+        """What what-ifs change in the text, once they are there; the names that it needs then."""
+        if self.hooks is None:
+            return {}
+        names = self.hooks.rewrite(tree)
+        follow_affinity(tree, self.recorder.patches)
+        return names
 
     def _after_step(self, recorder: Recorder) -> None:
         assert self.request
@@ -192,14 +176,8 @@ class ScriptRun:
             return
         if not self.peers.have_measured(recorder.steps):
             return
-        if self.counter:
-            self._count(recorder)
-        if not self.request.is_full or self.counted[0] or self.attempts >= _COUNTS:
+        if not self.request.is_full or self.work.is_known(recorder):
             self._pause("window")
-            return
-        self.counter, self.evaluated = StepCounter(), recorder.forwards.evaluated
-        self.attempts += 1
-        self.counter.open()
 
     def _pause(self, ended: Ended) -> None:
         """Report, then wait to be asked for another window, which begins with the next step."""
@@ -246,7 +224,7 @@ class ScriptRun:
         self.is_described = True
         is_full = self.request.is_full and trace.ended != "limit"
         complete(trace, self.recorder, is_full)
-        trace.flops, trace.bytes = self.counted
+        trace.flops, trace.bytes = self.work.counted
         trace.notes += self.hooks.notes
         if self.device_time:
             trace.device_phases = self.device_time.seconds()
@@ -275,16 +253,9 @@ class ScriptRun:
         assert self.first
         if self.request.epoch and self.request.epoch.has_evaluation:  # slow only after one
             return False
-        elapsed = time.perf_counter() - self.first.moment
+        elapsed = self.clock.now - self.first.moment
         images = recorder.forwards.images - self.first.images
         return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
-
-    def _count(self, recorder: Recorder) -> None:
-        """Keep the counts, unless an evaluation took place between the two steps."""
-        assert self.counter
-        counted, self.counter = self.counter.close(), None
-        if recorder.forwards.evaluated == self.evaluated:
-            self.counted = counted
 
 
 def run_function(request: Request, function: Callable[[], Any]) -> Any:

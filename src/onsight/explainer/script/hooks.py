@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from onsight.explainer.tracing.calls import Around, RootCalls, kind_of
+from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.imports import when_imported
 from onsight.explainer.tracing.patches import Patches
 
@@ -39,7 +40,8 @@ class Hooks:
     """What-ifs register their changes here; `install` makes them.
 
     is_skipped: whether a call of a module now is not one of the training loop; is_evaluation:
-    whether no update follows a forward of the network now; notes: changes that were not possible,
+    whether no update follows a forward of the network now; clock: what the script's time is
+    measured by; notes: changes that were not possible,
     or not completely.
     """
 
@@ -48,8 +50,10 @@ class Hooks:
         patches: Patches,
         is_skipped: Callable[[], bool],
         is_evaluation: Callable[[nn.Module], bool],
+        clock: PhaseClock | None = None,
     ) -> None:
         self.patches, self.is_skipped, self.is_evaluation = patches, is_skipped, is_evaluation
+        self.clock = clock or PhaseClock()
         self.notes: list[str] = []
         self._loaders: list[OnLoader] = []
         self._networks: list[Around] = []

@@ -15,6 +15,11 @@ def new_mark() -> dict[str, str]:
     return {_VARIABLE: secrets.token_hex(16)}
 
 
+def own_mark() -> dict[str, str]:
+    """The mark of this process and of all others of its script."""
+    return {_VARIABLE: os.environ[_VARIABLE]}
+
+
 def end_group(leader: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process and to those that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

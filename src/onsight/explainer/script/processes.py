@@ -100,18 +100,22 @@ class Processes:
         is_full: bool = False,
         timelines: Path | None = None,
         epoch: Epoch | None = None,
+        first_limit_seconds: float = 0.0,
     ) -> ScriptProcess:
         """Begin to run the script with these changes; `trace` gives the first window.
 
-        timelines: a folder for those of all ranks; epoch: to be measured as a whole.
+        timelines: a folder for those of all ranks; epoch: to be measured as a whole;
+        first_limit_seconds: until that window is over, if less than for later ones.
         """
         request = self._request({one.name: one.value for one in what_ifs}, seconds)
         request.is_full, request.timelines, request.epoch = is_full, timelines, epoch
+        request.first_limit_seconds = first_limit_seconds
         request.rate = rate if self.ranks == 1 else 0.0  # none of several can end alone
         process = ScriptProcess(
             request.out,
             [self._start(request, what_ifs, variables) for variables in rank_variables(self.ranks)],
             self.limit_seconds,
+            first_limit_seconds,
         )
         self._running.append(process)
         return process

@@ -45,8 +45,11 @@ class Running:
 class ScriptProcess:
     """The processes of one run; they are stopped whenever they are not measured."""
 
-    def __init__(self, out: Path, ranks: Sequence[Running], limit_seconds: float) -> None:
+    def __init__(
+        self, out: Path, ranks: Sequence[Running], limit_seconds: float, first_limit_seconds: float
+    ) -> None:
         self.out, self.ranks, self.limit_seconds = out, ranks, limit_seconds
+        self._within = first_limit_seconds or limit_seconds
         self.is_over = False
 
     def trace(self) -> Trace:
@@ -56,6 +59,7 @@ class ScriptProcess:
         except ScriptFailed:
             self.close()
             raise
+        self._within = self.limit_seconds
         # Not before all have reported: a rank may still send what another one waits for.
         if endings <= {"window", "slow"}:
             self._signal(signal.SIGSTOP)
@@ -87,7 +91,7 @@ class ScriptProcess:
     def _hear_all(self) -> set[str]:
         """By what each process ended its window. Raises ScriptFailed as soon as one has failed."""
         endings = set()
-        until = time.monotonic() + self.limit_seconds + GRACE_SECONDS
+        until = time.monotonic() + self._within + GRACE_SECONDS
         with selectors.DefaultSelector() as waiting:
             for rank, one in enumerate(self.ranks):
                 waiting.register(one.channel.end, selectors.EVENT_READ, rank)

@@ -18,18 +18,24 @@ from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import leave
 from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
+from onsight.explainer.script.leftovers import end_marked, own_mark
 from onsight.explainer.script.trace import Request
 from onsight.hardware.usage import seconds_since_start
 
 _codes: dict[int, int] = {}  # of forked processes that have ended, by pid
 
 
-def serve(control: Channel) -> tuple[Request, Channel, bool]:
-    """Fork when asked. Returns in each forked process, with its request, channel and `late`."""
+def serve(control: Channel, is_forked: bool = False) -> tuple[Request, Channel, bool]:
+    """Fork when asked. Returns in each forked process, with its request, channel and `late`.
+
+    is_forked: from the first server, which ends everything when nobody asks any more.
+    """
     while True:
         try:
             message, files = control.receive()
         except Closed:
+            if not is_forked:  # what is stopped cannot see by itself that nobody asks any more
+                end_marked(own_mark())
             leave(0)
         if "code" in message:
             control.send({"code": _code_of(message["code"])})
@@ -76,7 +82,7 @@ def _run_to_fork_point(
         problem = why_not(native_threads)
         control.send({"ready": not problem, "problem": problem})
         earlier = loading + time.monotonic() - begun
-        request, channel, _ = serve(control)
+        request, channel, _ = serve(control, is_forked=True)
         own_files()
         torch.set_num_threads(point.threads)
         run.begin(request, channel, earlier)

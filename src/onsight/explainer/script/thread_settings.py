@@ -13,22 +13,10 @@ from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.trace import ThreadSetting
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Site
-from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
+from onsight.hardware.thread_variables import VARIABLES, set_by_user
 
 UNSET = "\0"  # a value that no variable can have: it is to be taken out of the environment
 AFFINITY = "os.sched_setaffinity"
-VARIABLES = (
-    SPIN_VARIABLE,
-    "OMP_WAIT_POLICY",
-    "OMP_NUM_THREADS",
-    "OMP_THREAD_LIMIT",
-    "OMP_PROC_BIND",
-    "OMP_PLACES",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
-    "MKL_NUM_THREADS",
-)
 
 # Importing one of these loads torch, and with it OpenMP, which then reads its variables.
 _LOADS_TORCH = {
@@ -49,12 +37,9 @@ def settings_of(script: Path, environment: Mapping[str, str]) -> list[ThreadSett
     """What a script sets itself in time, in order of its lines, and then its environment."""
     own = settings_in(whole_tree(script), script)
     names = {one.name for one in own}
-    given = {name: environment[name] for name in VARIABLES if name in environment}
-    if given.get(SPIN_VARIABLE) == SHORT_SPIN:
-        del given[SPIN_VARIABLE]  # of Onsight's command line, for itself
     return own + [
         ThreadSetting(name=name, value=value, site=None)
-        for name, value in given.items()
+        for name, value in set_by_user(environment).items()
         if name not in names
     ]
 

@@ -17,7 +17,8 @@ class Request(BaseModel):
     """One run of a script: what to run, for how long, with which changes.
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
-    where to write the trace; changes: what-ifs by name, with their values; is_full: also examine
+    where to write the trace; first_limit_seconds: for its first window, if less is left of the
+    limit (0: as much); changes: what-ifs by name, with their values; is_full: also examine
     the data set and count the work of a step; rate: images/s of the script as it is, far below
     which the run ends early (0: never); epoch: measured as a whole, if given; environment:
     variables of one of several ranks; timelines: a folder for those of all ranks, if they are
@@ -30,6 +31,7 @@ class Request(BaseModel):
     steps: int
     limit_seconds: float
     out: Path
+    first_limit_seconds: float = 0.0
     changes: dict[str, Plain] = {}
     is_full: bool = True
     rate: float = 0.0

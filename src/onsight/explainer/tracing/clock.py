@@ -37,6 +37,13 @@ class PhaseClock:
         self._stack = ["other"]
         self._thread = get_ident()
         self.since = perf_counter()
+        self.paused_seconds = 0.0  # in all
+        self._before: tuple[float, dict[str, float]] | None = None
+
+    @property
+    def now(self) -> float:
+        """A moment, in seconds, which stands still while the clock is paused."""
+        return perf_counter() - self.paused_seconds
 
     @property
     def phase(self) -> str:
@@ -101,6 +108,19 @@ class PhaseClock:
         self._seconds[self._stack[-1]] += now - self.since
         self.since = now
         return dict(self._seconds)
+
+    def pause(self) -> None:
+        """Count nothing from here to `resume`, such as what is done only once."""
+        self._before = perf_counter(), self.read()
+
+    def resume(self) -> float:
+        """Count again; the seconds that were left out."""
+        if self._before is None:
+            return 0.0
+        begun, self._seconds = self._before
+        self._before, self.since = None, perf_counter()
+        self.paused_seconds += self.since - begun
+        return self.since - begun
 
     def _tell(self, phase: str) -> None:
         for told in self.on_phase:

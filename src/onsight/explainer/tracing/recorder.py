@@ -1,6 +1,5 @@
 """Records a training loop as it runs in this process, by watching torch's own calls."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +58,7 @@ class Recorder:
     def look(self) -> Snapshot:
         """How far the training is."""
         return Snapshot(
-            time.perf_counter(),
+            self.clock.now,
             self.steps,
             self.forwards.images,
             self.forwards.evaluated,

@@ -12,7 +12,7 @@ from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.augmenting import leave_fixed
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.memory import KeptFiles, base_dataset
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.keeping import Keeper
 from onsight.explainer.what_ifs.loading import has_items, loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -71,6 +71,9 @@ class Cache(WhatIf):
         if self.value == "files":
             return [OpenOnce(trace.loader.site)]
         return [FixedOnce(trace.loader.site, trace), no_workers(trace)]
+
+    def is_for(self, loader: LoaderFacts) -> bool:
+        return self.value == "items" and loader.has_items
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))

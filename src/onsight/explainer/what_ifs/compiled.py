@@ -1,7 +1,6 @@
 """What if torch.compile fused the network's operations?"""
 
 import shutil
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -55,12 +54,9 @@ class Compiled(WhatIf):
                 return proceed(*args)
             compiled.add(id(network))
             network.compile(mode=self.value)
-            begun = time.perf_counter()
-            out = proceed(*args)
-            seconds = time.perf_counter() - begun
-            hooks.notes.append(f"compiling the forward took {seconds:.0f} s, not counted")
-            return out
+            return proceed(*args)
 
+        leave_out_compiling(hooks)
         hooks.around_network(around)
 
     def lines(self, trace: Trace) -> list[Mend]:
@@ -69,6 +65,24 @@ class Compiled(WhatIf):
 
     def cause(self, trace: Trace) -> Cause:
         return launch_cause(trace)
+
+
+def leave_out_compiling(hooks: Hooks) -> None:
+    """Stop the clock while torch compiles, also backwards and for other shapes, and note it."""
+    from torch._dynamo.callback import callback_handler
+
+    note = ""
+
+    def resumed(_: object) -> None:
+        nonlocal note
+        hooks.clock.resume()
+        if note in hooks.notes:
+            hooks.notes.remove(note)
+        note = f"compiling took {hooks.clock.paused_seconds:.0f} s, not counted"
+        hooks.notes.append(note)
+
+    callback_handler.register_start_callback(lambda _: hooks.clock.pause())
+    callback_handler.register_end_callback(resumed)
 
 
 def has_compiler() -> bool:

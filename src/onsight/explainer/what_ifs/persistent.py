@@ -3,7 +3,7 @@
 from onsight.explainer.mend.calls import loader_keywords
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.loading import loading_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
@@ -33,6 +33,9 @@ class PersistentWorkers(WhatIf):
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [loader_keywords(trace, persistent_workers=True)]
+
+    def is_for(self, loader: LoaderFacts) -> bool:
+        return loader.workers > 0 and not loader.is_persistent
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)

@@ -11,7 +11,7 @@ from onsight.explainer.mend.calls import loader_keywords
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.training import NotBlocking
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import percent
 
@@ -38,6 +38,9 @@ class PinnedMemory(WhatIf):
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [loader_keywords(trace, pin_memory=True), NotBlocking(trace.forward_site)]
+
+    def is_for(self, loader: LoaderFacts) -> bool:
+        return not loader.is_pinned
 
     def cause(self, trace: Trace) -> Cause:
         return copy_cause(trace)

@@ -9,8 +9,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
 from onsight.accelerator import has_streams, module_of
-from onsight.explainer.mend.mend import Mend
-from onsight.explainer.mend.whole import Advice
+from onsight.explainer.mend.ahead import Ahead
+from onsight.explainer.mend.calls import loader_keywords
+from onsight.explainer.mend.mend import Mend, Together
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.pinned import copy_cause
@@ -46,16 +47,8 @@ class Prefetch(WhatIf):
         )
 
     def lines(self, trace: Trace) -> list[Mend]:
-        assert trace.loader
-        return [
-            Advice(
-                trace.loader.site,
-                "copy the next batch in a stream of its own while the GPU computes: pin_memory="
-                "True, then batch.to(device, non_blocking=True) under torch.cuda.stream(side), "
-                "torch.cuda.current_stream().wait_stream(side) before it is used, and "
-                "record_stream on its tensors",
-            )
-        ]
+        parts = loader_keywords(trace, pin_memory=True), Ahead(trace.forward_site)
+        return [Together(None, parts)]
 
     def cause(self, trace: Trace) -> Cause:
         return copy_cause(trace)

@@ -6,14 +6,10 @@ from onsight.explainer.mend.blocks import Without
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.whole import Outside
 from onsight.explainer.script.hooks import Hooks
-from onsight.explainer.script.thread_settings import (
-    AFFINITY,
-    UNSET,
-    VARIABLES,
-    without_settings,
-)
+from onsight.explainer.script.thread_settings import AFFINITY, UNSET, without_settings
 from onsight.explainer.script.trace import ThreadSetting, Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight.hardware.thread_variables import VARIABLES
 from onsight.words import step_times
 
 

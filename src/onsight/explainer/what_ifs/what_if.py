@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import LoaderFacts, Trace
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ class WhatIf(ABC):
     @abstractmethod
     def lines(self, trace: Trace) -> list[Mend]:
         """The same change in the script's text."""
+
+    def is_for(self, loader: LoaderFacts) -> bool:
+        """Whether evaluation's loader needs the same change, if evaluation takes its time."""
+        return False
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:

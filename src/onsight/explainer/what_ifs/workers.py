@@ -3,7 +3,7 @@
 from onsight.explainer.mend.calls import loader_keywords, no_workers
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.loading import is_crowded, loading_cause, loading_matters
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import plural
@@ -45,6 +45,9 @@ class Workers(WhatIf):
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [loader_keywords(trace, num_workers=self.value) if self.value else no_workers(trace)]
+
+    def is_for(self, loader: LoaderFacts) -> bool:
+        return loader.workers != self.value
 
     def cause(self, trace: Trace) -> Cause:
         return loading_cause(trace)

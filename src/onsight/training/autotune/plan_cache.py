@@ -1,7 +1,8 @@
-"""Plans kept between runs: measured once per machine, torch version, network and shapes."""
+"""Plans kept between runs: measured once per machine, settings of threads, network and shapes."""
 
 import hashlib
 import json
+import os
 import platform
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from onsight.config import Config, step_fields
 from onsight.files import write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import describe_device
+from onsight.hardware.thread_variables import set_by_user
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
 from onsight.training.autotune.probe import Measured
 from onsight.training.pictures.training_data import TrainingData
@@ -25,6 +27,7 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
         "version": _VERSION,
         "machine": [describe_device(data.device), platform.machine(), usable_cores()],
         "torch": torch.__version__,
+        "threads": set_by_user(os.environ),
         "shape": [*dataset.input_shape, *dataset.pictures.shape, len(dataset.classes)],
         "config": {name: getattr(config, name) for name in step_fields()},
         "may_compile": may_compile(config, data.device, expected_seconds),

@@ -1,0 +1,110 @@
+"""Settings of threads in the environment of a run: named, and a run without them is timed."""
+
+import io
+import os
+
+import pytest
+from rich.console import Console
+
+from onsight.config import make_config
+from onsight.explainer.own.bench import FlagTrial
+from onsight.explainer.own.changes import FlagChange, Unset, settings_of_threads
+from onsight.explainer.own.explain import explain_data
+from onsight.explainer.own.fresh import FreshRun
+from onsight.explainer.own.show import facts, print_explained_run
+from onsight.explainer.own.words import cause, verdict
+from onsight.explainer.search.tried import Untried
+from onsight.hardware.thread_variables import VARIABLES
+from onsight.report.console import SilentReporter
+
+SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """Two settings, of which one is harmless, and nothing else."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@pytest.fixture
+def explained(bars, monkeypatch):
+    """A function that explains the run; rate: without the settings, with other flags or not."""
+
+    def explain(rate, flagged=50.0):
+        monkeypatch.setattr(FreshRun, "measure", lambda run, flags, seconds: rate(list(flags)))
+        monkeypatch.setattr(
+            FlagTrial,
+            "measure",
+            lambda trial, _: flagged if trial.config != trial.bench.config else 100.0,
+        )
+        return explain_data(str(bars), make_config(SMALL), 4.0, True, SilentReporter())
+
+    return explain
+
+
+def test_settings_that_slow_a_run_down_are_the_cause_and_are_named_with_what_to_unset(explained):
+    found = explained(lambda flags: 300.0 if not flags else 200.0)
+    assert cause(found) == "threads"
+    words = verdict(found)
+    assert "held back by OMP_WAIT_POLICY=passive and OMP_NUM_THREADS=2 in the environment" in words
+    assert "with OMP_WAIT_POLICY and OMP_NUM_THREADS unset it is at least 3.0 times" in words
+    told = facts(found)
+    assert told["best"]["unset"] == ["OMP_WAIT_POLICY", "OMP_NUM_THREADS"]
+    assert told["thread_settings"] == {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"}
+    assert found.after is None  # this process still has them
+
+
+def test_flags_are_tried_in_the_process_without_them(explained):
+    def rate(flags):
+        return 600.0 if flags == [FlagChange("precision", "bf16")] else 300.0
+
+    found = explained(rate)
+    assert found.best.groups == {"environment", "precision"}
+    assert "with OMP_WAIT_POLICY and OMP_NUM_THREADS unset and --precision bf16" in verdict(found)
+
+
+def test_harmless_settings_are_named_and_are_no_cause(explained):
+    found = explained(lambda flags: 100.0)
+    assert cause(found) != "threads"
+    page = io.StringIO()
+    print_explained_run(found, Console(file=page, width=200))
+    assert (
+        "Set in the environment: OMP_WAIT_POLICY=passive and OMP_NUM_THREADS=2" in page.getvalue()
+    )
+    assert "OMP_WAIT_POLICY and OMP_NUM_THREADS unset" in page.getvalue()  # in the table
+
+
+def test_what_onsight_sets_for_itself_is_none_of_them(monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")
+    assert settings_of_threads().names == ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+    for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name)
+    assert settings_of_threads() is None
+
+
+def test_the_run_is_really_timed_in_a_process_without_them(bars):
+    without = Unset(("OMP_WAIT_POLICY",), ("passive",))
+    fresh = FreshRun(str(bars), make_config(SMALL), without)
+    try:
+        assert fresh.measure([], 0.05) > 0
+        with open(f"/proc/{fresh._process.pid}/environ", "rb") as file:
+            given = file.read()
+        assert b"OMP_WAIT_POLICY" not in given
+        assert b"OMP_NUM_THREADS=2" in given
+        assert fresh.measure([FlagChange("precision", "bf16")], 0.05) > 0
+        with pytest.raises(Untried, match="not a precision"):
+            fresh.measure([FlagChange("precision", "not a precision")], 0.05)
+    finally:
+        fresh.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(fresh._process.pid, 0)
+
+
+def test_a_process_that_fails_gives_its_own_last_words(tmp_path):
+    fresh = FreshRun(str(tmp_path / "absent"), make_config(SMALL), Unset(("A",), ("1",)))
+    with pytest.raises(Untried, match="absent"):
+        fresh.measure([], 0.05)
+    fresh.close()
