@@ -59,7 +59,7 @@ def _connect(cluster: str) -> None:
     except (ConnectionError, RuntimeError, TimeoutError) as error:
         raise ConfigError(
             f"--cluster {cluster}: no Ray cluster answers there ({error}). Start one with "
-            "`ray start --head --node-ip-address 127.0.0.1`, or leave out --cluster"
+            "`ray start --head`, see that its token is yours, or leave out --cluster"
         ) from error
 
 
@@ -67,15 +67,15 @@ def _tune(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> dict[str
     """Why each run failed, if it did."""
     from ray import tune
 
-    share = _share()
+    errors = {run.name: "" for run in runs}
     left = [run for run in runs if not run.is_finished]
+    if not left:
+        return errors
+    share = _share()
     reporter.say(
         f"{len(left)} of {len(runs)} runs are left, for Ray Tune: each takes "
         f"{share['cpu']:g} cores and {share['gpu']:g} GPUs"
     )
-    errors = {run.name: "" for run in runs}
-    if not left:
-        return errors
     trial = tune.with_parameters(_trial, runs=left, data=data, threads=int(share["cpu"]))
     tuner = tune.Tuner(
         tune.with_resources(trial, share),
@@ -116,4 +116,5 @@ def _share() -> dict[str, float]:
     with_gpus = [one for one in machines if one.get("GPU", 0) >= 1]
     if with_gpus:
         return {"cpu": max(1, min(one["CPU"] // one["GPU"] for one in with_gpus)), "gpu": 1}
-    return {"cpu": max(1, min(one.get("CPU", 0) for one in machines)), "gpu": 0}
+    with_cores = [one["CPU"] for one in machines if one.get("CPU", 0) >= 1]  # a head may lend none
+    return {"cpu": min(with_cores, default=1), "gpu": 0}
