@@ -50,17 +50,16 @@ def app(wanted: Wanted) -> Application:
     def make() -> ASGIApp:  # Ray takes a plain function alone for one that makes the application
         return make_replica(wanted)
 
-    @serve.deployment(
+    class Onsight:
+        """A replica: the models, and the application that asks them."""
+
+    deployment = serve.deployment(
         name="onsight",
         num_replicas=wanted.replicas,
         ray_actor_options={"num_cpus": wanted.cpus, "num_gpus": wanted.gpus},
         max_ongoing_requests=_ONGOING,
     )
-    @serve.ingress(make)
-    class Onsight:
-        """A replica: the models, and the application that asks them."""
-
-    return Onsight.bind()
+    return deployment(serve.ingress(make)(Onsight)).bind()
 
 
 def make_replica(wanted: Wanted) -> ASGIApp:
