@@ -64,14 +64,13 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, "-m", "onsight.sweeper.child"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, text=True, start_new_session=True
+        command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True
     ) as child:
         assert child.stdin
         assert child.stdout
         with _handing_on(child.send_signal):
             with suppress(BrokenPipeError):  # it has ended already
-                child.stdin.write(json.dumps(request) + "\n")
-                child.stdin.flush()
+                child.stdin.write(json.dumps(request).encode() + b"\n")
             answer = child.stdout.readline()
             code = child.wait()
     if not answer:
