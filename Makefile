@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak api-fuzz browser format lock clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak api-fuzz browser format lock sbom audit \
+	release-check clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -54,6 +55,27 @@ format: setup  ## format every file
 lock:  ## choose the newest versions that pyproject.toml allows
 	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
+
+RELEASE := .venv-release/bin
+
+.venv-release/installed: packaging/requirements-release.txt
+	$(PYTHON) -m venv .venv-release
+	$(RELEASE)/pip install --quiet --disable-pip-version-check -r packaging/requirements-release.txt
+	@touch $@
+
+sbom: .venv-release/installed  ## what is inside: dist/onsight.cdx.json, in CycloneDX's form
+	@mkdir -p dist
+	$(RELEASE)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--validate --output-file dist/onsight.cdx.json requirements.lock
+
+audit: .venv-release/installed  ## whether weaknesses of the locked packages are known; asks the network
+	$(RELEASE)/python scripts/audit.py $(RELEASE)/pip-audit
+
+release-check: setup .venv-release/installed  ## wheels of git's tree, twice the same; lock, import, SBOM, audit
+	$(BIN)/pytest tests/test_supply_chain.py tests/test_release_check.py tests/test_run_package.py
+	$(RELEASE)/python scripts/release_check.py
+	$(MAKE) sbom
+	$(MAKE) audit
 
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist
@@ -114,4 +136,4 @@ bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/explain_planted.py --only pageable_copies
 
 clean:
-	rm -rf .venv .venv-bench .venv-fuzz .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench .venv-fuzz .venv-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from onsight.inference.predictor import Predictor as Predictor
     from onsight.inference.predictor import load as load
     from onsight.report.comparison.compare import compare as compare
+    from onsight.sweeper.result import Sweep as Sweep
+    from onsight.sweeper.sweep import sweep as sweep
     from onsight.training.run import Run as Run
     from onsight.training.run import train as train
 
@@ -24,12 +26,14 @@ _HOMES = {
     "Classifier": "onsight.estimator.classifier",
     "Predictor": "onsight.inference.predictor",
     "Run": "onsight.training.run",
+    "Sweep": "onsight.sweeper.result",
     "check": "onsight.audit.check",
     "compare": "onsight.report.comparison.compare",
     "evaluate": "onsight.inference.evaluate",
     "explain": "onsight.explainer.dispatch",
     "load": "onsight.inference.predictor",
     "placement": "onsight.hardware.placement.placement",
+    "sweep": "onsight.sweeper.sweep",
     "train": "onsight.training.run",
 }
 
@@ -38,12 +42,14 @@ __all__ = [
     "Classifier",
     "Predictor",
     "Run",
+    "Sweep",
     "check",
     "compare",
     "evaluate",
     "explain",
     "load",
     "placement",
+    "sweep",
     "train",
 ]
 

@@ -31,6 +31,7 @@ _LEFT_OUT = {
 
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
+    "sweep": "Train every combination of some settings, and say which is best and by how much.",
     "check": "Find what is wrong with pictures before training: copies, leaks, wrong labels, "
     "bad files.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",

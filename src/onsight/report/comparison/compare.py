@@ -13,7 +13,8 @@ from onsight.evaluation.paired import PairedCounts, difference_interval, holm, m
 from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut, read_held_out
 from onsight.report.comparison.notes import notes_on
-from onsight.report.comparison.pairing import LeftOut, pair
+from onsight.report.comparison.pairing import LeftOut
+from onsight.report.comparison.pairing import pair as pair_pictures
 from onsight.report.comparison.result import Comparison, Gap, RunResult
 from onsight.report.comparison.settings import differing_settings
 from onsight.words import listed
@@ -23,24 +24,30 @@ _STANDS_OUT = 0.05  # of the corrected p-value
 Pairs = list[tuple[int, int]]
 
 
-def compare(*runs: str | Path) -> Comparison:
+def compare(*runs: str | Path, against: str | Path | None = None) -> Comparison:
     """Compare finished runs, picture by picture, on what all of them held out.
 
     The run with the most pictures right is compared with each of the others: exact McNemar test,
     95% interval of the difference. Of several runs the p-values are corrected for every pair,
-    because the best was found with the same pictures. Raises UserError for folders that are no
-    finished runs, different classes, or no common picture.
+    because the best was found with the same pictures. against: one of the runs that was chosen
+    without these pictures, to be compared with the others; p-values are corrected for its pairs
+    alone. Raises UserError for folders that are no finished runs, different classes, or no common
+    picture.
     """
     paths = _checked([user_path(run) for run in runs])
+    chosen = None if against is None else _place(user_path(against), paths)
     names = _names(paths)
     held_out = [read_held_out(path, name) for path, name in zip(paths, names, strict=True)]
     _check_classes(held_out)
-    pairing = pair(held_out)
+    pairing = pair_pictures(held_out)
     if pairing.rows.shape[1] == 0:
         raise OutputError(_nothing_common(held_out, pairing.left_out))
     right = np.stack([run.right[rows] for run, rows in zip(held_out, pairing.rows, strict=True)])
-    best = int(right.sum(axis=1).argmax())
-    gaps = _gaps(names, best, right)
+    best = int(right.sum(axis=1).argmax()) if chosen is None else chosen
+    pairs = [
+        pair for pair in combinations(range(len(names)), 2) if chosen is None or chosen in pair
+    ]
+    gaps = _gaps(names, best, right, pairs)
     settings = differing_settings(held_out)
     results = [
         _run_result(run, left_out, correct)
@@ -51,12 +58,22 @@ def compare(*runs: str | Path) -> Comparison:
         runs=tuple(results),
         best=names[best],
         gaps=gaps,
-        class_gaps=_class_gaps(names, best, right, held_out[0].labels[pairing.rows[0]], held_out),
+        class_gaps=_class_gaps(
+            names, best, right, held_out[0].labels[pairing.rows[0]], held_out, pairs
+        ),
         settings=tuple(settings),
         notes=tuple(notes_on(held_out, pairing, settings)),
         held_out=held_out,
         pairing=pairing,
+        pairs=len(pairs),
     )
+
+
+def _place(path: Path, paths: Sequence[Path]) -> int:
+    places = [one.resolve() for one in paths]
+    if path.resolve() not in places:
+        raise OutputError(f"{path} is to be compared with the others, but is not one of the runs")
+    return places.index(path.resolve())
 
 
 def _checked(paths: list[Path]) -> list[Path]:
@@ -129,9 +146,10 @@ def _run_result(run: HeldOut, left_out: LeftOut, right: NDArray[np.bool_]) -> Ru
     )
 
 
-def _gaps(names: Sequence[str], best: int, right: NDArray[np.bool_]) -> tuple[Gap, ...]:
-    """The best run against each other; p-values corrected for all pairs. right: bool (R, n)."""
-    pairs: Pairs = list(combinations(range(len(names)), 2))
+def _gaps(
+    names: Sequence[str], best: int, right: NDArray[np.bool_], pairs: Pairs
+) -> tuple[Gap, ...]:
+    """The best run against each other; p-values corrected for these pairs. right: bool (R, n)."""
     p_values = [mcnemar(PairedCounts.of(right[one], right[two])) for one, two in pairs]
     corrected = dict(zip(pairs, holm(p_values), strict=True))
     return tuple(
@@ -161,14 +179,15 @@ def _class_gaps(
     right: NDArray[np.bool_],
     labels: NDArray[np.int64],
     runs: Sequence[HeldOut],
+    pairs: Pairs,
 ) -> tuple[tuple[str, Gap], ...]:
-    """Classes that clearly differ, p-values corrected for every class of every pair.
+    """Classes that clearly differ, p-values corrected for every class of these pairs.
 
     right: bool (R, n); labels: int64 (n,).
     """
     cells = [
         ((one, two), number, right[:, labels == number])
-        for one, two in combinations(range(len(names)), 2)
+        for one, two in pairs
         for number in np.unique(labels).tolist()
     ]
     p_values = [mcnemar(PairedCounts.of(part[one], part[two])) for (one, two), _, part in cells]

@@ -76,7 +76,8 @@ class Comparison:
     """What `onsight.compare` returns: the best run against each of the others.
 
     gaps: one per other run, in the order given; class_gaps: (class, gap) where a single class
-    clearly differs; images: the pictures that all runs held out.
+    clearly differs; images: the pictures that all runs held out; pairs: of runs, for which
+    p-values are corrected.
     """
 
     images: int
@@ -88,6 +89,7 @@ class Comparison:
     notes: tuple[str, ...]
     held_out: Sequence[HeldOut] = field(repr=False)
     pairing: Pairing = field(repr=False)
+    pairs: int = 1
 
     def __str__(self) -> str:
         from onsight.report.comparison.words import lines

@@ -107,7 +107,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
                 "Choose another --out, or continue that run with --resume"
             )
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    return RunFolder(path, _lock(path), resume)
+    return RunFolder(path, lock_folder(path), resume)
 
 
 def share_folder(path: Path) -> RunFolder:
@@ -131,7 +131,11 @@ def next_run_folder(data: str) -> Path:
         number += 1
 
 
-def _lock(path: Path) -> int:
+def lock_folder(path: Path) -> int:
+    """Lock a folder against other processes, until the descriptor returned is closed.
+
+    Raises OutputError if another process has locked it.
+    """
     with disk_errors(path / _LOCK):
         descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,0 +1,108 @@
+"""Build both distributions twice and compare: the same bytes, and in them the tree that git has.
+
+python scripts/release_check.py [--out dist]   (needs `build` and `hatchling`: make release-check)
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PROJECTS = {"onsight": ROOT, "onsight-run": ROOT / "packaging" / "run"}
+SOURCE = "src/"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    faults = []
+    for name, project in PROJECTS.items():
+        with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+            wheels = [build(project, Path(folder)) for folder in (first, second)]
+            faults += [f"{name}: {fault}" for fault in differing(*wheels)]
+            faults += [f"{name}: {fault}" for fault in unlike_tree(wheels[0], tracked())]
+            kept = Path(shutil.copy(wheels[0], out))
+        print(f"{kept.name}: sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()}")
+    if faults:
+        sys.exit("error: " + "\nerror: ".join(faults))
+    print(f"both wheels are in {out}, built twice to the same bytes, and hold git's tree")
+
+
+def build(project: Path, out: Path) -> Path:
+    """Build a wheel, with the time of the last commit as that of all its files."""
+    when = git("log", "-1", "--format=%ct").strip()
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": when}
+    done = subprocess.run(
+        [*command, str(project)], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"error: {project} cannot be built:\n{done.stdout}{done.stderr}")
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def tracked() -> dict[str, bytes]:
+    """The package's files as git has them at HEAD, by their names in a wheel."""
+    names = git("ls-tree", "-r", "--name-only", "HEAD", SOURCE).splitlines()
+    shown = subprocess.run(
+        ["git", "-C", str(ROOT), "cat-file", "--batch"],
+        input="".join(f"HEAD:{name}\n" for name in names).encode(),
+        capture_output=True,
+        check=True,
+    ).stdout
+    files = {}
+    for name in names:
+        head, _, shown = shown.partition(b"\n")
+        size = int(head.split()[2])
+        files[name.removeprefix(SOURCE)], shown = shown[:size], shown[size + 1 :]
+    return files
+
+
+def git(*words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def differing(first: Path, second: Path) -> list[str]:
+    """What differs between two builds of a wheel."""
+    if first.read_bytes() == second.read_bytes():
+        return []
+    one, other = read_wheel(first), read_wheel(second)
+    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    return [f"two builds differ in {', '.join(names) or 'the times or order of their files'}"]
+
+
+def unlike_tree(wheel: Path, tree: dict[str, bytes]) -> list[str]:
+    """How a wheel differs from the tree, its own metadata aside."""
+    files = read_wheel(wheel)
+    metadata = {name for name in files if name.partition("/")[0].endswith(".dist-info")}
+    packed = {name: content for name, content in files.items() if name not in metadata}
+    faults = [f"{name} is missing in the wheel" for name in sorted(set(tree) - set(packed))]
+    faults += [f"{name} is not in git" for name in sorted(set(packed) - set(tree))]
+    faults += [
+        f"{name} is not as git has it"
+        for name in sorted(set(tree) & set(packed))
+        if tree[name] != packed[name]
+    ]
+    if not any(name.endswith("METADATA") for name in metadata):
+        faults.append("the wheel has no METADATA")
+    return faults
+
+
+def read_wheel(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Write the schemas that docs' manifests are tested against, from definitions of their operators.
+
+python scripts/trim_schemas.py FOLDER   (with the definitions' YAML files, see SOURCES)
+
+A definition has a megabyte. Kept are the fields that the manifests use, all that are required, and
+their types.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "cluster-kubernetes.md"
+KEPT = ROOT / "tests" / "docs" / "kubernetes_schemas.json"
+SOURCES = {
+    "RayJob": "ray-project/kuberay ray-operator/config/crd/bases/ray.io_rayjobs.yaml",
+    "RayService": "ray-project/kuberay ray-operator/config/crd/bases/ray.io_rayservices.yaml",
+    "JobSet": "kubernetes-sigs/jobset config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+}
+AS_IT_IS = ("type", "enum", "required", "x-kubernetes-int-or-string")
+
+
+def main() -> None:
+    schemas = {}
+    for manifest in manifests():
+        kind, (group, version) = manifest["kind"], manifest["apiVersion"].split("/")
+        path = Path(sys.argv[1]) / SOURCES[kind].rpartition("/")[2]
+        definition = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["spec"]
+        assert (definition["group"], definition["names"]["kind"]) == (group, kind)
+        (full,) = [one for one in definition["versions"] if one["name"] == version]
+        schema = full["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        schemas[kind] = {
+            "source": SOURCES[kind],
+            "apiVersion": manifest["apiVersion"],
+            "spec": trimmed(schema, [manifest["spec"]]),
+        }
+    KEPT.write_text(json.dumps(schemas, indent=1) + "\n", encoding="utf-8")
+
+
+def manifests() -> list[dict[str, Any]]:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return [yaml.safe_load(block) for block in blocks]
+
+
+def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:
+    """A schema with the fields that these values have, or must have."""
+    kept = {key: schema[key] for key in AS_IT_IS if key in schema}
+    if "properties" in schema:
+        required = schema.get("required", [])
+        used = {name for value in values for name in value}
+        kept["properties"] = {
+            name: trimmed(inner, [value[name] for value in values if name in value])
+            for name, inner in schema["properties"].items()
+            if name in used or name in required
+        }
+    elif "items" in schema:
+        kept["items"] = trimmed(schema["items"], [one for value in values for one in value])
+    elif "additionalProperties" in schema:
+        kept["additionalProperties"] = trimmed(schema["additionalProperties"], [])
+    return kept
+
+
+if __name__ == "__main__":
+    main()

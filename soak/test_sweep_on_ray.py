@@ -1,0 +1,133 @@
+"""On a real Ray cluster of this machine: a sweep that is killed and resumed, and the server.
+
+Needs onsight[cluster,serve]. The cluster is a test cluster of its own, with a token of its own.
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import onsight
+
+RUNS = 6
+TRIED = ("--try", "learning_rate=0.001,0.003,0.01", "--try", "flip=true,false")
+FIELDS = {"model": "compact", "epochs": 6, "batch_size": 16, "threads": 1, "precision": "fp32"}
+FIELDS |= {"plan": "default"}
+VARIABLES = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then stays on loopback
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Two classes of 60 noisy bars each."""
+    folder, rng = tmp_path_factory.mktemp("bars"), np.random.default_rng(1)
+    for kind in ("across", "down"):
+        (folder / kind).mkdir()
+        for number in range(60):
+            pixels = rng.integers(0, 80, (12, 12), np.uint8)
+            pixels[rng.integers(2, 10)] = 255
+            image = Image.fromarray(pixels if kind == "across" else pixels.T)
+            image.save(folder / kind / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of one machine with two cores."""
+    former = dict(os.environ)
+    os.environ |= VARIABLES
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    yield cluster
+    cluster.shutdown()
+    os.environ.clear()
+    os.environ |= former
+
+
+def command(pictures, out, *more):
+    fields = [f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()]
+    words = ["sweep", str(pictures), *TRIED, *fields, f"--out={out}", "--json", *more]
+    return [sys.executable, "-m", "onsight", *words]
+
+
+@pytest.fixture(scope="module")
+def swept(pictures, cluster, tmp_path_factory):
+    """A sweep of six runs whose command is killed in a run after the first, then resumed."""
+    out = tmp_path_factory.mktemp("sweeps") / "s"
+    words = command(pictures, out, "--cluster=auto")
+    started = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (any(out.glob("*/report.html")) and len(list(out.glob("*/checkpoints"))) > 1):
+        assert started.poll() is None
+        time.sleep(0.1)
+    os.kill(started.pid, signal.SIGKILL)
+    started.wait()
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("*/report.html")}
+    assert 1 <= len(finished) < RUNS
+    done = subprocess.run([*words, "--resume"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    return out, json.loads(done.stdout)
+
+
+def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(pictures, swept, tmp_path):
+    out, facts = swept
+    assert len(facts["runs"]) == RUNS
+    assert facts["failed"] == []
+    here = tmp_path / "s"
+    subprocess.run(command(pictures, here), check=True, stdout=subprocess.DEVNULL)
+    names = [run["name"] for run in facts["runs"]]
+    for name in names:
+        alone = (here / name / "predictions.csv").read_bytes()
+        assert (out / name / "predictions.csv").read_bytes() == alone, name
+    print(f"{len(names)} of {len(names)} runs with equal predictions")
+
+
+def test_the_server_answers_on_ray_serve_as_the_model_does(pictures, swept):
+    import ray
+    from ray import serve
+
+    from onsight.serve.on_ray import Wanted, app
+
+    out, facts = swept
+    model = out / facts["winner"]
+    ray.init(address="auto", log_to_driver=False)
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": 18765})
+        serve.run(app(Wanted(model=str(model), device="cpu", cpus=1)))
+        picture = pictures / "across" / "000.png"
+        status, said = _ask("/predict", picture.read_bytes(), **{"Content-Type": "image/png"})
+        (expected,) = onsight.load(model, device="cpu").predict_proba([picture])
+        (row,) = said["predictions"]
+        assert status == 200
+        assert row["probability"] == pytest.approx(float(expected.max()), abs=1e-6)
+        assert _ask("/predict", b"junk", **{"Content-Type": "image/png"})[0] == 422
+        assert _ask("/ready")[0] == 200
+        assert _ask("/ready", Host="evil.example")[0] == 403
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def _ask(path, body=None, **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:18765{path}", body, headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, None

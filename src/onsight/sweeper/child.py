@@ -1,0 +1,57 @@
+"""One run of a sweep, in a process of its own: asked on stdin, answers with one line on stdout.
+
+stdin stays open for as long as whoever asked is there: at its end, the run stops with a
+checkpoint.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from onsight.errors import OnsightError
+
+
+def main() -> None:
+    """Train what a line of JSON on stdin says: data, out, resume and fields of the config."""
+    request: dict[str, Any] = json.loads(sys.stdin.readline())
+    threading.Thread(target=_stop_when_alone, daemon=True).start()
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed does not get into the answer
+    try:
+        said = _train(request)
+    except OnsightError as error:
+        said = {"error": str(error), "exit_code": error.exit_code}
+    except KeyboardInterrupt:
+        said = {"error": "interrupted", "exit_code": 128 + signal.SIGINT}
+    except Exception as error:
+        traceback.print_exc()
+        said = {"error": f"{type(error).__name__}: {error}", "exit_code": 1}
+    print(json.dumps(said), file=answer, flush=True)
+
+
+def _train(request: dict[str, Any]) -> dict[str, Any]:
+    from onsight.hardware.spinning import choose_spinning
+    from onsight.hardware.usage import seconds_since_start
+
+    choose_spinning()  # before torch loads
+    from onsight.training.run import train
+
+    fields = request.pop("fields")
+    run = train(**request, **fields, spent=seconds_since_start)
+    return {"run": str(Path(run.path).absolute())}
+
+
+def _stop_when_alone() -> None:
+    # Reads the descriptor itself: a thread that waits in sys.stdin would hold up the exit.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""A sweep from outside: real runs in processes of their own, killed, resumed, failing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import onsight
+from onsight.cli import main
+from onsight.errors import ConfigError, Interrupted, OutputError, UserError
+from onsight.report.console import SilentReporter
+from onsight.sweeper import local, one_run
+from onsight.sweeper.folder import PlannedRun, claimed
+from onsight.sweeper.sweep import sweep
+
+SLIGHT = {"epochs": 1, "batch_size": 16, "threads": 1, "precision": "fp32", "plan": "default"}
+
+
+@pytest.fixture
+def asked(monkeypatch, trained):
+    """What would have been asked of each process; every run is a finished one's copy."""
+    requests = []
+
+    def answer(request):
+        requests.append(request)
+        model = request["fields"].get("model", "")
+        if model == "nosuch":
+            return {"error": "there is no model 'nosuch'", "exit_code": 2}
+        if model == "stop":
+            return {"error": "stopped", "exit_code": 130}
+        os.system(f"cp -r {trained.path} '{request['out']}'")
+        return {"run": request["out"]}
+
+    monkeypatch.setattr(one_run, "_ask", answer)
+    return requests
+
+
+def quiet_sweep(data, tries, out, **fields):
+    return sweep(data, tries, out=out, reporter=SilentReporter(), **fields)
+
+
+def test_a_failing_run_is_listed_and_ends_nothing(shared_bars, tmp_path, asked):
+    found = quiet_sweep(shared_bars, ["model=nosuch,compact,lenet"], tmp_path / "s", **SLIGHT)
+    assert [(run.name, run.error) for run in found.failed] == [
+        ("1-model=nosuch", "there is no model 'nosuch'")
+    ]
+    assert [run.name for run in found.runs] == ["2-model=compact", "3-model=lenet"]
+    assert "failed: 1-model=nosuch: there is no model 'nosuch'" in str(found)
+    assert "What to expect of it" in str(found)
+    assert found.page == tmp_path / "s" / "compare.html"
+    assert [request["fields"]["folds"] for request in asked] == ["1"] * 3
+    assert asked[0]["fields"].items() >= SLIGHT.items()
+
+
+def test_no_run_that_finished(shared_bars, tmp_path, asked):
+    with pytest.raises(UserError, match="all for the same reason: there is no model 'nosuch'"):
+        quiet_sweep(shared_bars, ["seed=1,2"], tmp_path / "s", model="nosuch")
+
+
+def test_a_single_run_is_compared_with_none(shared_bars, tmp_path, asked):
+    found = quiet_sweep(shared_bars, ["seed=1"], tmp_path / "s")
+    assert found.page is None
+    assert "best of" not in str(found)
+    assert found.facts()["differences"] == []
+
+
+def test_a_signal_ends_the_sweep_and_says_how_to_go_on(shared_bars, tmp_path, asked):
+    with pytest.raises(Interrupted, match="--resume") as stop:
+        quiet_sweep(shared_bars, ["model=compact,stop,lenet"], tmp_path / "s")
+    assert stop.value.exit_code == 130
+    assert len(asked) == 2
+
+
+def test_a_resumed_sweep_keeps_what_finished_and_its_settings(shared_bars, tmp_path, asked):
+    tries, out = ["seed=1,2"], tmp_path / "s"
+    quiet_sweep(shared_bars, tries, out, epochs=1)
+    asked.clear()
+    quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
+    assert asked == []
+    (out / "2-seed=2" / "results.json").unlink()
+    with pytest.raises(ConfigError, match="fields would change"):
+        quiet_sweep(shared_bars, tries, out, epochs=2, resume=True)
+    with pytest.raises(OutputError, match="already holds files"):
+        quiet_sweep(shared_bars, tries, out, epochs=1)
+    with pytest.raises(OutputError, match="nothing to resume"):
+        quiet_sweep(shared_bars, tries, tmp_path / "other", resume=True)
+    with pytest.raises(OutputError, match="inside the data"):
+        quiet_sweep(shared_bars, tries, shared_bars / "s")
+
+
+def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
+    run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
+    run.path.mkdir()
+    (run.path / "config.toml").write_text("epochs = 3")
+    one_run.run_one(run, "demo")
+    assert asked[0]["resume"] is True
+    assert asked[0]["fields"] == {"model": "mine:Net"}  # code is named by the user alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"seed": 3}, "--seed is given and tried"),
+        ({"folds": "5"}, "leave out --folds"),
+        ({"test_fraction": 0}, "must be above 0"),
+        ({"cluster": "here"}, "say auto"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_run(
+    shared_bars, tmp_path, asked, fields, expected
+):
+    with pytest.raises(ConfigError, match=expected):
+        quiet_sweep(shared_bars, ["seed=1,2"], tmp_path / "s", **fields)
+    assert asked == []
+
+
+def test_two_sweeps_in_one_folder(tmp_path):
+    with (
+        claimed(tmp_path / "s", {}, resume=False),
+        pytest.raises(OutputError, match="in use"),
+        claimed(tmp_path / "s", {}, resume=True),
+    ):
+        pass
+
+
+def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    said = one_run._ask({})
+    assert said == {"error": "its process ended with exit code 1; its own messages are above",
+                    "exit_code": 1}  # fmt: skip
+    assert "ended by SIGKILL" in one_run._how_it_ended(-signal.SIGKILL)
+
+
+def command(bars, out, *more):
+    fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
+    words = ["sweep", str(bars), "--try", "seed=2", "--model=compact", f"--out={out}", "--json"]
+    return [sys.executable, "-m", "onsight", *words, *fields, *map(str, more)]
+
+
+def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path):
+    out = tmp_path / "s"
+    started = subprocess.Popen(
+        command(shared_bars, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    while not (out / "1-seed=2" / "config.toml").exists():
+        assert started.poll() is None, started.stdout.read()
+        time.sleep(0.05)
+    started.kill()
+    started.communicate()
+    done = subprocess.run(
+        command(shared_bars, out, "--resume"), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "run 1 of 1: 1-seed=2, resumed" in done.stderr
+    assert json.loads(done.stdout)["winner"] == "1-seed=2"
+    alone = onsight.train(
+        shared_bars, out=tmp_path / "run", reporter=SilentReporter(), folds="1", model="compact",
+        seed=2, **SLIGHT,
+    )  # fmt: skip
+    swept = (out / "1-seed=2" / "predictions.csv").read_bytes()
+    assert swept == (alone.path / "predictions.csv").read_bytes()
+
+
+def test_the_command_without_out_to_resume(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", "demo", "--try", "seed=1,2", "--resume"])
+    assert stop.value.code == 2
+    assert "--resume needs --out" in capsys.readouterr().err
+
+
+def test_run_locally_says_which_run_it_is_at(tmp_path, asked):
+    said = []
+    reporter = SilentReporter()
+    reporter.say = said.append
+    runs = [PlannedRun(tmp_path / name, {}, {}) for name in ("a", "b")]
+    assert local.run_locally(runs, "demo", reporter) == {"a": "", "b": ""}
+    assert said == ["run 1 of 2: a", "run 2 of 2: b"]

@@ -1,0 +1,55 @@
+"""The check of the wheels sees what it is for: other bytes, files too many, too few or changed."""
+
+import runpy
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECK = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "release_check.py"))
+TREE = {"onsight/__init__.py": b"", "onsight/a.py": b"a = 1\n"}
+METADATA = {"onsight-1.dist-info/METADATA": b"Name: onsight\n"}
+
+
+def wheel(path, files, when=(2026, 1, 1, 0, 0, 0)):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, when), content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, []),
+        ({"onsight/a.py": b"a = 2\n"}, ["onsight/a.py is not as git has it"]),
+        ({"onsight/b.py": b""}, ["onsight/b.py is not in git"]),
+    ],
+)
+def test_a_wheel_is_the_tree(tmp_path, change, fault):
+    built = wheel(tmp_path / "x.whl", {**TREE, **METADATA, **change})
+    assert CHECK["unlike_tree"](built, TREE) == fault
+
+
+def test_a_wheel_that_lacks_a_file_or_its_metadata(tmp_path):
+    built = wheel(tmp_path / "x.whl", {"onsight/__init__.py": b""})
+    assert CHECK["unlike_tree"](built, TREE) == [
+        "onsight/a.py is missing in the wheel",
+        "the wheel has no METADATA",
+    ]
+
+
+def test_two_builds_are_the_same_to_the_byte(tmp_path):
+    first = wheel(tmp_path / "1.whl", TREE)
+    assert CHECK["differing"](first, wheel(tmp_path / "2.whl", TREE)) == []
+    other = wheel(tmp_path / "3.whl", {**TREE, "onsight/a.py": b""})
+    assert CHECK["differing"](first, other) == ["two builds differ in onsight/a.py"]
+    later = wheel(tmp_path / "4.whl", TREE, (2026, 1, 2, 0, 0, 0))
+    assert "times or order" in CHECK["differing"](first, later)[0]
+
+
+def test_the_tree_is_that_of_git():
+    tree = CHECK["tracked"]()
+    assert "onsight/cli.py" in tree
+    assert not any("__pycache__" in name for name in tree)
+    assert all(name.startswith("onsight/") for name in tree)
