@@ -31,7 +31,9 @@ class Job:
         if self.is_path and not os.path.exists(self.data):
             raise DataError(f"the machine {machine} does not see {self.data}: {remedy}")
         if not os.path.isdir(self.out):
-            raise OutputError(f"the machine {machine} does not see the run folder {self.out}: {remedy}")
+            raise OutputError(
+                f"the machine {machine} does not see the run folder {self.out}: {remedy}"
+            )
 
     @property
     def is_begun(self) -> bool:

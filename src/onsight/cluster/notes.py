@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from onsight.errors import OnsightError
+
 _MOST_LOSSES = 3  # in a row without a new checkpoint: going on would repeat them for ever
 
 
@@ -11,6 +13,27 @@ class Failure(NamedTuple):
     message: str
     exit_code: int
     is_bug: bool = False
+
+
+class ClusterFailed(OnsightError):
+    """A process of the cluster ended with an error message, which this error repeats."""
+
+    def __init__(self, failure: Failure) -> None:
+        words = f"a rank failed:\n{failure.message}" if failure.is_bug else failure.message
+        super().__init__(words)
+        self.exit_code = failure.exit_code
+
+
+def raise_failure(failure: Failure | None) -> None:
+    """Raise ClusterFailed if there is a failure."""
+    if failure:
+        raise ClusterFailed(failure)
+
+
+def ended_by_ray(error: Exception) -> OnsightError:
+    """The error for what Ray itself gave up; its last line says most."""
+    lines = str(error).strip().splitlines()
+    return OnsightError(f"Ray ended the work: {lines[-1] if lines else type(error).__name__}")
 
 
 class Notes:
@@ -36,7 +59,9 @@ class Notes:
     def begin(self, size: int, checkpoint: str) -> None:
         """So many ranks begin; checkpoint: what tells the latest one from others, if any."""
         if self.size:
-            place = "the last checkpoint" if checkpoint else "the beginning: there was no checkpoint"
+            place = (
+                "the last checkpoint" if checkpoint else "the beginning: there was no checkpoint"
+            )
             self.say(f"going on with {size} of the ranks from {place}")
         self.size = size
         if checkpoint != self.checkpoint:

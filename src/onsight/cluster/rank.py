@@ -91,9 +91,7 @@ def _host_store() -> str:
     port = listening.getsockname()[1]
     descriptor = listening.detach()
     _hosted.append(
-        TCPStore(
-            host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor
-        )
+        TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
     )
     return f"{host}:{port}"
 
@@ -102,7 +100,7 @@ _hosted: list[Any] = []  # stores that last as long as this process
 
 
 def _set_environment(context: Any, address: str) -> None:
-    """Say to Onsight what torchrun would, and let nothing listen beyond loopback if Ray does not."""
+    """Say what torchrun would; nothing listens beyond loopback unless Ray does."""
     from onsight.training.ranks.world import STORE
 
     host = address.rpartition(":")[0]

@@ -19,8 +19,8 @@ _CLIENT = "ray://"
 _ANSWER_SECONDS = 10.0
 
 # Ray counts its users unless it is told not to, and what it starts listens on every interface
-# unless it believes that clusters are unsupported here. A token that is given is not kept in a file.
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+# unless it believes that clusters are unsupported here. A token that is given is in no file.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 _OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
 

@@ -1,4 +1,4 @@
-"""The same training on a Ray cluster: `train_on_cluster` starts it, follows it and reads the run."""
+"""The same training on a Ray cluster: started, followed, and its results read."""
 
 import os
 import signal
@@ -12,15 +12,14 @@ from types import FrameType
 from typing import Any
 
 from onsight.cluster.job import Job
-from onsight.cluster.notes import Notes
+from onsight.cluster.notes import Notes, ended_by_ray, raise_failure
 from onsight.cluster.session import HEAD, ray_cluster
 from onsight.cluster.shares import Share, live_nodes, share_among
 from onsight.cluster.trainer import fit
 from onsight.config import config_layers, make_config
-from onsight.errors import ConfigError, OnsightError, OutputError
+from onsight.errors import OutputError
 from onsight.files import refuse_inside_data, user_path
 from onsight.report.console import Reporter
-from onsight.training.ranks.launch import RankFailed
 from onsight.training.run import Run, read_results
 from onsight.training.run_folder.folder import claim_folder, next_run_folder
 from onsight.words import plural
@@ -42,8 +41,8 @@ def train_on_cluster(
 ) -> Run:
     """Train as `train` does, in processes of a Ray cluster, and again when some of them are lost.
 
-    cluster: as for ray_cluster; spent_seconds: of a budget, so far. Raises UserError, Interrupted,
-    RankFailed.
+    cluster: as for ray_cluster; spent_seconds: of a budget, so far. Raises UserError, and
+    ClusterFailed with the exit code of whatever ended a rank.
     """
     began = time.monotonic()
     config = make_config(*config_layers(recipe, config_file, fields))
@@ -95,17 +94,17 @@ def _follow(ray: Any, job: Job, share: Share, reporter: Reporter) -> None:
     """Start the ranks and repeat what they say until they end. Raises what ended them."""
     notes = ray.remote(Notes).options(num_cpus=0, resources=HEAD).remote()
     try:
-        task = ray.remote(fit).options(num_cpus=0, resources=HEAD, max_retries=0).remote(
-            job, notes, share
+        task = (
+            ray.remote(fit)
+            .options(num_cpus=0, resources=HEAD, max_retries=0)
+            .remote(job, notes, share)
         )
         with _asking_to_stop(notes):
             _repeat_lines(ray, task, notes, share, reporter)
-        if failure := ray.get(notes.why_failed.remote()):
-            words = f"a rank failed:\n{failure.message}" if failure.is_bug else failure.message
-            raise RankFailed(words, failure.exit_code)
+        raise_failure(ray.get(notes.why_failed.remote()))
         ray.get(task)
     except ray.exceptions.RayError as error:
-        raise OnsightError(f"Ray ended the run: {_last_line(error)}") from error
+        raise ended_by_ray(error) from error
 
 
 def _repeat_lines(ray: Any, task: Any, notes: Any, share: Share, reporter: Reporter) -> None:
@@ -154,8 +153,3 @@ def _results(path: Path) -> Any:
             f"the ranks have ended, but this machine does not see their results in {path}: give an "
             "--out on storage that every machine of the cluster sees"
         ) from error
-
-
-def _last_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
