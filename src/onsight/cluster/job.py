@@ -40,6 +40,19 @@ class Job:
         """Whether the run folder holds a run to resume."""
         return os.path.exists(os.path.join(self.out, _CONFIG))
 
+    def arguments(self, goes_on: bool) -> dict[str, Any]:
+        """Arguments of `train` besides paths; goes_on: the run folder has all that it keeps.
+
+        What it keeps may not be given again as it was asked for, such as auto.
+        """
+        if not goes_on or self.resume:
+            return dict(self.fields)
+        from onsight.training.run import FREE_ON_RESUME
+
+        own_code = ":" in str(self.fields.get("model", ""))  # runs only if it is named again
+        kept = FREE_ON_RESUME | ({"model"} if own_code else set())
+        return {name: value for name, value in self.fields.items() if name in kept}
+
     @property
     def checkpoint(self) -> str:
         """What tells the latest checkpoint from others; empty if there is none."""

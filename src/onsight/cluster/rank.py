@@ -55,7 +55,7 @@ def _train(job: Job, notes: Any, cpus: int) -> None:
     rank, size = context.get_world_rank(), context.get_world_size()
     job.refuse_unseen(socket.gethostname())
     meeting = broadcast_from_rank_zero(_call_meeting(job, notes, size) if rank == 0 else None)
-    fields = {"threads": cpus, **job.fields}
+    fields = {"threads": cpus, **job.arguments(meeting["resume"])}
     if size == 1:
         fields["ranks"] = 1
     else:

@@ -1,6 +1,7 @@
 """The same training on a Ray cluster: started, followed, and its results read."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from onsight.cluster.job import Job
 from onsight.cluster.notes import Notes, ended_by_ray, raise_failure
 from onsight.cluster.session import HEAD, ray_cluster
 from onsight.cluster.shares import Share, live_nodes, share_among
-from onsight.cluster.trainer import fit
+from onsight.cluster.trainer import FOLDER, fit
 from onsight.config import config_layers, make_config
 from onsight.errors import OutputError
 from onsight.files import refuse_inside_data, user_path
@@ -51,7 +52,6 @@ def train_on_cluster(
     refuse_inside_data(path, data, "../runs/first")
     with ray_cluster(cluster) as ray:
         share = share_among(live_nodes(ray), config.ranks, config.device)
-        claim_folder(path, resume).release()
         reporter = Reporter()
         machines = plural(len(live_nodes(ray)), "machine")
         reporter.say(
@@ -59,8 +59,26 @@ def train_on_cluster(
             f"({_in_words(share)} each)"
         )
         job = replace(job, spent_seconds=spent_seconds + time.monotonic() - began)
-        _follow(ray, job, share, reporter)
+        with _run_folder(path, resume):
+            _follow(ray, job, share, reporter)
     return Run(path, _results(path))
+
+
+@contextmanager
+def _run_folder(path: Path, resume: bool) -> Iterator[None]:
+    """Make the run folder, which the ranks will claim; it is removed if they leave nothing there.
+
+    Raises OutputError as claim_folder does.
+    """
+    folder = claim_folder(path, resume)
+    folder.release()
+    folder.make_checkpoints()
+    try:
+        yield
+    finally:
+        shutil.rmtree(path / "checkpoints" / FOLDER, ignore_errors=True)
+        with suppress(OutputError):
+            claim_folder(path, resume=False).release()
 
 
 def _absolute(path: Path) -> Path:

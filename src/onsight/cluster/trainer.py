@@ -1,13 +1,14 @@
 """Ray Train's part: it places the ranks, notices lost ones and starts all of them again."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from onsight.cluster.job import Job
 from onsight.cluster.rank import run_rank
 from onsight.cluster.shares import Share
 
-_FOLDER = "ray"  # in the checkpoints of the run: Ray Train's own notes, a few kilobytes
+FOLDER = "ray"  # in the checkpoints of the run: Ray Train's own notes, a few kilobytes
 _STARTS = 3  # of ranks that fail before they run: a machine without Onsight
 
 
@@ -30,7 +31,7 @@ def fit(job: Job, notes: Any, share: Share) -> None:
             resources_per_worker=share.resources,
         ),
         run_config=RunConfig(
-            name=_FOLDER,
+            name=FOLDER,
             storage_path=os.path.join(job.out, "checkpoints"),
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=_STARTS),
             callbacks=[_telling(notes)],
@@ -44,10 +45,10 @@ def _without_group() -> Any:
     from ray.train.backend import Backend
     from ray.train.torch import TorchConfig
 
-    class GpusOnly(Backend):
+    class GpusOnly(Backend):  # type: ignore[misc]
         share_cuda_visible_devices = True  # as torchrun does; a rank takes that of its number
 
-    class WithoutGroup(TorchConfig):
+    class WithoutGroup(TorchConfig):  # type: ignore[misc]
         @property
         def backend_cls(self) -> type[GpusOnly]:
             return GpusOnly
@@ -60,21 +61,24 @@ def _telling(notes: Any) -> Any:
     import ray
     from ray.train import UserCallback
 
-    class Telling(UserCallback):
+    class Telling(UserCallback):  # type: ignore[misc]
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
-            rank, error = min(worker_exceptions.items(), key=_cause_first)
-            ray.get(notes.lose.remote(f"rank {rank} was lost: {_words(error)}"))
+            ray.get(notes.lose.remote(describe_loss(worker_exceptions)))
 
     return Telling()
 
 
-def _cause_first(item: tuple[int, Exception]) -> tuple[bool, int]:
-    """Ranks that are gone before those that only miss them."""
-    rank, error = item
-    return "RankLost" in type(error).__name__ or "RankLost" in str(error), rank
+def describe_loss(exceptions: Mapping[int, Exception]) -> str:
+    """What happened, from the errors of Ray by rank: those that are gone before those that ended.
 
-
-def _words(error: Exception) -> str:
-    """The sentence in an error of Ray that says what happened."""
+    Ray has a process that no longer answers as `health_check_failure`, in words of many lines.
+    """
+    gone = {
+        rank: error.health_check_failure
+        for rank, error in exceptions.items()
+        if hasattr(error, "health_check_failure")
+    }
+    rank, error = min((gone or exceptions).items())
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    telling = [line for line in lines if " because " in line] or lines[-1:]
+    return f"rank {rank} was lost: {telling[0] if telling else type(error).__name__}"
