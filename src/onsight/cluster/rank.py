@@ -78,7 +78,8 @@ def _call_meeting(job: Job, notes: Any, size: int) -> dict[str, Any]:
 
     _wait_for_claim(job.out)
     ray.get(notes.begin.remote(size, job.checkpoint))
-    return {"address": _host_store(), "resume": job.resume or job.is_begun}
+    address = _host_store() if size > 1 else ""
+    return {"address": address, "resume": job.resume or job.is_begun}
 
 
 def _host_store() -> str:

@@ -112,12 +112,9 @@ def _follow(ray: Any, job: Job, share: Share, reporter: Reporter) -> None:
     """Start the ranks and repeat what they say until they end. Raises what ended them."""
     notes = ray.remote(Notes).options(num_cpus=0, resources=HEAD).remote()
     try:
-        task = (
-            ray.remote(fit)
-            .options(num_cpus=0, resources=HEAD, max_retries=0)
-            .remote(job, notes, share)
-        )
         with _asking_to_stop(notes):
+            ranks = ray.remote(fit).options(num_cpus=0, resources=HEAD, max_retries=0)
+            task = ranks.remote(job, notes, share)
             _repeat_lines(ray, task, notes, share, reporter)
         raise_failure(ray.get(notes.why_failed.remote()))
         ray.get(task)
