@@ -34,6 +34,7 @@ unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
 soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
+	$(BIN)/pip install --quiet --disable-pip-version-check 'ray[data,train]>=2.60,<3'
 	$(BIN)/pytest soak --timeout 3600 -rP
 
 .venv-fuzz/installed: soak/requirements-api-fuzz.txt

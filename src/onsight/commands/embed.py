@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onsight.commands.options import Device, Json, Module
+from onsight.commands.options import CLUSTER, Device, Json, Module
 
 
 def embed(
@@ -18,6 +18,7 @@ def embed(
     ],
     device: Device = "auto",
     module: Module = None,
+    cluster: Annotated[str | None, Parameter(help=CLUSTER)] = None,
     json_: Json = False,
 ) -> None:
     """Write the features of pictures to a file, for other programs.
@@ -36,6 +37,11 @@ def embed(
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
+    if cluster:
+        from onsight.cluster.inference import embed_on_cluster
+
+        embed_on_cluster(cluster, model, paths, out, device, module, json_)
+        return
     from onsight.inference.embed import embed_files
 
     embed_files(model, paths, out, device=device, module=module, as_json=json_)

@@ -13,6 +13,10 @@ DATA = (
     "JSONL or Parquet manifest, an export of Label Studio, CVAT or Roboflow, Hugging Face Parquet, "
     "WebDataset shards, an IDX or CIFAR folder, a name such as cifar10, or demo."
 )
+CLUSTER = (
+    "Work on a Ray cluster: ray://HOST:PORT or HOST:PORT; auto: the one that RAY_ADDRESS names, "
+    "else one on this machine. Needs onsight[cluster]."
+)
 Recipe = Annotated[
     str | None, Parameter(group=RUN, help="A ready-made config from `onsight recipes`.")
 ]

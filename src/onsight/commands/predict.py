@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from onsight.commands.options import Device, Json, Module
+from onsight.commands.options import CLUSTER, Device, Json, Module
 
 _ROWS = Group("Rows", sort_key=1)
 _FILES = Group(
@@ -82,6 +82,7 @@ def predict(
             "all else as before. The file will be the same to the byte.",
         ),
     ] = False,
+    cluster: Annotated[str | None, Parameter(help=CLUSTER)] = None,
     json_: Json = False,
     device: Device = "auto",
     module: Module = None,
@@ -103,4 +104,9 @@ def predict(
     from onsight.inference.rows.wanted import Wanted
 
     wanted = Wanted(csv, jsonl, parquet, json_, top, min_confidence, save_grid, heatmap, resume)
+    if cluster:
+        from onsight.cluster.inference import predict_on_cluster
+
+        predict_on_cluster(cluster, model, inputs, wanted, device, module)
+        return
     list_predictions(model, inputs, wanted, device=device, module=module)

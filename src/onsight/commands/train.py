@@ -1,11 +1,11 @@
 """The command `onsight train`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from onsight.commands.options import DATA, RUN, ConfigFile, Json, Recipe, given
+from onsight.commands.options import CLUSTER, DATA, RUN, ConfigFile, Json, Recipe, given
 from onsight.commands.results import show_results
 from onsight.config import Config, read_about
 from onsight.errors import AbsentData, ConfigError
@@ -24,6 +24,7 @@ def train(
     resume: Annotated[
         bool, Parameter(group=RUN, negative="", help="Continue the stopped run in --out.")
     ] = False,
+    cluster: Annotated[str | None, Parameter(group=RUN, help=CLUSTER)] = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
     fields: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
@@ -33,18 +34,18 @@ def train(
     from onsight.hardware.usage import seconds_since_start
 
     choose_spinning()  # before torch loads
-    from onsight.training.run import train as train_run
-
+    asked: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "config_file": config}
     try:
-        run = train_run(
-            chosen,
-            out=out,
-            resume=resume,
-            recipe=recipe,
-            config_file=config,
-            spent=seconds_since_start,  # a budget counts loading torch too
-            **given(fields),
-        )
+        if cluster:
+            from onsight.cluster.train import train_on_cluster
+
+            spent = seconds_since_start()
+            run = train_on_cluster(chosen, cluster, spent_seconds=spent, **asked, **given(fields))
+        else:
+            from onsight.training.run import train as train_run
+
+            # a budget counts loading torch too
+            run = train_run(chosen, spent=seconds_since_start, **asked, **given(fields))
     except AbsentData as error:
         if recipe is None:
             raise

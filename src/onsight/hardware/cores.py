@@ -6,8 +6,20 @@ from pathlib import Path
 _CGROUP = Path("/sys/fs/cgroup")
 
 
+_most: list[int] = []  # cores that this process was given, if it was told
+
+
+def limit_cores(count: int) -> None:
+    """Let this process use no more cores: others on this machine were given the rest."""
+    _most[:] = [count]
+
+
 def usable_cores() -> int:
-    """The number of cores by affinity or by the CPU quota, whichever is less; at least 1."""
+    """The number of cores by affinity, by the CPU quota or as limited, the least; at least 1."""
+    return max(1, min(_cores(), *_most)) if _most else _cores()
+
+
+def _cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _cgroup_quota()

@@ -16,7 +16,7 @@ from onsight.inference.inputs.files import no_files
 from onsight.inference.inputs.input import Input
 from onsight.inference.inputs.open_inputs import open_inputs
 from onsight.inference.job import describe_job
-from onsight.inference.predictor import Prediction, Predictor, load
+from onsight.inference.predictor import Batches, Prediction, Predictor, load
 from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
 from onsight.inference.rows.open_sinks import Begun, begin
@@ -40,11 +40,12 @@ def list_predictions(
     *,
     device: str = "auto",
     module: "str | nn.Module | None" = None,
+    batches: Batches = Predictor.batches,
 ) -> None:
     """Predict every input in order and write its row, wherever it is wanted.
 
-    No list of inputs or rows is kept, however many there are. Raises DataError if no input can be
-    used; UserError, DiskError.
+    No list of inputs or rows is kept, however many there are. batches: what predicts.
+    Raises DataError if no input can be used; UserError, DiskError.
     """
     reporter = Reporter()
     wanted.check()
@@ -57,7 +58,7 @@ def list_predictions(
         if begun is None:
             reporter.say("the file is complete")
             return
-        shown = _predict_all(predictor, begun, wanted, reporter)
+        shown = _predict_all(predictor, begun, wanted, reporter, batches)
         for sink in begun.sinks:
             sink.finish(begun.counts)
     if wanted.grid:
@@ -84,7 +85,7 @@ def _telling_of_resume(wanted: Wanted, reporter: Reporter) -> Iterator[None]:
 
 
 def _predict_all(
-    predictor: Predictor, begun: Begun, wanted: Wanted, reporter: Reporter
+    predictor: Predictor, begun: Begun, wanted: Wanted, reporter: Reporter, batches: Batches
 ) -> list[tuple[Prediction, Input]]:
     """Write the rows of all inputs; returns the first ones for a grid."""
     counts, known = begun.counts, begun.counts.images
@@ -93,7 +94,7 @@ def _predict_all(
     heat = _heat_folder(wanted.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
-        for batch in predictor.batches(_noting(begun.inputs, under_way)):
+        for batch in batches(predictor, _noting(begun.inputs, under_way), False):
             rows = [_withheld(one, wanted.min_confidence) for one in batch]
             inputs = [under_way.popleft() for _ in rows]
             for sink in begun.sinks:

@@ -1,6 +1,6 @@
 """A model file ready to predict: the same decoding, preprocessing and forward as in training."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ModelError, PictureError
 from onsight.inference.decode_ahead import Prepared, prepared_batches
+from onsight.inference.inputs.input import Input
 from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
 from onsight.inference.runner import Runner
 from onsight.report.notebook import facts_table
@@ -187,6 +188,10 @@ class Predictor:
                 "that it was exported from"
             )
         return self.runner
+
+
+# How inputs become predictions, in order: here by Predictor.batches, elsewhere on many machines.
+Batches = Callable[[Predictor, Iterable[Input], bool], Iterator[list[Prediction]]]
 
 
 def load(

@@ -46,7 +46,7 @@ from onsight.training.run_session import RunSession
 from onsight.words import listed
 
 # What may differ when a run resumes: where it computes, stores and shows things, not what it does.
-_FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency", "log"}
+FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency", "log"}
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _resolve_config(
     if not (resumed / CONFIG).exists():
         raise OutputError(f"nothing to resume: {resumed} is not a run folder")
     saved = make_config(read_config_file(resumed / CONFIG))
-    named = {name for layer in layers for name in layer} - _FREE_ON_RESUME
+    named = {name for layer in layers for name in layer} - FREE_ON_RESUME
     if "stream" in (asked.residency, saved.residency):  # crops from a pack differ in bits
         named |= {name for layer in layers for name in layer if name == "residency"}
     changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))

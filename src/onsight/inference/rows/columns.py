@@ -51,6 +51,21 @@ class Columns:
             row["probabilities"] = None if one.problem else self._best(one)
         return row
 
+    @property
+    def schema(self) -> Any:
+        """The same names with their types, as pyarrow's Schema."""
+        import pyarrow
+
+        text, share = pyarrow.string(), pyarrow.float32()
+        fields = {"path": text, "predicted": text, "probability": share, "problem": text}
+        fields |= {"unlike": pyarrow.bool_(), "score": share}
+        if self.has_unsure:
+            fields["unsure"] = pyarrow.bool_()
+        if self.top:
+            best = pyarrow.struct({"class": text, "probability": share})
+            fields["probabilities"] = pyarrow.list_(best)
+        return pyarrow.schema(fields)
+
     def _best(self, one: Prediction) -> list[dict[str, Any]]:
         """The most probable classes, the first ones among equals."""
         if one.probabilities is None:

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from onsight.errors import ConfigError
 from onsight.files import disk_errors, sync_folder
 from onsight.inference.predictor import Prediction
-from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
 from onsight.version import installed_as
 
@@ -26,16 +25,29 @@ def refuse_without_pyarrow(path: Path) -> None:
         ) from error
 
 
+class TableColumns(Protocol):
+    """What rows say, as Parquet holds it."""
+
+    @property
+    def schema(self) -> Any:
+        """The names and types of the columns, as pyarrow's Schema."""
+        ...
+
+    def record(self, one: Prediction) -> dict[str, Any]:
+        """A row as plain values by name."""
+        ...
+
+
 class ParquetFile:
     """A Sink of rows with lists in them; the file has its name only once it is complete."""
 
-    def __init__(self, path: Path, columns: Columns) -> None:
+    def __init__(self, path: Path, columns: TableColumns) -> None:
         from pyarrow.parquet import ParquetWriter
 
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._columns = columns
-        self._schema = _schema(columns)
+        self._schema = columns.schema
         self._waiting: list[dict[str, Any]] = []
         with disk_errors(path):
             self._writer = ParquetWriter(self._temporary, self._schema)
@@ -72,20 +84,6 @@ class ParquetFile:
         with disk_errors(self._path):
             self._writer.write_table(Table.from_pylist(self._waiting, self._schema))
         self._waiting = []
-
-
-def _schema(columns: Columns) -> Any:
-    import pyarrow
-
-    text, share = pyarrow.string(), pyarrow.float32()
-    fields = {"path": text, "predicted": text, "probability": share, "problem": text}
-    fields |= {"unlike": pyarrow.bool_(), "score": share}
-    if columns.has_unsure:
-        fields["unsure"] = pyarrow.bool_()
-    if columns.top:
-        best = pyarrow.struct({"class": text, "probability": share})
-        fields["probabilities"] = pyarrow.list_(best)
-    return pyarrow.schema(fields)
 
 
 def _utf8(row: dict[str, Any]) -> dict[str, Any]:

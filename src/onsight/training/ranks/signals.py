@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -17,6 +17,15 @@ class StopRequest:
         return self.signal_number is not None
 
 
+_open: list[StopRequest] = []  # of the runs in this process
+
+
+def ask_to_stop(signal_number: int) -> None:
+    """Ask the runs in this process to stop, as if it had received this signal."""
+    for request in _open:
+        request.signal_number = signal_number
+
+
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
     """Note these signals in a request while the block runs; then restore the handlers.
@@ -29,6 +38,17 @@ def stop_on_signals(request: StopRequest) -> Iterator[None]:
             raise KeyboardInterrupt
         request.signal_number = number
 
+    _open.append(request)
+    try:
+        with _handling(note):
+            yield
+    finally:
+        _open.remove(request)
+
+
+@contextmanager
+def _handling(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let the signals call a function; outside the main thread, nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return

@@ -1,0 +1,17 @@
+"""Ray replaced at its border; what runs on real Ray is in soak/test_ray.py."""
+
+import os
+
+import pytest
+from fake_ray import make_fake_ray
+
+
+@pytest.fixture
+def fake_ray(monkeypatch):
+    """The module ray, which runs everything here; the environment is restored."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    modules = make_fake_ray()
+    for name, module in modules.items():
+        monkeypatch.setitem(__import__("sys").modules, name, module)
+    return modules["ray"]
