@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from onsight.data.shards.shard_cache import Descriptor
 from onsight.data.sources.source import stat_facts
 
+ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of pictures in a tar
 _OPEN = 128  # files at the same time
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
-from onsight.data.shards.store import LocalShards, Shard, ShardStore
+from onsight.data.shards.store import ENDINGS, LocalShards, Shard, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, read_table, table_place
 from onsight.data.sources.archive_tar import BrokenTar, TarReader, open_tar
 from onsight.data.sources.read_file import check_size
@@ -21,7 +21,6 @@ from onsight.data.sources.source import HERE, Room, Shards, Source
 from onsight.errors import DataError, PictureError
 from onsight.limits import SHARD_LABEL_BYTES
 
-PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 LABELS = ("cls", "txt", "json")
 
 
@@ -34,7 +33,7 @@ def holds_shards(folder: Path) -> bool:
         except (OSError, BrokenTar, DataError):
             return False
         endings = {_parts(name)[1] for name in members.paths}
-        return bool(endings & set(PICTURES)) and bool(endings & set(LABELS))
+        return bool(endings & set(ENDINGS)) and bool(endings & set(LABELS))
     return False
 
 
@@ -90,7 +89,7 @@ def _samples(
     pictures: list[tuple[str, int]] = []
     for member, path in enumerate(paths):
         key, ending = _parts(path)
-        if ending in PICTURES:
+        if ending in ENDINGS:
             pictures.append((key, member))
         elif ending in LABELS:
             beside.setdefault(key, member)
