@@ -131,6 +131,9 @@ def epoch(url: str, cache: str, keep_copies: int) -> None:
     seconds = time.perf_counter() - begun
     numbers = torch.cat(seen)
     assert torch.equal(numbers.sort().values, dataset.ids(TRAIN).sort().values)
+    middle = len(seen) // 2
+    resumed = torch.cat([batch.ids for batch in loader.epoch(0, 0, middle)])
+    assert torch.equal(resumed, torch.cat(seen[middle:]))
     facts = {"images_per_second": len(numbers) / seconds, "digest": digest.hexdigest()}
     print(json.dumps({**facts, "images": len(numbers)}))
 
@@ -219,7 +222,8 @@ def show_store(speeds, digests, pictures: int, rounds: int) -> None:
         "",
         f"{circumstances('numpy')}. {pictures:,} JPEGs of {SIDE}x{SIDE} pixels in shards of "
         f"{SHARD_PICTURES}, decoded for {TRAINED[0]}x{TRAINED[1]}; the server is moto's, on the "
-        f"same two cores; {rounds} rounds, taken in turns. Every picture once, {same}.",
+        f"same two cores; {rounds} rounds, taken in turns. Every picture once, {same}; an epoch "
+        "resumed in the middle has the rest of its pictures in the same order.",
         "",
         *table(["from", "images/s", "of local", "range"], rows),
     ]

@@ -13,6 +13,7 @@ from onsight.data.shards.store import OpenFiles, Shard
 from onsight.errors import DataError
 
 _BLOCK_BYTES = 8 << 20  # asked for at once: all that a broken connection costs
+_OPEN = 24  # copies: what is open takes its place on the disk even when it was removed
 _AT_ONCE = 4  # shards that are copied at the same time
 
 
@@ -24,7 +25,7 @@ class RemoteShards:
         self.shards = [Shard(file.name, file.size, file.version) for file in files]
         self.digests: dict[int, str] = {}
         self._keys = [_key(remote, file) for file in files]
-        self._open = OpenFiles()
+        self._open = OpenFiles(_OPEN)
         self._coming: dict[int, Future[Descriptor]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards")

@@ -11,7 +11,7 @@ from onsight.data.shards.shard_cache import Descriptor
 from onsight.data.sources.source import stat_facts
 
 ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of pictures in a tar
-_OPEN = 128  # files at the same time
+_OPEN = 128  # files of this machine
 
 
 class Shard(NamedTuple):
@@ -45,9 +45,10 @@ class ShardStore(Protocol):
 
 
 class OpenFiles:
-    """The files that were used last, open; safe for threads."""
+    """The files that were used last, at most so many, open; safe for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._files: OrderedDict[int, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -62,7 +63,7 @@ class OpenFiles:
         """Keep a file open in place of the one that was used longest ago."""
         with self._lock:
             self._files[number] = file
-            while len(self._files) > _OPEN:
+            while len(self._files) > self._most:
                 self._files.popitem(last=False)
         return file
 
@@ -71,7 +72,7 @@ class LocalShards:
     """Shards in a folder."""
 
     def __init__(self, root: Path, paths: Sequence[Path]) -> None:
-        self._paths, self._open = paths, OpenFiles()
+        self._paths, self._open = paths, OpenFiles(_OPEN)
         self.shards = [_local_shard(root, path) for path in paths]
         self.digests: dict[int, str] = {}
 
