@@ -272,7 +272,9 @@ def measure_entries(counts: list[int], packed: int) -> None:
                 os.link(folder / "part-000000.tar", folder / f"part-{number:06d}.tar")
             run = [sys.executable, __file__, "stage"]
             first = run_json(*run, "index", str(folder), str(cache))
+            print(first, file=sys.stderr)
             again = run_json(*run, "index", str(folder), str(cache))
+            print(again, file=sys.stderr)
             row = [
                 f"{first['pictures']:,}",
                 f"{first['index']:,.1f}",

@@ -14,14 +14,15 @@ import numpy as np
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
 from onsight.data.shards.store import ENDINGS, LocalShards, Shard, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, read_table, table_place
-from onsight.data.sources.archive_tar import BrokenTar, TarReader, open_tar
+from onsight.data.sources.archive_tar import BrokenTar, TarReader, first_names, open_tar
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.sharded import sharded_source
 from onsight.data.sources.source import HERE, Room, Shards, Source
-from onsight.errors import DataError, PictureError
+from onsight.errors import PictureError
 from onsight.limits import SHARD_LABEL_BYTES
 
 LABELS = ("cls", "txt", "json")
+_LOOKED_AT = 1000  # members by which shards are recognised
 
 
 def holds_shards(folder: Path) -> bool:
@@ -29,10 +30,10 @@ def holds_shards(folder: Path) -> bool:
     for path in _shards(folder)[:1]:
         try:
             with open(path, "rb") as file:
-                members, _ = open_tar(file)
-        except (OSError, BrokenTar, DataError):
+                names = first_names(file, _LOOKED_AT)
+        except (OSError, BrokenTar):
             return False
-        endings = {_parts(name)[1] for name in members.paths}
+        endings = {_parts(name)[1] for name in names}
         return bool(endings & set(ENDINGS)) and bool(endings & set(LABELS))
     return False
 
