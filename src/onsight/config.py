@@ -152,6 +152,13 @@ class Config(BaseModel):
         "$ONSIGHT_CACHE or ~/.cache/onsight.",
     )
 
+    shard_cache_gigabytes: Annotated[float, _DATA] = Field(
+        0.0,
+        ge=0,
+        description="Most gigabytes of the cache folder for copies of remote shards; what was used "
+        "longest ago makes room. 0: half of what the disk has free.",
+    )
+
     model: Annotated[str, _MODEL, SHAPES_STEP] = Field(
         "auto",
         description="A name from `onsight models` (timm's included), or package.module:callable. "

@@ -5,6 +5,7 @@ OnsightError                exit 1  the run failed
 ├── NotProven               exit 1  an exported model does not do what the model does
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
+├── RemoteFailed            exit 1  a server that holds DATA keeps failing
 ├── Interrupted             exit 129, 130 or 143, after a checkpoint
 └── UserError               exit 2  the user can fix it
     ├── ArgumentError       an argument in Python; also a ValueError
@@ -45,6 +46,10 @@ class NonFiniteLoss(OnsightError):
 
 class RankLost(OnsightError):
     """Another process of the job is gone or stuck; the message names it."""
+
+
+class RemoteFailed(OnsightError):
+    """A server that holds DATA keeps failing, or cannot be reached."""
 
 
 class Interrupted(OnsightError):

@@ -19,13 +19,14 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
+from onsight.data.shards.order import files_at_once
 from onsight.data.sources.part import DRAWN, held_out_pictures
 from onsight.data.sources.source import Source
 from onsight.data.split import leaks
 from onsight.data.split_units import SplitUnits, split_units
 from onsight.data.stream import Stream
-from onsight.errors import DataError
-from onsight.words import listed, plural
+from onsight.errors import ConfigError, DataError
+from onsight.words import data_size, listed, plural
 
 _SMALL = 64  # pixels; data no larger than this keeps its own size
 USUAL_SIZE = (64, 64)  # pixels, where pictures differ in size or are large
@@ -70,8 +71,11 @@ class Dataset:
         return self.format.channels, *self.format.shown
 
     def ids(self, split: int) -> Tensor:
-        """Picture numbers of a split: int64 (m,), on the CPU."""
-        return torch.from_numpy(np.flatnonzero(self.splits == split))
+        """Picture numbers of a split: int64 (m,), on the CPU; shard by shard if these are read."""
+        numbers = np.flatnonzero(self.splits == split)
+        if self.pictures.shards_of(torch.from_numpy(numbers)) is not None:
+            numbers = numbers[np.argsort(self.pack.sources[numbers], kind="stable")]
+        return torch.from_numpy(numbers)
 
     def counts(self, split: int) -> NDArray[np.int64]:
         """Pictures of each class in a split: (K,)."""
@@ -218,10 +222,26 @@ def _batch_source(
     """Where batches come from, and how evaluation prepares each picture."""
     if config.residency != "stream":
         return Pictures.of(pack), pack.format
+    _check_room(source)
     height, width = pack.format.shown
     shown = replace(pack.format, height=height, width=width, input_size=None)
     labels = torch.from_numpy(pack.index.labels).long()
     return Stream(source, pack.sources, labels, shown, config.crop_area, threads), shown
+
+
+def _check_room(source: Source) -> None:
+    """Raise ConfigError if copies of the shards that an epoch reads at once have no room."""
+    shards = source.shards
+    if shards is None:
+        return
+    at_once = files_at_once(shards.file_of)
+    needed = at_once * shards.room.each_bytes
+    if needed > shards.room.most_bytes:
+        raise ConfigError(
+            f"an epoch reads {plural(at_once, 'shard')} at a time, {data_size(needed)}, but only "
+            f"{data_size(int(shards.room.most_bytes))} are for copies of them: raise "
+            "--shard-cache-gigabytes, free some space, or write smaller shards with `onsight shard`"
+        )
 
 
 def split_sentence(dataset: Dataset) -> str:

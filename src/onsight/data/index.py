@@ -104,6 +104,22 @@ class Index:
             ordered,
         )
 
+    @classmethod
+    def of_columns(
+        cls,
+        locators: TextColumn,
+        labels: NDArray[np.int32],
+        names: Sequence[str],
+        splits: NDArray[np.int8],
+    ) -> "Index":
+        """Build from columns, as `of` does from rows. labels: int32 (n,) into names."""
+        normal = [unicodedata.normalize("NFC", name) for name in names]
+        used = np.unique(labels).tolist()
+        ordered = tuple(sorted({normal[label] for label in used}))
+        number = {name: position for position, name in enumerate(ordered)}
+        codes = np.array([number.get(name, 0) for name in normal], np.int32)
+        return cls(locators, codes[labels], splits, ordered)
+
     def take(self, rows: NDArray[np.int64]) -> "Index":
         """These rows in this order; classes left without a picture are dropped."""
         kept, labels = np.unique(self.labels[rows], return_inverse=True)

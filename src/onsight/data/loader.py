@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.accelerator import has_streams
 from onsight.data.chunk import Chunk, Part, grouped, pictures_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
+from onsight.data.shards.order import shard_order
 from onsight.randomness import permutation
 
 
@@ -52,6 +55,9 @@ class BatchSource(Protocol):
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """The labels of these pictures. ids: int64 (B,)."""
+
+    def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
+        """The file and part of it that each picture is in: (B, 2); None if any order will do."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,9 @@ class Pictures:
         """The labels of these pictures. ids: int64 (B,)."""
         return self.labels.index_select(0, _sent(ids, self.labels.device))
 
+    def shards_of(self, ids: Tensor) -> None:
+        """They are read from memory, in any order."""
+
 
 @dataclass(frozen=True)
 class Loader:
@@ -166,7 +175,7 @@ class Loader:
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
         on = self.pictures.device
-        order = self.ids[permutation(seed, epoch, len(self.ids))].to(on)
+        order = self.ids[self._order(seed, epoch)].to(on)
         # A resumed epoch has the chunks of a whole one, as some kernels round by their size.
         begin = first_step if on.type == "cpu" else 0
         global_batches = [self._global_batch(order, step) for step in range(begin, self.steps)]
@@ -179,6 +188,15 @@ class Loader:
         shares = torch.split(ids, self.batch_size) if len(ids) else ()
         shares = shares[self.rank :: self.ranks]
         return self._delivered(self.pictures.batches(shares, None, self._is_sent_ahead))
+
+    def _order(self, seed: int, epoch: int) -> Tensor:
+        """The places in `ids` of an epoch's pictures: shuffled, and by shards if these are read."""
+        shards = self.pictures.shards_of(self.ids)
+        if shards is None:
+            return permutation(seed, epoch, len(self.ids))
+        sizes = np.full(self.steps, self.batch_size)
+        sizes[-1] = len(self.ids) - sizes[:-1].sum()
+        return torch.from_numpy(shard_order(shards, seed, epoch, sizes, self.ranks))
 
     def _global_batch(self, order: Tensor, step: int) -> Tensor:
         start = step * self.batch_size
@@ -217,6 +235,12 @@ class Loader:
             for batch in batches:
                 images, labels, ids, whole = (_sent(one, self.device) for one in batch[:4])
                 yield Batch(images, labels, ids, whole)
+
+
+def places_of(ids: Tensor, some: Tensor) -> Tensor:
+    """Where some of these different picture numbers are among them. ids: int64 (n,), any order."""
+    order = torch.argsort(ids)
+    return order[torch.searchsorted(ids, some, sorter=order)]
 
 
 def _after(count: int, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -13,8 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +28,7 @@ from onsight.data import decode
 from onsight.data.block_checksums import block_checksums, is_intact
 from onsight.data.fit import PictureFormat
 from onsight.data.index import Index, Problem, TextColumn
+from onsight.data.locks import locked
 from onsight.data.packing import Job, decode_all
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.source import Source
@@ -91,26 +91,9 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
     return pack
 
 
-@contextmanager
-def _locked(place: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of a pack's folder, if the system has locks; False if another process does."""
-    try:
-        import fcntl  # not on Windows
-    except ImportError:
-        yield True
-        return
-    path = place.parents[1] / "locks" / place.name
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A link in its place must neither be followed nor what it leads to be emptied.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)  # which releases the lock
+def _locked(place: Path, wait: bool = True) -> AbstractContextManager[bool]:
+    """Hold the lock of a pack's folder; False if another process does."""
+    return locked(place.parents[1] / "locks" / place.name, wait)
 
 
 def is_packed(job: Job, cache_folder: Path | None) -> bool:

@@ -19,6 +19,7 @@ from onsight.data.decode import decode
 from onsight.data.fit import PictureFormat, fit
 from onsight.data.index import Problem
 from onsight.data.pillow_pixels import Pixels
+from onsight.data.shards.ahead import Ahead
 from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES
@@ -144,10 +145,14 @@ def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
     count = len(job.source.index)
     each = job.target.height * job.target.width * (job.target.channels or 3)
     size = max(1, min(_CHUNK, _CHUNK_BYTES // each))
+    shards = job.source.shards
+    ahead = Ahead(shards.of, shards.expect) if shards else None
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
             for start in range(0, count, size):
                 rows = range(start, min(start + size, count))
+                if ahead:
+                    ahead.reach(rows.stop)
                 waiting.append(pool.submit(_decode_rows, job, rows))
                 if len(waiting) > 4 * job.threads:
                     yield waiting.popleft().result()

@@ -17,6 +17,7 @@ from onsight.data.fit import PictureFormat
 from onsight.data.loader import Batch
 from onsight.data.packing import prepare_picture
 from onsight.data.pillow_pixels import Pixels
+from onsight.data.shards.ahead import Ahead
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, PictureError
 from onsight.randomness import uniform
@@ -72,6 +73,14 @@ class Stream:
         """The labels of these pictures. ids: int64 (B,)."""
         return self.labels[ids]
 
+    def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
+        """The file and the part of it that each picture is in, if the source has these: (B, 2)."""
+        shards = self.source.shards
+        if shards is None:
+            return None
+        part = shards.of[self.rows[ids.cpu().numpy()]]
+        return np.stack([shards.file_of[part], part], axis=1)
+
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
@@ -84,7 +93,7 @@ class Stream:
         under_way: deque[_Begun] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
-            for ids in shares:
+            for ids in self.announced(shares):
                 under_way.append(self._begin(pool, ids, epoch_key, locked))
                 if len(under_way) > _AHEAD:
                     yield _finished(under_way.popleft())
@@ -92,6 +101,22 @@ class Stream:
                 yield _finished(under_way.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def announced(self, shares: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The same shares; the source is told ahead which of its shards they need."""
+        shards = self.source.shards
+        if shards is None:
+            yield from shares
+            return
+        known = list(shares)
+        if not known:
+            return
+        rows = self.rows[torch.cat(known).cpu().numpy()]
+        ahead, done = Ahead(shards.of[rows], shards.expect), 0
+        for ids in known:
+            done += len(ids)
+            ahead.reach(done)
+            yield ids
 
     def _begin(
         self,

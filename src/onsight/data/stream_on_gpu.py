@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.data.crop import Window, cut_out
@@ -49,6 +51,10 @@ class StreamOnGpu:
         """The labels of these pictures. ids: int64 (B,) on the device."""
         return self._labels.index_select(0, ids)
 
+    def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
+        """The file and the part of it that each picture is in, if the source has these: (B, 2)."""
+        return self.stream.shards_of(ids)
+
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
@@ -74,7 +80,7 @@ class StreamOnGpu:
     def _decoded(self, shares: Iterable[Tensor], epoch_key: tuple[int, int]) -> Iterator[Tensor]:
         under_way: deque[tuple[list[int], list[Window | None], list[_Task]]] = deque()
         pool = ThreadPoolExecutor(self.stream.threads, thread_name_prefix="stream")
-        coming = iter(shares)
+        coming = self.stream.announced(shares)
         try:
             while True:
                 for ids in islice(coming, 1 + _AHEAD - len(under_way)):

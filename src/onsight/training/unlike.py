@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from onsight.choice import Choice
-from onsight.data.loader import BatchSource, Loader
+from onsight.data.loader import BatchSource, Loader, places_of
 from onsight.errors import ModelError
 from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.unlike import choose_unlike
@@ -56,7 +56,7 @@ def _features(classifier: Classifier, pictures: BatchSource, ids: Tensor, world:
     wide = int(world.agree(parts[0][1].shape[1] if parts else 0))  # the first rank has some
     features = torch.zeros(len(ids), wide)
     for some, values in parts:
-        features[torch.searchsorted(ids, some.cpu())] = values.cpu()
+        features[places_of(ids, some.cpu())] = values.cpu()
     return world.all_reduce(features)
 
 

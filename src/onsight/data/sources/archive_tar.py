@@ -5,6 +5,7 @@ import tarfile
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO
 
 from onsight.data.sources.archive_members import Members
@@ -47,6 +48,11 @@ def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
             offsets.append(info.offset_data)
             sizes.append(info.size)
     return members, TarReader(file.fileno(), offsets, sizes)
+
+
+def first_names(file: IO[bytes], most: int) -> list[str]:
+    """The names of the first members. Raises BrokenTar."""
+    return [info.name for info in islice(_headers(file), most)]
 
 
 def _headers(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:

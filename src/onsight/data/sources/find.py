@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from onsight.data.shards.address import is_url, without_file_scheme
 from onsight.data.sources.annotations.cvat import is_xml, read_cvat
 from onsight.data.sources.annotations.label_studio import is_json, read_label_studio
 from onsight.data.sources.annotations.read_boxes import read_boxes
@@ -28,6 +29,7 @@ from onsight.data.sources.manifest import is_manifest, read_manifest
 from onsight.data.sources.manifest_tables import READERS
 from onsight.data.sources.named import NAMES, known_name, read_named
 from onsight.data.sources.reading import AS_FOUND, Reading
+from onsight.data.sources.remote import read_remote
 from onsight.data.sources.source import Source
 from onsight.data.sources.web_dataset import holds_shards, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
@@ -55,8 +57,12 @@ def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
     return {
         "idx": _Format(True, holds_idx, read_idx),
         "cifar": _Format(True, holds_cifar, read_cifar),
-        "huggingface": _Format(None, _holds_pictures, partial(read_hugging_face, label=label)),
-        "webdataset": _Format(True, holds_shards, read_shards),
+        "huggingface": _Format(
+            None,
+            _holds_pictures,
+            partial(read_hugging_face, label=label, cache_folder=cache_folder),
+        ),
+        "webdataset": _Format(True, holds_shards, partial(read_shards, cache_folder=cache_folder)),
         "roboflow": _Format(True, holds_roboflow, read_roboflow),
         "folders": _Format(True, Path.is_dir, read_folder),
         "manifest": _Format(False, is_manifest, partial(read_manifest, label=label)),
@@ -94,6 +100,8 @@ def find_source(
     than auto forces that reader. cache_folder: where a compressed tar is decompressed to, in an
     unlinked file. Raises DataError for what cannot be found or used; ConfigError, DiskError.
     """
+    if isinstance(data, str):
+        data = without_file_scheme(data)
     if isinstance(data, Source):
         source = data
     elif reading.crop_boxes:
@@ -117,6 +125,8 @@ def _open(data: str, reading: Reading, cache_folder: Path | None) -> Source:
         return read_named(data)
     if not data:
         raise DataError("DATA is empty; give a folder, an archive, a manifest or a name")
+    if is_url(data):
+        return read_remote(data, reading, cache_folder)
     path = user_path(data)
     try:
         if path.exists():

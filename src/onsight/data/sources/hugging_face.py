@@ -1,4 +1,4 @@
-"""Hugging Face image data sets from local Parquet files: a column of pictures, one of labels.
+"""Hugging Face image data sets, here or remote: Parquet files with a column of pictures.
 
 Source: https://huggingface.co/docs/datasets/image_dataset (pictures are structs of bytes and path;
 class names are in the schema's metadata).
@@ -7,22 +7,27 @@ class names are in the schema's metadata).
 import json
 import os
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onsight.data.index import Index, Problem, Row
+import numpy as np
+
+from onsight.data.shards.store import LocalShards, ShardStore
+from onsight.data.shards.store_file import StoreFile
+from onsight.data.shards.table import ShardRows, ShardTable, read_table, table_place
 from onsight.data.sources.read_file import check_size
-from onsight.data.sources.source import Source, fingerprint, found_line, stat_facts
+from onsight.data.sources.sharded import sharded_source
+from onsight.data.sources.source import HERE, Room, Shards, Source, fingerprint
 from onsight.data.sources.split_of_name import split_of_name
 from onsight.errors import DataError, PictureError
 from onsight.limits import ROW_GROUP_BYTES
-from onsight.words import listed, plural
+from onsight.words import listed
 
 _LABELS = ("label", "labels", "class", "fine_label")
-_GROUPS_KEPT = 8  # row groups of pictures in memory; threads read neighbouring rows
+_GROUPS_KEPT = 24  # row groups of pictures in memory: those that a shuffled epoch reads at once
 
 
 class _Columns(NamedTuple):
@@ -31,14 +36,6 @@ class _Columns(NamedTuple):
     image: str
     label: str
     classes: Sequence[str]
-
-
-class _Group(NamedTuple):
-    """A row group of a file, and its first row in the source."""
-
-    path: Path
-    number: int
-    first: int
 
 
 def holds_hugging_face(folder: Path) -> bool:
@@ -58,38 +55,41 @@ def is_hugging_face(path: Path) -> bool:
         return False
 
 
-def read_hugging_face(path: Path, label: str = "") -> Source:
+def read_hugging_face(path: Path, label: str = "", cache_folder: Path | None = None) -> Source:
     """The pictures in a Parquet file, or in those of a folder, whose names say the split.
 
-    label: the column of labels, if its name does not tell. Raises DataError for files that differ
-    in their columns, or have no label.
+    label: the column of labels, if its name does not tell; cache_folder: where the index is kept.
+    Raises DataError for files that differ in their columns, or have no label.
     """
     root = Path(os.path.realpath(path))
     files = _files(root) if root.is_dir() else [root]
-    rows: list[Row] = []
-    groups: list[_Group] = []
-    problems: list[Problem] = []
-    columns = _columns(files[0], label)
-    for file in files:
-        if _columns(file, label) != columns:
-            raise DataError(f"{file} has other columns or classes than {files[0]}")
-        _list(file, root, columns, rows, groups, problems)
-    if not rows:
-        raise DataError(f"{root} holds no pictures")
-    index = Index.of(rows)
-    return Source(
-        kind="huggingface",
-        root=root,
-        index=index,
-        read=_GroupReader(groups, len(rows), columns.image),
-        fingerprint=fingerprint(["huggingface", columns, *(stat_facts(file) for file in files)]),
-        found=found_line(
-            f"Hugging Face Parquet, columns {columns.image} and {columns.label}",
-            index,
-            plural(len(rows), "picture"),
-        ),
-        problems=problems,
-    )
+    return parquet_source(root, LocalShards(root, files), label, cache_folder)
+
+
+def parquet_source(
+    root: Path,
+    store: ShardStore,
+    label: str,
+    cache_folder: Path | None,
+    room: Room = HERE,
+) -> Source:
+    """The pictures of these Parquet files. room: for copies of the shards."""
+    columns = _columns(store, 0, label)
+    place = table_place(cache_folder, "huggingface", str(root), columns)
+
+    def read(number: int) -> ShardRows:
+        if number and _columns(store, number, label) != columns:
+            names = store.shards[number].name, store.shards[0].name
+            raise DataError(f"{root}: {names[0]} has other columns or classes than {names[1]}")
+        return _rows(store, number, columns)
+
+    table = read_table(store, read, place)
+    reader = _GroupReader(store, table, columns.image)
+    what = f"Hugging Face Parquet, columns {columns.image} and {columns.label}"
+    shards = Shards(reader.group_of, reader.file_of, reader.expect, room)
+    how = ("huggingface", what, split_of_name)
+    source = sharded_source(*how, root, table, reader, shards)
+    return replace(source, fingerprint=fingerprint([source.fingerprint, columns]))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -98,10 +98,15 @@ def _files(folder: Path) -> list[Path]:
     return found or sorted(folder.glob("data/*.parquet"))
 
 
-def _columns(path: Path, label: str) -> _Columns:
+def _columns(store: ShardStore, number: int, label: str) -> _Columns:
+    import pyarrow
     from pyarrow.parquet import read_schema
 
-    schema = read_schema(path)
+    path = store.shards[number].name
+    try:
+        schema = read_schema(StoreFile(store, number))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file, or is broken: {error}") from error
     image = _image_column(schema)
     present = [name for name in ([label] if label else _LABELS) if name in schema.names]
     if len(present) > 1:
@@ -137,36 +142,30 @@ def _class_names(schema: Any, label: str) -> tuple[str, ...]:
         return ()
 
 
-def _list(
-    file: Path,
-    root: Path,
-    columns: _Columns,
-    rows: list[Row],
-    groups: list[_Group],
-    problems: list[Problem],
-) -> None:
-    """Add a file's rows, row group by row group; a row without a label becomes a problem."""
+def _rows(store: ShardStore, number: int, columns: _Columns) -> ShardRows:
+    """A file's rows, row group by row group. Raises DataError."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    name = file.name if file == root else str(file.relative_to(root))
-    split = split_of_name(file.name)
+    shard = store.shards[number]
+    labels: list[str] = []
+    places: list[tuple[int, int]] = []
     try:
-        with ParquetFile(file) as table:
-            for number in range(table.num_row_groups):
-                _check_group(file, table.metadata.row_group(number))
-                groups.append(_Group(file, number, len(rows)))
-                labels = table.read_row_group(number, [columns.label]).column(0).to_pylist()
-                for place, label in enumerate(labels):
-                    rows.append(Row(f"{name}/{number}/{place}", _name(label, columns), split))
+        with ParquetFile(StoreFile(store, number)) as table:
+            for group in range(table.num_row_groups):
+                _check_group(shard.name, table.metadata.row_group(group))
+                found = table.read_row_group(group, [columns.label]).column(0).to_pylist()
+                labels += [_name(label, columns) for label in found]
+                places += [(group, row) for row in range(len(found))]
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is not a Parquet file, or is broken: {error}") from error
-    unlabelled = [row for row in rows if not row.label]
-    if unlabelled:
-        raise DataError(f"{unlabelled[0].locator} has no label; remove such rows")
+        raise DataError(f"{shard.name} is not a Parquet file, or is broken: {error}") from error
+    locators = [f"{shard.name}/{group}/{row}" for group, row in places]
+    if "" in labels:
+        raise DataError(f"{locators[labels.index('')]} has no label; remove such rows")
+    return ShardRows.of(shard, locators, labels, places, [])
 
 
-def _check_group(file: Path, facts: Any) -> None:
+def _check_group(file: str, facts: Any) -> None:
     if facts.total_byte_size > ROW_GROUP_BYTES:
         raise DataError(
             f"{file} has a row group of {facts.total_byte_size / 1e9:.1f} GB; write it again with "
@@ -183,45 +182,54 @@ def _name(label: object, columns: _Columns) -> str:
 
 
 class _GroupReader:
-    """Reads row i; keeps the row groups that were read last."""
+    """Reads row i; keeps the row groups that were read last.
 
-    def __init__(self, groups: Sequence[_Group], count: int, image: str) -> None:
-        self._groups = groups
-        self._firsts = [group.first for group in groups]
-        self._count = count
-        self._image = image
+    group_of: int32 (n,) the row group of each row, counted over all files; file_of: int32 of each
+    group.
+    """
+
+    def __init__(self, store: ShardStore, table: ShardTable, image: str) -> None:
+        self._store, self._image = store, image
+        file_of = table.shard_of.astype(np.int64)
+        self._places = table.places[:, 1]
+        pairs = np.stack([file_of, table.places[:, 0]], axis=1)
+        self._groups, group_of = np.unique(pairs, axis=0, return_inverse=True)
+        self.group_of = group_of.reshape(-1).astype(np.int32)
+        self.file_of = self._groups[:, 0].astype(np.int32)
         self._kept: OrderedDict[int, list[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __call__(self, row: int) -> bytes:
         """The encoded bytes of a picture. Raises PictureError."""
-        place = bisect_right(self._firsts, row) - 1
-        cell = self._pictures(place)[row - self._firsts[place]]
+        cell = self._pictures(int(self.group_of[row]))[int(self._places[row])]
         content = cell.get("bytes") if isinstance(cell, dict) else None
         if content is None:
             raise PictureError("the Parquet file holds only its path, not the picture itself")
         check_size(len(content))
         return bytes(content)
 
+    def expect(self, groups: Sequence[int]) -> None:
+        """Be told which row groups come next."""
+        files = dict.fromkeys(int(self._groups[group, 0]) for group in groups)
+        self._store.expect(list(files))
+
     def _pictures(self, place: int) -> list[Any]:
         with self._lock:  # threads ask for neighbours at the same time
             if place in self._kept:
                 self._kept.move_to_end(place)
             else:
-                self._kept[place] = self._read(self._groups[place])
+                self._kept[place] = self._read(*self._groups[place].tolist())
             while len(self._kept) > _GROUPS_KEPT:
                 self._kept.popitem(last=False)
             return self._kept[place]
 
-    def _read(self, group: _Group) -> list[Any]:
+    def _read(self, file: int, group: int) -> list[Any]:
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
         try:
-            with ParquetFile(group.path) as table:
-                cells: list[Any] = (
-                    table.read_row_group(group.number, [self._image]).column(0).to_pylist()
-                )
+            with ParquetFile(StoreFile(self._store, file)) as table:
+                cells: list[Any] = table.read_row_group(group, [self._image]).column(0).to_pylist()
         except (pyarrow.ArrowException, OSError) as error:
             raise PictureError(f"cannot be read: {error}") from error
         return cells

@@ -20,6 +20,7 @@ def part_of(source: Source, rows: NDArray[np.int64]) -> Source:
         fingerprint=fingerprint([source.fingerprint, rows.tolist()]),
         groups=[source.groups[row] for row in rows.tolist()] if source.groups else None,
         times=None if source.times is None else source.times[rows],
+        shards=source.shards and replace(source.shards, of=source.shards.of[rows]),
     )
 
 

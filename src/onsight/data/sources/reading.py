@@ -11,13 +11,15 @@ class Reading:
 
     data_format: auto, torchvision (for a name) or a format of `find_source`; label: the column of a
     table that holds the labels; label_from: a regular expression that finds the label in a path;
-    crop_boxes: each annotated box is a picture.
+    crop_boxes: each annotated box is a picture; shard_cache_gigabytes: for copies of remote
+    shards, 0 for half of what the disk has free.
     """
 
     data_format: str = "auto"
     label: str = ""
     label_from: str = ""
     crop_boxes: bool = False
+    shard_cache_gigabytes: float = 0.0
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Reading":

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,30 @@ Pixels = NDArray[np.uint8]
 _SIZED = 256  # pictures sampled for their size
 
 
+class Room(NamedTuple):
+    """Bytes of the largest file, and the most for copies of files on this machine."""
+
+    each_bytes: int
+    most_bytes: float
+
+
+HERE = Room(0, math.inf)  # files of this machine need no copies
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The parts of DATA that are best read one after the other, as tar files of an object store.
+
+    of: int32 (n,) the part that each row is in; file_of: int32 (parts,) the file that it is of;
+    expect: is told which parts come next; room: for copies of files on this machine.
+    """
+
+    of: NDArray[np.int32]
+    file_of: NDArray[np.int32]
+    expect: Callable[[Sequence[int]], None] = lambda parts: None
+    room: Room = HERE
+
+
 @dataclass(frozen=True)
 class Source:
     """DATA, recognised and listed.
@@ -31,7 +57,7 @@ class Source:
     flag that overrides it. fingerprint: changes whenever any file behind the index changes;
     notes: what the user should know about the whole; groups, times: of each row, if the source
     says which pictures belong together, or when they were taken (seconds, or any number that
-    grows).
+    grows); shards: where rows lie, if it is slow to read them in any order.
     """
 
     kind: str
@@ -44,6 +70,7 @@ class Source:
     notes: list[str] = field(default_factory=list)
     groups: Sequence[str] | None = None
     times: NDArray[np.float64] | None = None
+    shards: Shards | None = None
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""WebDataset shards in a folder: tar files whose members are pictures and, beside each, its label.
+"""WebDataset shards, here or remote: tar files of pictures with their labels beside them.
 
 Source: https://github.com/webdataset/webdataset (members of one sample share their name up to the
 first dot: 000.jpg, 000.cls).
@@ -6,28 +6,23 @@ first dot: 000.jpg, 000.cls).
 
 import json
 import os
-import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, NamedTuple
 
-from onsight.data.index import SPLIT_WORDS, UNSPLIT, Index, Problem, Row
-from onsight.data.sources.archive_tar import BrokenTar, TarReader, open_tar
-from onsight.data.sources.source import Source, fingerprint, found_line, stat_facts
-from onsight.errors import DataError, PictureError
+import numpy as np
+
+from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
+from onsight.data.shards.store import ENDINGS, LocalShards, Shard, ShardStore
+from onsight.data.shards.table import ShardRows, ShardTable, read_table, table_place
+from onsight.data.sources.archive_tar import BrokenTar, TarReader, first_names, open_tar
+from onsight.data.sources.read_file import check_size
+from onsight.data.sources.sharded import sharded_source
+from onsight.data.sources.source import HERE, Room, Shards, Source
+from onsight.errors import PictureError
 from onsight.limits import SHARD_LABEL_BYTES
-from onsight.words import plural
 
-PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 LABELS = ("cls", "txt", "json")
-
-
-class _Sample(NamedTuple):
-    """Where a picture lies: which shard, which member."""
-
-    shard: int
-    member: int
+_LOOKED_AT = 1000  # members by which shards are recognised
 
 
 def holds_shards(folder: Path) -> bool:
@@ -35,57 +30,35 @@ def holds_shards(folder: Path) -> bool:
     for path in _shards(folder)[:1]:
         try:
             with open(path, "rb") as file:
-                members, _ = open_tar(file)
-        except (OSError, BrokenTar, DataError):
+                names = first_names(file, _LOOKED_AT)
+        except (OSError, BrokenTar):
             return False
-        endings = {_parts(name)[1] for name in members.paths}
-        return bool(endings & set(PICTURES)) and bool(endings & set(LABELS))
+        endings = {_parts(name)[1] for name in names}
+        return bool(endings & set(ENDINGS)) and bool(endings & set(LABELS))
     return False
 
 
-def read_shards(folder: Path) -> Source:
+def read_shards(folder: Path, cache_folder: Path | None = None) -> Source:
     """The samples of all shards in a folder; a broken shard, or a sample without label, is listed.
 
-    The name of a shard, or of the folder that it is in, says its split. Raises DataError if there
-    is no usable sample.
+    The name of a shard, or of the folder that it is in, says its split. cache_folder: where the
+    index is kept. Raises DataError if there is no usable sample.
     """
     root = Path(os.path.realpath(folder))
-    paths = _shards(root)
-    rows: list[Row] = []
-    samples: list[_Sample] = []
-    problems: list[Problem] = []
-    readers: list[TarReader] = []
-    files: list[IO[bytes]] = []
-    with ExitStack() as cleanup:
-        for path in paths:
-            name = str(path.relative_to(root))
-            with ExitStack() as opened:
-                try:
-                    file = opened.enter_context(open(path, "rb"))
-                    members, reader = open_tar(file)
-                except (OSError, BrokenTar) as error:
-                    problems.append(Problem(name, "scan", f"a broken shard: {error}"))
-                    continue
-                cleanup.enter_context(opened.pop_all())
-            problems += [Problem(f"{name}/{one.path}", *one[1:]) for one in members.problems]
-            _take(name, members.paths, reader, len(readers), rows, samples, problems)
-            readers.append(reader)
-            files.append(file)
-        if not rows:
-            raise DataError(f"{root} holds no shard with pictures and labels")
-        read = _ShardReader(files, readers, samples)
-        cleanup.pop_all()
-    index = Index.of(rows)
-    size = f"{plural(len(rows), 'picture')} in {plural(len(readers), 'shard')}"
-    return Source(
-        kind="webdataset",
-        root=root,
-        index=index,
-        read=read,
-        fingerprint=fingerprint(["webdataset", *(stat_facts(path) for path in paths)]),
-        found=found_line("WebDataset shards", index, size),
-        problems=problems,
-    )
+    return web_dataset(root, LocalShards(root, _shards(root)), cache_folder)
+
+
+def web_dataset(
+    root: Path, store: ShardStore, cache_folder: Path | None, room: Room = HERE
+) -> Source:
+    """The samples of these shards. room: for copies of the shards. Raises as `read_shards`."""
+    place = table_place(cache_folder, "webdataset", str(root))
+    table = read_table(store, lambda number: _rows(store, number), place)
+    reader = _MemberReader(store, table)
+    files = np.arange(len(table.shards), dtype=np.int32)
+    shards = Shards(table.shard_of, files, store.expect, room)
+    what = "WebDataset shards"
+    return sharded_source("webdataset", what, _split_of, root, table, reader, shards)
 
 
 def _shards(folder: Path) -> list[Path]:
@@ -93,33 +66,46 @@ def _shards(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.tar"), *folder.glob("*/*.tar")])
 
 
-def _take(
-    shard: str,
-    paths: Sequence[str],
-    reader: TarReader,
-    number: int,
-    rows: list[Row],
-    samples: list[_Sample],
-    problems: list[Problem],
-) -> None:
-    """Add the samples of a shard."""
-    labels: dict[str, int] = {}
+def _rows(store: ShardStore, number: int) -> ShardRows:
+    """What a shard holds; one that is broken holds nothing but a problem."""
+    shard = store.shards[number]
+    try:
+        opened = store.open(number)
+        with open(opened.number, "rb", closefd=False) as file:
+            members, reader = open_tar(file)
+    except (OSError, BrokenTar) as error:
+        broken = Problem(shard.name, "scan", f"a broken shard: {error}")
+        return ShardRows.of(shard, [], [], [], [broken])
+    problems = [Problem(f"{shard.name}/{one.path}", *one[1:]) for one in members.problems]
+    rows = _samples(shard, members.paths, reader, problems)
+    del opened  # until here the reader's descriptor had to be open
+    return rows
+
+
+def _samples(
+    shard: Shard, paths: Sequence[str], reader: TarReader, problems: list[Problem]
+) -> ShardRows:
+    """The samples among a shard's members."""
+    beside: dict[str, int] = {}
     pictures: list[tuple[str, int]] = []
     for member, path in enumerate(paths):
         key, ending = _parts(path)
-        if ending in PICTURES:
+        if ending in ENDINGS:
             pictures.append((key, member))
         elif ending in LABELS:
-            labels.setdefault(key, member)
-    split = _split_of(shard)
+            beside.setdefault(key, member)
+    locators, labels, places = [], [], []
     for key, member in pictures:
-        label = _label(reader, labels[key], paths[labels[key]]) if key in labels else ""
+        locator = f"{shard.name}/{paths[member]}"
+        label = _label(reader, beside[key], paths[beside[key]]) if key in beside else ""
         if not label:
             reason = f"no label beside it ({', '.join(LABELS)})"
-            problems.append(Problem(f"{shard}/{paths[member]}", "scan", reason))
+            problems.append(Problem(locator, "scan", reason))
             continue
-        rows.append(Row(f"{shard}/{paths[member]}", label, split))
-        samples.append(_Sample(number, member))
+        locators.append(locator)
+        labels.append(label)
+        places.append((reader.offsets[member], reader.sizes[member]))
+    return ShardRows.of(shard, locators, labels, places, problems)
 
 
 def _parts(path: str) -> tuple[str, str]:
@@ -150,21 +136,20 @@ def _split_of(shard: str) -> int:
     return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
 
 
-class _ShardReader:
-    """Reads row i; the shards' files are closed once the reader is garbage."""
+class _MemberReader:
+    """Reads row i."""
 
-    def __init__(
-        self, files: list[IO[bytes]], readers: list[TarReader], samples: list[_Sample]
-    ) -> None:
-        self._readers, self._samples = readers, samples
-        weakref.finalize(self, _close, files)
+    def __init__(self, store: ShardStore, table: ShardTable) -> None:
+        self._store, self._shard_of, self._places = store, table.shard_of, table.places
 
     def __call__(self, row: int) -> bytes:
         """The encoded bytes of a picture. Raises PictureError."""
-        sample = self._samples[row]
-        return self._readers[sample.shard](sample.member)
-
-
-def _close(files: list[IO[bytes]]) -> None:
-    for file in files:
-        file.close()
+        offset, size = self._places[row].tolist()
+        check_size(size)
+        try:
+            data = self._store.read(int(self._shard_of[row]), offset, size)
+        except OSError as error:
+            raise PictureError(f"cannot be read: {error.strerror or error}") from error
+        if len(data) < size:
+            raise PictureError("the archive has been cut short since it was opened")
+        return data

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from onsight.accelerator import module_of
+from onsight.data.loader import places_of
 from onsight.evaluation.per_image import PerImageResults
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
@@ -113,7 +114,7 @@ def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerIma
     """The results of all ranks in the order of ids (n,), each picture at most once."""
     if world.size == 1:
         return part
-    places = torch.searchsorted(ids, torch.from_numpy(part.ids))
+    places = places_of(ids, torch.from_numpy(part.ids))
     seen = torch.zeros(len(ids), dtype=torch.uint8)
     seen[places] = 1
     kept = world.all_reduce(seen).numpy() > 0

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from onsight.choice import Choice
-from onsight.data.loader import BatchSource, Loader
+from onsight.data.loader import BatchSource, Loader, places_of
 from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
@@ -44,5 +44,5 @@ def _logits(classifier: Classifier, pictures: BatchSource, ids: Tensor, world: W
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
     logits = torch.zeros(len(ids), classes)
     for some, values in parts:
-        logits[torch.searchsorted(ids, some.cpu())] = values
+        logits[places_of(ids, some.cpu())] = values
     return world.all_reduce(logits)

@@ -1,0 +1,72 @@
+"""The command's work: find DATA, write its shards, say what was written."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from onsight.data.cache import find_cache_folder
+from onsight.data.index import Problem
+from onsight.data.shards.target import Target
+from onsight.data.shards.write import Written, write_shards
+from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
+from onsight.errors import ConfigError
+from onsight.files import refuse_inside_data, write_atomically
+from onsight.report.console import Reporter
+from onsight.words import data_size, plural
+
+_LEAST_MEGABYTES = 0.1
+_SHOWN = 3  # problems
+
+
+def shard_data(
+    data: str,
+    reading: Reading,
+    out: str,
+    shard_megabytes: float,
+    problems_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Write DATA as shards to a folder or a URL. Raises UserError, DiskError, RemoteFailed."""
+    if shard_megabytes < _LEAST_MEGABYTES:
+        raise ConfigError(f"--shard-megabytes must be at least {_LEAST_MEGABYTES}")
+    target = Target.open(out)
+    if target.remote is None:
+        refuse_inside_data(target.folder, data, "../shards")
+    reporter = Reporter()
+    source = find_source(data, reading, find_cache_folder())
+    reporter.say(f"data: {source.found}")
+    with reporter.bar("shard", len(source.index)) as bar:
+        written = write_shards(source, target, int(shard_megabytes * 1e6), bar.advance)
+    problems = [*source.problems, *written.problems]
+    if problems_file:
+        write_atomically(problems_file, _table(problems))
+    _tell(reporter, target, written, problems)
+    if as_json:
+        facts = {"out": target.name, "images": written.pictures, "problems": len(problems)}
+        print(json.dumps({**facts, "shards": len(written.shards), "kept": written.kept}))
+    else:
+        print(target.name)
+
+
+def _tell(reporter: Reporter, target: Target, written: Written, problems: list[Problem]) -> None:
+    size = sum(int(shard["filesize"]) for shard in written.shards)
+    kept = f", {written.kept:,} of them were there already" if written.kept else ""
+    reporter.say(
+        f"{plural(written.pictures, 'picture')} in {plural(len(written.shards), 'shard')}, "
+        f"{data_size(size)}{kept}"
+    )
+    for problem in problems[:_SHOWN]:
+        reporter.warn(f"not used: {problem.path}: {problem.reason}")
+    if len(problems) > _SHOWN:
+        reporter.warn(f"and {len(problems) - _SHOWN:,} more (--problems FILE.csv lists them)")
+    reporter.say(f"train from them: onsight train {target.name}")
+
+
+def _table(problems: list[Problem]) -> bytes:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(Problem._fields)
+    rows.writerows(problems)
+    return text.getvalue().encode("utf-8", "surrogateescape")

@@ -1,0 +1,178 @@
+"""DATA behind URLs: fsspec's memory filesystem, and a server with planted faults."""
+
+import os
+
+import numpy as np
+import pytest
+from faulty_server import serving
+from shard_files import index_of, make_shards, png, tar
+
+from onsight.config import make_config
+from onsight.data.dataset import open_dataset
+from onsight.data.shards import retry
+from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
+from onsight.errors import ConfigError, DataError, DiskError, RemoteFailed
+
+
+def put(memory, shards, folder="/set"):
+    for name, content in shards.items():
+        memory.pipe_file(f"{folder}/{name}", content)
+
+
+def everything(source):
+    """Every row's locator, class and bytes."""
+    index = source.index
+    names = [index.classes[label] for label in index.labels]
+    pictures = [source.read(row) for row in range(len(index))]
+    return list(zip(index.locators, names, pictures, strict=True))
+
+
+def test_a_url_reads_as_the_same_folder_does(memory, tmp_path):
+    shards = make_shards(3, 4)
+    put(memory, shards)
+    for name, content in shards.items():
+        (tmp_path / name).write_bytes(content)
+    here, there = find_source(str(tmp_path)), find_source("memory://set")
+    assert everything(there) == everything(here)
+    assert everything(find_source(f"file://{tmp_path}")) == everything(here)
+    assert there.index.splits.tolist() == here.index.splits.tolist()
+    assert str(there.root) == "memory://set"
+    assert "12 pictures in 3 shards" in there.found
+
+
+def test_only_what_changed_is_read_again(tmp_path, no_pauses):
+    files = {f"s/{name}": content for name, content in make_shards(3, 4).items()}
+    with serving(files) as server:
+        files["s/index.json"] = index_of({name[2:]: one for name, one in files.items()})
+        url = f"{server.url}/s"
+        first = find_source(url, cache_folder=tmp_path)
+        os.rename(tmp_path / "shards", tmp_path / "gone")
+        files["s/part-001.tar"] = make_shards(1, 5, first=100)["part-000.tar"]
+        server.asked.clear()
+        second = find_source(url, cache_folder=tmp_path)
+        read = [name for (method, name), _ in server.asked.items() if method == "GET"]
+    assert sorted(read) == ["s/index.json", "s/part-001.tar"]
+    assert len(first.index) == 12
+    assert len(second.index) == 13
+    assert first.fingerprint != second.fingerprint
+
+
+def test_passing_faults_cost_tries_and_nothing_else(tmp_path, no_pauses):
+    files = make_shards(2, 4)
+    with serving(files) as server:
+        one, two = files
+        server.faults = {
+            ("GET", one): [503, "cut", 500, 429],
+            ("GET", two): ["cut", "cut"],
+        }
+        source = find_source(f"{server.url}/part-{{000..001}}.tar", cache_folder=tmp_path)
+        found = everything(source)
+        assert server.asked["GET", one] == 5
+        assert server.asked["GET", two] == 3
+    assert [content for _, _, content in found] == [png(number) for number in range(8)]
+
+
+def test_a_server_without_ranges(tmp_path):
+    files = make_shards(1, 4)
+    with serving(files) as server:
+        server.ranges = False
+        source = find_source(f"{server.url}/part-000.tar")
+        assert [content for _, _, content in everything(source)] == [png(n) for n in range(4)]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_does_not_pass_is_asked_for_once(status, tmp_path):
+    files = make_shards(1, 4)
+    with serving(files) as server:
+        server.faults = {("GET", "part-000.tar"): [status] * 9}
+        with pytest.raises((DataError, RemoteFailed), match=r"part-000.tar") as caught:
+            find_source(f"{server.url}/part-000.tar", cache_folder=tmp_path)
+        assert caught.value.exit_code == 2
+        assert server.asked["GET", "part-000.tar"] == 1
+
+
+def test_a_server_that_keeps_failing_is_named_and_what_was_read_is_kept(tmp_path, no_pauses):
+    files = make_shards(3, 4)
+    url = "{}/part-{{000..002}}.tar"
+    with serving(files) as server:
+        server.faults = {("GET", "part-002.tar"): [503] * retry.TRIES}
+        with pytest.raises(RemoteFailed, match=f"{retry.TRIES} tries failed") as caught:
+            find_source(url.format(server.url), cache_folder=tmp_path)
+        assert "part-002.tar" in str(caught.value)
+        server.asked.clear()
+        assert len(find_source(url.format(server.url), cache_folder=tmp_path).index) == 12
+        assert server.asked["GET", "part-000.tar"] == 0
+
+
+def test_broken_shards_and_members_are_listed(memory):
+    shards = make_shards(1, 2)
+    shards["part-001.tar"] = make_shards(1, 2, first=50)["part-000.tar"][:700]
+    shards["part-002.tar"] = tar({"a.png": png(7), "b.png": png(8), "b.cls": b"cat"})
+    put(memory, shards)
+    source = find_source("memory://set")
+    assert len(source.index) == 3
+    reasons = {problem.path: problem.reason for problem in source.problems}
+    assert reasons["part-001.tar"].startswith("a broken shard")
+    assert reasons["part-002.tar/a.png"].startswith("no label")
+
+
+def test_a_shard_that_changes_under_a_run_is_refused(memory, tmp_path):
+    put(memory, make_shards(2, 4))
+    source = find_source("memory://set", cache_folder=tmp_path)
+    for path in (tmp_path / "shards").glob("*.shard"):
+        path.unlink()
+    other = make_shards(1, 4, first=80)["part-000.tar"]
+    memory.store["/set/part-001.tar"].seek(0)
+    memory.store["/set/part-001.tar"].write(other)
+    fresh = find_source("memory://set", cache_folder=tmp_path)  # the same size and version
+    assert fresh.fingerprint == source.fingerprint
+    fresh.shards.expect([1])
+    with pytest.raises(DataError, match=r"part-001.tar is not what it was"):
+        fresh.read(4)
+
+
+def test_parquet_behind_a_url(memory, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for name, numbers in {"train-0": range(6), "test-0": range(6, 9)}.items():
+        cells = [{"bytes": png(number), "path": ""} for number in numbers]
+        table = pyarrow.table({"image": cells, "label": [f"c{n % 2}" for n in numbers]})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=2)
+        memory.pipe_file(f"/set/{name}.parquet", (tmp_path / f"{name}.parquet").read_bytes())
+    here, there = find_source(str(tmp_path)), find_source("memory://set")
+    assert everything(there) == everything(here)
+    assert there.index.splits.tolist() == here.index.splits.tolist()
+    assert len(set(there.shards.of.tolist())) == 5
+    assert there.shards.file_of.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_too_little_room_for_copies_is_said_before_training(memory, tmp_path):
+    put(memory, make_shards(8, 4))
+    size = len(next(iter(make_shards(1, 4).values())))
+    tight = Reading(shard_cache_gigabytes=2.5 * size / 1e9)
+    source = find_source("memory://set", tight, tmp_path)
+    config = make_config({"residency": "stream"})
+    with pytest.raises(ConfigError, match="--shard-cache-gigabytes"):
+        open_dataset(source, config, (6, 6), tmp_path, 1)
+    none = Reading(shard_cache_gigabytes=0.5 * size / 1e9)
+    with pytest.raises(DiskError, match="--shard-cache-gigabytes"):
+        find_source("memory://set", none, tmp_path / "other")
+
+
+def test_what_is_no_set_of_shards_is_explained(memory):
+    memory.pipe_file("/set/a.jpg", b"x")
+    with pytest.raises(DataError, match="onsight shard"):
+        find_source("memory://set")
+    with pytest.raises(DataError, match=r"onsight\[remote\]"):
+        find_source("nosuch://set")
+
+
+def test_a_drawn_part_keeps_its_shards(memory):
+    put(memory, make_shards(3, 4))
+    from onsight.data.sources.part import part_of
+
+    part = part_of(find_source("memory://set"), np.array([9, 1]))
+    assert part.shards.of.tolist() == [2, 0]
+    assert part.read(0) == png(9)
