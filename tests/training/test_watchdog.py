@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -51,9 +53,9 @@ def look(timeline, seconds, size=2):
     return heartbeats
 
 
-def working(second, until=10**9, paused=0):
+def working(second, until=10**9, paused=0, moves=0):
     """One beat per second, and one step per second up to some time."""
-    return f"{second} {min(second, until)} {paused}"
+    return f"{second} {min(second, until)} {moves} {paused} in epoch 1, step {min(second, until)}"
 
 
 def test_ranks_at_work_are_neither_silent_nor_stuck():
@@ -78,6 +80,20 @@ def test_a_rank_that_beats_but_keeps_the_others_waiting_is_stuck():
     late = look(beats, 102 + STUCK_SECONDS)
     assert late.stuck(102 + STUCK_SECONDS) == [1]
     assert late.silent(102 + STUCK_SECONDS) == []
+
+
+def test_a_rank_that_moves_is_slow_but_not_stuck():
+    def beats(rank, second):
+        moves = 0 if rank == 0 else min(second, 400) // 40  # a batch each 40 s, the last at 400 s
+        return working(second, until=100 if rank == 1 else 101, moves=moves)
+
+    assert look(beats, 400 + STUCK_SECONDS - 1).stuck(400 + STUCK_SECONDS - 1) == []
+    assert look(beats, 401 + STUCK_SECONDS).stuck(401 + STUCK_SECONDS) == [1]
+
+
+def test_what_a_rank_did_last_is_kept():
+    heartbeats = look(lambda rank, second: working(second), 7)
+    assert [seen.doing for seen in heartbeats.last_seen] == ["in epoch 1, step 7"] * 2
 
 
 def test_all_ranks_that_are_behind_are_named():
@@ -216,6 +232,43 @@ def test_a_rank_that_is_gone_is_named(store, hasty):
     first.leave()
 
 
+def test_a_rank_is_described_with_its_machine_and_what_it_did_last(store, hasty):
+    first, second = (Watchdog(store, rank, 2) for rank in range(2))
+    second.doing = "validating after epoch 3, batch 2"
+    until(lambda: first.heartbeats.last_seen[1].doing.startswith("validating"))
+    place = f"process {os.getpid()} on {socket.gethostname()}"
+    assert first.describe(1) == f"rank 1 ({place}, last seen {second.doing})"
+    for rank in (first, second):
+        rank.leave()
+
+
+@pytest.mark.parametrize(("node", "launched"), [(0, False), (1, False), (0, True)])
+def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
+    store, hasty, monkeypatch, node, launched
+):
+    killed = []
+    monkeypatch.setattr(watchdog, "kill", lambda store, rank: killed.append(rank))
+    if launched:
+        monkeypatch.setenv("ONSIGHT_STORE", "127.0.0.1:1")
+    first, second = Watchdog(store, 0, 2), Watchdog(store, 1, 2, node)
+    until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
+    second.over.set()
+    until(lambda: hasty)
+    assert (1 in killed) == (node == 0 and not launched)
+    first.leave()
+
+
+def test_a_store_that_does_not_answer_ends_the_job(store, hasty, monkeypatch):
+    first = Watchdog(store, 0, 1)
+    until(lambda: first.first)
+    blocked = threading.Event()
+    monkeypatch.setattr(first.heartbeats, "read", lambda *arguments: blocked.wait(SOON))
+    until(lambda: hasty)
+    assert "the process that coordinates the ranks, probably rank 0 (process " in hasty[0]
+    first.over.set()
+    blocked.set()
+
+
 def test_a_rank_that_leaves_is_not_reported(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
@@ -247,7 +300,7 @@ def test_the_launcher_receives_the_heartbeats_of_its_ranks(hasty, monkeypatch, t
             until(lambda: watchdogs[0].heartbeats.last_seen[0].beat)
 
 
-@pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])
+@pytest.mark.parametrize("beat", ["1 5 9 0 in epoch 1, step 5", "0 0 0 1 starting"])
 def test_the_launcher_kills_a_process_that_is_stopped(store, hasty, beat):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     store.set("process/0", str(sleeper.pid))
