@@ -203,3 +203,12 @@ def test_an_evaluation_of_a_moment_does_not_make_others_seem_slow():
     assert budget.left_seconds < before - 1000
     budget.judged(10, 0.001)
     assert budget.left_seconds == pytest.approx(before)
+
+
+def test_the_clock_of_a_run_that_is_started_again_has_run_on():
+    budget = Budget(60.0, lambda: 20.0, runs_on=True)
+    budget.resume(12.0)  # they are among the 20
+    assert budget.now == 20.0
+    part = budget.part(0.5, 0, 0)
+    part.resume(5.0)
+    assert budget.now == 20.0

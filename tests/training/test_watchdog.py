@@ -114,14 +114,14 @@ def test_no_rank_is_stuck_while_one_has_paused_the_watchdog():
     assert look(beats, 1000).stuck(1000.0) == []
 
 
-def test_waiting_counts_from_when_it_began_after_another_ranks_pause():
+def test_a_rank_has_time_to_come_along_after_its_pause():
     def beats(rank, second):
         paused = int(rank == 1 and 100 <= second < 300)
         return working(second, until=100 if rank == 1 else 101, paused=paused)
 
-    # The rank that waits was never paused: its wait counts from when it got there.
-    assert look(beats, 299).stuck(299.0) == []
-    assert look(beats, 301).stuck(301.0) == [1]
+    # The other has waited for it since second 101; it moved until its pause was over.
+    assert look(beats, 299 + STUCK_SECONDS).stuck(299 + STUCK_SECONDS - 1) == []
+    assert look(beats, 301 + STUCK_SECONDS).stuck(301 + STUCK_SECONDS) == [1]
 
 
 def test_a_rank_that_left_in_good_order_is_neither_silent_nor_stuck():
@@ -194,6 +194,8 @@ def hasty(monkeypatch):
     monkeypatch.setattr(watchdog, "STUCK_SECONDS", 1.0)
     monkeypatch.setattr(watchdog.Heartbeats.silent, "__defaults__", (0.5,))
     monkeypatch.setattr(watchdog.Watchdog.find_lost, "__defaults__", (SOON,))
+    # Here all ranks are one process, that of the tests.
+    monkeypatch.setattr(watchdog.Watchdog, "_kill_beside", lambda self, ranks: None)
     reasons = []
     monkeypatch.setattr(watchdog, "end_job", reasons.append)
     return reasons
@@ -244,18 +246,18 @@ def test_a_rank_is_described_with_its_machine_and_what_it_did_last(store, hasty)
 
 @pytest.mark.parametrize(("node", "launched"), [(0, False), (1, False), (0, True)])
 def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
-    store, hasty, monkeypatch, node, launched
+    store, monkeypatch, node, launched
 ):
     killed = []
     monkeypatch.setattr(watchdog, "kill", lambda store, rank: killed.append(rank))
+    monkeypatch.delenv("ONSIGHT_STORE", raising=False)
     if launched:
         monkeypatch.setenv("ONSIGHT_STORE", "127.0.0.1:1")
     first, second = Watchdog(store, 0, 2), Watchdog(store, 1, 2, node)
-    until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
-    second.over.set()
-    until(lambda: hasty)
-    assert (1 in killed) == (node == 0 and not launched)
-    first.leave()
+    first._kill_beside([1])
+    assert killed == ([1] if node == 0 and not launched else [])
+    for rank in (first, second):
+        rank.leave()
 
 
 def test_a_store_that_does_not_answer_ends_the_job(store, hasty, monkeypatch):

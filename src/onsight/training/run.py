@@ -45,6 +45,7 @@ from onsight.training.run_folder.folder import (
     share_folder,
 )
 from onsight.training.run_folder.job import has_begun, keep_job, run_of_job
+from onsight.training.run_folder.mirror import refuse_taken, restore
 from onsight.training.run_session import RunSession
 from onsight.words import listed
 
@@ -121,7 +122,11 @@ def train(
     begun = _begun_before(path, restarted, rank_info, store)
     if begun and not resume:
         path, resume, recipe, config_file, fields = begun, True, None, None, _free(fields)
+    if resume and path:
+        _bring_back(path, fields.get("checkpoints"), rank_info, store)
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
+        refuse_taken(config.checkpoints)
     check_installed(config.loggers)
     devices = _devices(rank_info, config)
     ranks = rank_info.size if rank_info else len(devices.value)
@@ -200,6 +205,20 @@ def _begun_before(
 
     found = first_says(store, rank_info, "begun", look) if rank_info and store else look()
     return Path(found) if found else None
+
+
+def _bring_back(
+    path: Path, url: str | None, rank_info: RankInfo | None, store: Store | None
+) -> None:
+    """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
+
+    def bring() -> str:
+        return str(bool(url) and not has_begun(path) and restore(str(url), path))
+
+    if rank_info and store:
+        first_says(store, rank_info, "brought back", bring)
+    else:
+        bring()
 
 
 def _free(fields: dict[str, Any]) -> dict[str, Any]:

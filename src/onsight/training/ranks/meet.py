@@ -16,6 +16,7 @@ from onsight.training.ranks.watchdog import LAUNCHED
 JOIN = timedelta(minutes=5)  # the machines of a cluster do not start all at once
 
 _POLL_SECONDS = 0.1
+_LONGEST = timedelta(hours=1)  # the first rank may have to fetch checkpoints
 
 
 def meet(rank_info: RankInfo) -> dist.Store:
@@ -44,6 +45,7 @@ def first_says(store: dist.Store, rank_info: RankInfo, key: str, make: Callable[
     """What the first rank makes, on every rank."""
     if rank_info.rank == 0:
         store.set(key, make())
+    store.wait([key], _LONGEST)
     said: str = store.get(key).decode()
     return said
 
