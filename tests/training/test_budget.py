@@ -163,9 +163,7 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
         clock.now += 0.01
         return clock.now
 
-    monkeypatch.setattr(
-        run_session, "Budget", lambda seconds, spent, agree: Budget(seconds, ticking)
-    )
+    monkeypatch.setattr(run_session, "Budget", lambda seconds, *rest: Budget(seconds, ticking))
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)

@@ -283,8 +283,9 @@ def test_a_rank_that_leaves_is_not_reported(store, hasty):
 def test_a_rank_that_stops_within_its_first_second_is_found(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 2)
     monkeypatch.setattr(watchdog.Watchdog, "_keep", lambda self: None)
-    Watchdog(store, 1, 2)
+    second = Watchdog(store, 1, 2)
     assert first.find_lost() == [1]
+    second.over.set()
     first.leave()
 
 
