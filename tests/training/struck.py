@@ -56,7 +56,9 @@ def augmented(self, batch, epoch, step):
 
 
 def end_epoch(self):
-    now["place"] = "evaluating"
+    now.update(epoch=self.progress.epoch, place="evaluating")
+    if RANK > 0:  # the few pictures are all on the first rank; the others wait for it
+        strike("evaluating", now["epoch"], 0)
     real_end_epoch(self)
 
 
