@@ -229,9 +229,10 @@ def run(folder, data, faults, epochs, *words, launched):
         command = [data, *WORDS, "--epochs", epochs, "--ranks", 2, "--out", out, *words]
         started = launched(folder, *command)
         watched = Watched()
-        reading = watched.read(started.process.stderr)
-        started.process.stdout.read()
-        code = started.process.wait()
-        reading.join()
+        with started.process:  # closes its streams
+            reading = watched.read(started.process.stderr)
+            started.process.stdout.read()
+            code = started.process.wait()
+            reading.join()
     assert started.ranks() == {}
     return code, watched, notes, Path(out)

@@ -179,8 +179,7 @@ def prepare(
     if world.size > 1:
         with _timed(seconds, "comparing ranks"):
             asked = config.plan != "default"
-            ranks = _compared(ranks, settled, placed, world, asked and not budget)
-        reporter.choice("ranks", ranks)
+            ranks = _compared(ranks, settled, placed, world, asked and not budget, reporter)
     if tuning and not config.freeze:
         tuning["ema"] = choose_average(config, _steps(settled, dataset, budget))
         settled = settled.model_copy(update={"ema": tuning["ema"].value})
@@ -376,7 +375,12 @@ def _choose_ranks(
 
 
 def _compared(
-    ranks: Choice[int], config: Config, data: TrainingData, world: World, may_measure: bool
+    ranks: Choice[int],
+    config: Config,
+    data: TrainingData,
+    world: World,
+    may_measure: bool,
+    reporter: Reporter,
 ) -> Choice[int]:
     """The number of ranks, compared with one process where that costs little of the run."""
     why_not = ""
@@ -388,7 +392,9 @@ def _compared(
         why_not = "the run is too short to gain from it"
     if world.broadcast("comparing ranks", lambda: why_not):
         return replace(ranks, reason=f"not compared with one process: {why_not}; {ranks.reason}")
-    return compare_ranks(config, data, world, ranks.reason)
+    compared = compare_ranks(config, data, world)
+    reporter.choice("ranks", compared)
+    return replace(compared, reason=f"{compared.reason}; {ranks.reason}")
 
 
 @contextmanager

@@ -29,17 +29,17 @@ class RankTimes:
     waiting: float
 
 
-def compare_ranks(config: Config, data: TrainingData, world: World, shares: str) -> Choice[int]:
+def compare_ranks(config: Config, data: TrainingData, world: World) -> Choice[int]:
     """The number of ranks, with how fast they are against one process, and what they lose.
 
-    shares: what each rank has of a batch. Every rank takes part, and all get the same.
+    Every rank takes part, and all get the same.
     """
     batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
     found = _measure(config, data, world, batch)
     rates = [batch / seconds for seconds in (found.together, found.alone)]
     reason = (
         f"{rates[0]:,.0f} images/s together, {rates[1]:,.0f} in one process with as many threads: "
-        f"{rates[0] / rates[1]:.2f} times as fast; {_loss(found, world.size)}; {shares}"
+        f"{rates[0] / rates[1]:.2f} times as fast; {_loss(found, world.size)}"
     )
     return Choice(world.size, reason, rates[0])
 
