@@ -288,6 +288,19 @@ class Config(BaseModel):
         description="Where to follow the run: tensorboard, mlflow, wandb, several as mlflow,wandb, "
         "or none. Without a server or key of yours, all of them write into the run folder.",
     )
+    checkpoint_seconds: Annotated[float, _TRAINING] = Field(
+        600.0,
+        gt=0,
+        description="Most seconds between two checkpoints; there is one after each epoch too.",
+    )
+    checkpoint_steps: Annotated[int, _TRAINING] = Field(
+        0, ge=0, description="Most steps between two checkpoints; 0: only the seconds count."
+    )
+    checkpoints: Annotated[str, _TRAINING] = Field(
+        "",
+        description="Where checkpoints are copied to besides the run folder, for a machine that "
+        "is lost with its disk: a folder, or a URL such as s3://bucket/run (onsight[remote]).",
+    )
     keep_epochs: Annotated[bool, _TUTORIALS] = Field(
         False, description="Keep a model file of every epoch, as checkpoints/epoch-NN.safetensors."
     )
@@ -356,6 +369,13 @@ class Config(BaseModel):
         ge=0,
         le=4096,
         description="Processes that train together and share each batch; 0: one per device.",
+    )
+    restarts: Annotated[int, _MACHINE] = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="How often a run of several ranks that has lost one is started again from its "
+        "last checkpoint.",
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE, SHAPES_STEP] = Field(
         "auto",

@@ -163,9 +163,7 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
         clock.now += 0.01
         return clock.now
 
-    monkeypatch.setattr(
-        run_session, "Budget", lambda seconds, spent, agree: Budget(seconds, ticking)
-    )
+    monkeypatch.setattr(run_session, "Budget", lambda seconds, *rest: Budget(seconds, ticking))
     fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
@@ -203,3 +201,12 @@ def test_an_evaluation_of_a_moment_does_not_make_others_seem_slow():
     assert budget.left_seconds < before - 1000
     budget.judged(10, 0.001)
     assert budget.left_seconds == pytest.approx(before)
+
+
+def test_the_clock_of_a_run_that_is_started_again_has_run_on():
+    budget = Budget(60.0, lambda: 20.0, runs_on=True)
+    budget.resume(12.0)  # they are among the 20
+    assert budget.now == 20.0
+    part = budget.part(0.5, 0, 0)
+    part.resume(5.0)
+    assert budget.now == 20.0

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 from contextlib import contextmanager
@@ -49,8 +50,9 @@ def files_of(run):
 
 
 def start_endless(bars, folder, ranks=2):
-    """A run that has started training, and its processes by rank."""
-    run = Launched(folder, bars, *ENDLESS, "--ranks", ranks, "--out", folder / "run")
+    """A run that has started training and is not restarted, and its processes by rank."""
+    words = [*ENDLESS, "--ranks", ranks, "--restarts", 0]
+    run = Launched(folder, bars, *words, "--out", folder / "run")
     run.wait_for(folder / "run" / "checkpoints" / "last.safetensors")
     processes = run.ranks()
     assert sorted(processes) == list(range(ranks))
@@ -144,7 +146,9 @@ def test_a_killed_rank_ends_the_job_and_is_named(bars, tmp_path, rank):
     code, out, err = run.end(PROMISED_SECONDS)
     assert (code, out) == (1, "")
     assert err.count("error: ") == 1
-    assert f"error: rank {rank} (process {processes[rank]}) was lost" in err
+    place = f"process {processes[rank]} on {socket.gethostname()}, last seen "
+    assert f"error: rank {rank} ({place}" in err
+    assert ") was lost, killed by SIGKILL" in err
     assert "Traceback" not in err
     assert f"--out {tmp_path / 'run'} --resume" in err
 
@@ -297,7 +301,7 @@ def test_a_killed_rank_is_the_cause_even_if_others_reported_it_lost(tmp_path):
     failures = {0: failure(tmp_path, 0, 1, at=NOW, lost=True), 1: failure(tmp_path, 1, -9)}
     error = launch._explain(failures, tmp_path)
     assert isinstance(error, RankLost)
-    assert "rank 1 (process 101) was lost, killed by SIGKILL" in str(error)
+    assert "rank 1 was lost, killed by SIGKILL" in str(error)
 
 
 def test_the_first_message_is_reported(tmp_path):
@@ -307,4 +311,4 @@ def test_the_first_message_is_reported(tmp_path):
 
 def test_a_rank_that_ends_alone_by_a_signal_is_named(tmp_path):
     error = launch._explain({1: failure(tmp_path, 1, -15)}, tmp_path)
-    assert "rank 1 (process 101) was lost, killed by SIGTERM" in str(error)
+    assert "rank 1 was lost, killed by SIGTERM" in str(error)

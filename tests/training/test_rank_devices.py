@@ -18,7 +18,7 @@ from onsight.training.ranks.world import Ranks
 def join_on(monkeypatch):
     """Joins as many ranks as there are UUIDs, as threads that meet in one store."""
     store = dist.HashStore()
-    monkeypatch.setattr(world_module, "_meet", lambda rank_info: store)
+    monkeypatch.setattr(world_module, "meet", lambda rank_info: store)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda device: None)
     monkeypatch.setattr(dist, "init_process_group", lambda *words, **named: None)
 

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -51,9 +53,9 @@ def look(timeline, seconds, size=2):
     return heartbeats
 
 
-def working(second, until=10**9, paused=0):
+def working(second, until=10**9, paused=0, moves=0):
     """One beat per second, and one step per second up to some time."""
-    return f"{second} {min(second, until)} {paused}"
+    return f"{second} {min(second, until)} {moves} {paused} in epoch 1, step {min(second, until)}"
 
 
 def test_ranks_at_work_are_neither_silent_nor_stuck():
@@ -80,6 +82,20 @@ def test_a_rank_that_beats_but_keeps_the_others_waiting_is_stuck():
     assert late.silent(102 + STUCK_SECONDS) == []
 
 
+def test_a_rank_that_moves_is_slow_but_not_stuck():
+    def beats(rank, second):
+        moves = 0 if rank == 0 else min(second, 400) // 40  # a batch each 40 s, the last at 400 s
+        return working(second, until=100 if rank == 1 else 101, moves=moves)
+
+    assert look(beats, 400 + STUCK_SECONDS - 1).stuck(400 + STUCK_SECONDS - 1) == []
+    assert look(beats, 401 + STUCK_SECONDS).stuck(401 + STUCK_SECONDS) == [1]
+
+
+def test_what_a_rank_did_last_is_kept():
+    heartbeats = look(lambda rank, second: working(second), 7)
+    assert [seen.doing for seen in heartbeats.last_seen] == ["in epoch 1, step 7"] * 2
+
+
 def test_all_ranks_that_are_behind_are_named():
     def beats(rank, second):
         return working(second, until=101 if rank == 2 else 100)
@@ -98,14 +114,14 @@ def test_no_rank_is_stuck_while_one_has_paused_the_watchdog():
     assert look(beats, 1000).stuck(1000.0) == []
 
 
-def test_waiting_counts_from_when_it_began_after_another_ranks_pause():
+def test_a_rank_has_time_to_come_along_after_its_pause():
     def beats(rank, second):
         paused = int(rank == 1 and 100 <= second < 300)
         return working(second, until=100 if rank == 1 else 101, paused=paused)
 
-    # The rank that waits was never paused: its wait counts from when it got there.
-    assert look(beats, 299).stuck(299.0) == []
-    assert look(beats, 301).stuck(301.0) == [1]
+    # The other has waited for it since second 101; it moved until its pause was over.
+    assert look(beats, 299 + STUCK_SECONDS).stuck(299 + STUCK_SECONDS - 1) == []
+    assert look(beats, 301 + STUCK_SECONDS).stuck(301 + STUCK_SECONDS) == [1]
 
 
 def test_a_rank_that_left_in_good_order_is_neither_silent_nor_stuck():
@@ -178,6 +194,8 @@ def hasty(monkeypatch):
     monkeypatch.setattr(watchdog, "STUCK_SECONDS", 1.0)
     monkeypatch.setattr(watchdog.Heartbeats.silent, "__defaults__", (0.5,))
     monkeypatch.setattr(watchdog.Watchdog.find_lost, "__defaults__", (SOON,))
+    # Here all ranks are one process, that of the tests.
+    monkeypatch.setattr(watchdog.Watchdog, "_kill_beside", lambda self, ranks: None)
     reasons = []
     monkeypatch.setattr(watchdog, "end_job", reasons.append)
     return reasons
@@ -216,6 +234,43 @@ def test_a_rank_that_is_gone_is_named(store, hasty):
     first.leave()
 
 
+def test_a_rank_is_described_with_its_machine_and_what_it_did_last(store, hasty):
+    first, second = (Watchdog(store, rank, 2) for rank in range(2))
+    second.doing = "validating after epoch 3, batch 2"
+    until(lambda: first.heartbeats.last_seen[1].doing.startswith("validating"))
+    place = f"process {os.getpid()} on {socket.gethostname()}"
+    assert first.describe(1) == f"rank 1 ({place}, last seen {second.doing})"
+    for rank in (first, second):
+        rank.leave()
+
+
+@pytest.mark.parametrize(("node", "launched"), [(0, False), (1, False), (0, True)])
+def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
+    store, monkeypatch, node, launched
+):
+    killed = []
+    monkeypatch.setattr(watchdog, "kill", lambda store, rank: killed.append(rank))
+    monkeypatch.delenv("ONSIGHT_STORE", raising=False)
+    if launched:
+        monkeypatch.setenv("ONSIGHT_STORE", "127.0.0.1:1")
+    first, second = Watchdog(store, 0, 2), Watchdog(store, 1, 2, node)
+    first._kill_beside([1])
+    assert killed == ([1] if node == 0 and not launched else [])
+    for rank in (first, second):
+        rank.leave()
+
+
+def test_a_store_that_does_not_answer_ends_the_job(store, hasty, monkeypatch):
+    first = Watchdog(store, 0, 1)
+    until(lambda: first.first)
+    blocked = threading.Event()
+    monkeypatch.setattr(first.heartbeats, "read", lambda *arguments: blocked.wait(SOON))
+    until(lambda: hasty)
+    assert "the process that coordinates the ranks, probably rank 0 (process " in hasty[0]
+    first.over.set()
+    blocked.set()
+
+
 def test_a_rank_that_leaves_is_not_reported(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
@@ -228,8 +283,9 @@ def test_a_rank_that_leaves_is_not_reported(store, hasty):
 def test_a_rank_that_stops_within_its_first_second_is_found(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 2)
     monkeypatch.setattr(watchdog.Watchdog, "_keep", lambda self: None)
-    Watchdog(store, 1, 2)
+    second = Watchdog(store, 1, 2)
     assert first.find_lost() == [1]
+    second.over.set()
     first.leave()
 
 
@@ -247,7 +303,7 @@ def test_the_launcher_receives_the_heartbeats_of_its_ranks(hasty, monkeypatch, t
             until(lambda: watchdogs[0].heartbeats.last_seen[0].beat)
 
 
-@pytest.mark.parametrize("beat", ["1 5 0", "0 0 1"])
+@pytest.mark.parametrize("beat", ["1 5 9 0 in epoch 1, step 5", "0 0 0 1 starting"])
 def test_the_launcher_kills_a_process_that_is_stopped(store, hasty, beat):
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     store.set("process/0", str(sleeper.pid))

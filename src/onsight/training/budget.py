@@ -20,8 +20,9 @@ _VALIDATION_SHARE = 0.1  # of the time for training, at most, for one validation
 class Budget:
     """The seconds that a run may take, to its last line of output.
 
-    spent: returns the seconds so far; agree: returns the first rank's value on every rank. All
-    figures are as of the last `look` at the clock, so that all ranks decide alike.
+    spent: returns the seconds so far; agree: returns the first rank's value on every rank;
+    runs_on: whether those of a run that was interrupted are among them. All figures are as of the
+    last `look` at the clock, so that all ranks decide alike.
     """
 
     def __init__(
@@ -29,7 +30,9 @@ class Budget:
         seconds: float,
         spent: Callable[[], float],
         agree: Callable[[float], float] = float,
+        runs_on: bool = False,
     ) -> None:
+        self.runs_on = runs_on
         self.seconds = seconds
         self._clock = spent
         self._agree = agree
@@ -143,7 +146,7 @@ class Budget:
         """Count the seconds that an interrupted run has already used."""
         if self.whole:  # whose clock this one shows
             self.whole.resume(seconds)
-        else:
+        elif not self.runs_on:
             clock = self._clock
             self._clock = lambda: clock() + seconds
         self.look()

@@ -1,10 +1,11 @@
 """Judges a trained network on the held-out pictures, over all ranks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
-from onsight.data.loader import Loader
+from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches, evaluation_batch
 from onsight.evaluation.results import FoldResult
 from onsight.evaluation.unlike import evaluate_scored
@@ -38,10 +39,14 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     device, ranks = classifier.device, (world.rank, world.size)
     at_once = evaluation_batch(device, dataset.format.shown)
     loader = Loader(dataset.pictures, ids, at_once, device, *ranks)
-    mine = evaluate_scored(classifier, loader.in_order())
+
+    def batches() -> Iterator[Batch]:
+        return world.follow(loader.in_order(), f"judging the {SPLIT_NAMES[split]} pictures")
+
+    mine = evaluate_scored(classifier, batches())
     per_image = gather_per_image(mine, ids, world)
     views = None
     if tta != "one":
-        mine = evaluate_batches(TtaForward(classifier, tta), loader.in_order())
+        mine = evaluate_batches(TtaForward(classifier, tta), batches())
         views = gather_per_image(mine, ids, world)
     return Judged(per_image, views, SPLIT_NAMES[split])

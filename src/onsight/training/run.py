@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import Store
 
 from onsight.choice import Choice
 from onsight.config import (
@@ -33,6 +34,7 @@ from onsight.training.autotune.compute_options import why_not_graphed
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.plan import choose_threads
 from onsight.training.ranks.launch import launch
+from onsight.training.ranks.meet import first_says, meet
 from onsight.training.ranks.rank_info import RankInfo, rank_from_env
 from onsight.training.ranks.world import World, join
 from onsight.training.run_folder.folder import (
@@ -42,11 +44,16 @@ from onsight.training.run_folder.folder import (
     next_run_folder,
     share_folder,
 )
+from onsight.training.run_folder.job import has_begun, keep_job, run_of_job
+from onsight.training.run_folder.mirror import refuse_taken, restore
 from onsight.training.run_session import RunSession
 from onsight.words import listed
 
 # What may differ when a run resumes: where it computes, stores and shows things, not what it does.
-FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency", "log"}
+FREE_ON_RESUME = {
+    "device", "ranks", "restarts", "threads", "cache_folder", "residency", "log",
+    "checkpoint_steps", "checkpoint_seconds", "checkpoints",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ def train(
     config_file: str | Path | None = None,
     reporter: Reporter | None = None,
     spent: Callable[[], float] | None = None,
+    restarted: bool = False,
     **fields: Any,
 ) -> Run:
     """Train a classifier on pictures; every field of the config is a keyword.
@@ -97,7 +105,8 @@ def train(
     data: what the command takes, a pair (images, labels), or a torch Dataset whose items are
     (image, label): paths, Pillow images, or arrays or tensors of uint8 or of floats from 0 to 1.
     `model` may also be a torch.nn.Module, which is then trained in place; spent returns the seconds
-    of a budget used so far, by default since this call. Raises UserError for what the user can
+    of a budget used so far, by default since this call. restarted: go on with the run in `out` if
+    it has begun, with a clock that has run on since then. Raises UserError for what the user can
     fix, Interrupted after a signal, NonFiniteLoss, DiskError.
     """
     called = time.monotonic()
@@ -108,8 +117,16 @@ def train(
     else:
         module = None
     rank_info = rank_from_env()
+    store = meet(rank_info) if rank_info else None
     path = user_path(out) if out else None
+    begun = _begun_before(path, restarted, rank_info, store)
+    if begun and not resume:
+        path, resume, recipe, config_file, fields = begun, True, None, None, _free(fields)
+    if resume and path:
+        _bring_back(path, fields.get("checkpoints"), rank_info, store)
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
+        refuse_taken(config.checkpoints)
     check_installed(config.loggers)
     devices = _devices(rank_info, config)
     ranks = rank_info.size if rank_info else len(devices.value)
@@ -124,14 +141,20 @@ def train(
             raise _not_sent("pictures in memory", "save them as files")
         path = path or next_run_folder(str(data))
         given["begun"] = time.monotonic() - spent()
-        return _launch_ranks(str(data), path, resume, given, len(devices.value), module)
+        refuse_inside_data(path, str(data), "../runs/first")
+        if module is not None:
+            raise _not_sent("a network in memory", "pass it as package.module:callable")
+        request = {"data": str(data), "out": str(path), "resume": resume, **given}
+        warn = (reporter or Reporter()).warn
+        launch(request, len(devices.value), path, config.restarts, warn)
+        return Run(path, read_results(path))
     taken = take_data(data)
     folder_name = taken if isinstance(taken, str) else taken.kind
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[0], devices.reason)
     keep_freed_memory()
     with KERNELS[config.kernels](threads.value):
-        world = join(rank_info, device.value, records=config.cuda_graph == "on")
+        world = join(rank_info, device.value, config.cuda_graph == "on", store)
         with world.joined():
             chosen = world.broadcast("folder", lambda: str(path or next_run_folder(folder_name)))
             refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
@@ -140,7 +163,7 @@ def train(
                 naming_unrepeatable(reporter.warn) as unrepeatable,
                 _claimed(Path(chosen), resume, world) as folder,
             ):
-                session = RunSession(folder, reporter, world, unrepeatable)
+                session = RunSession(folder, reporter, world, unrepeatable, restarted)
                 results = session.run(taken, config, device, threads, spent, module, resume)
     return Run(folder.path, results or read_results(folder.path), world.rank)
 
@@ -170,20 +193,41 @@ def _refuse_decoding_on(device: torch.device, config: Config) -> None:
         )
 
 
-def _launch_ranks(
-    data: str,
-    path: Path,
-    resume: bool,
-    given: dict[str, Any],
-    ranks: int,
-    module: nn.Module | None,
-) -> Run:
-    """Train in the given number of processes; each calls train again, as one rank."""
-    refuse_inside_data(path, data, "../runs/first")
-    if module is not None:
-        raise _not_sent("a network in memory", "pass it as package.module:callable")
-    launch({"data": data, "out": str(path), "resume": resume, **given}, ranks, path)
-    return Run(path, read_results(path))
+def _begun_before(
+    path: Path | None, restarted: bool, rank_info: RankInfo | None, store: Store | None
+) -> Path | None:
+    """The folder of the run that this job has begun; None if it begins now. All ranks agree."""
+
+    def look() -> str:
+        if restarted:
+            return str(path) if path and has_begun(path) else ""
+        return str(run_of_job(path) or "")
+
+    found = first_says(store, rank_info, "begun", look) if rank_info and store else look()
+    return Path(found) if found else None
+
+
+def _bring_back(
+    path: Path, url: str | None, rank_info: RankInfo | None, store: Store | None
+) -> None:
+    """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
+
+    def bring() -> str:
+        return str(bool(url) and not has_begun(path) and restore(str(url), path))
+
+    if rank_info and store:
+        first_says(store, rank_info, "brought back", bring)
+    else:
+        bring()
+
+
+def _free(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a run that goes on by itself may be given: the rest is in its folder.
+
+    A network's code runs only if the user names it again.
+    """
+    kept = FREE_ON_RESUME | ({"model"} if ":" in str(fields.get("model")) else set())
+    return {name: value for name, value in fields.items() if name in kept}
 
 
 def _not_sent(what: str, remedy: str) -> ConfigError:
@@ -227,7 +271,10 @@ def _resolve_config(
 
 @contextmanager
 def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
-    folder = claim_folder(path, resume) if world.is_main else None
+    folder = None
+    if world.is_main:
+        folder = claim_folder(path, resume)
+        keep_job(path)
     world.broadcast("claim", str)
     folder = folder or share_folder(path)
     try:

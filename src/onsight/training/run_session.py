@@ -34,12 +34,19 @@ from onsight.training.train_once import RunContext, train_once
 class RunSession:
     """What a run needs from start to finish; `run` does the work.
 
-    unrepeatable: names of operations without a deterministic kernel, which grow while it runs.
+    unrepeatable: names of operations without a deterministic kernel, which grow while it runs;
+    restarted: whether a budget's clock has run on since the run began.
     """
 
     def __init__(
-        self, folder: RunFolder, reporter: Reporter, world: World, unrepeatable: list[str]
+        self,
+        folder: RunFolder,
+        reporter: Reporter,
+        world: World,
+        unrepeatable: list[str],
+        restarted: bool = False,
     ) -> None:
+        self.restarted = restarted
         self.folder = folder
         self.reporter = reporter
         self.world = world
@@ -61,7 +68,8 @@ class RunSession:
         spent: returns the seconds of the budget used so far.
         """
         seconds = read_budget(config.budget)
-        budget = Budget(seconds, spent, self.world.agree) if seconds else None
+        budget = Budget(seconds, spent, self.world.agree, self.restarted) if seconds else None
+        self.world.does("preparing the pictures and the plan")
         prepared = prepare(
             config,
             data,
@@ -118,6 +126,7 @@ class RunSession:
             self.phases["test"] = time.perf_counter() - begun
         if self.unrepeatable and self.world.is_main:
             keeper.keep_unrepeatable(self.unrepeatable)
+        self.world.does("writing the results")
         results = finish(
             prepared.config,
             prepared.dataset,

@@ -38,7 +38,9 @@ def evaluate_in_time(
     budget.look()
     begun = budget.now
     expected = loader.batch_size * budget.picture_seconds * world.size
-    batches = _in_time(loader.in_order(), budget.validation_seconds, expected)
+    batches = _in_time(
+        world.follow(loader.in_order(), "validating"), budget.validation_seconds, expected
+    )
     judged = gather_per_image(evaluate_batches(forward, batches), loader.ids, world)
     budget.look()
     budget.judged(len(judged), budget.now - begun)

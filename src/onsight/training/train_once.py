@@ -33,7 +33,9 @@ from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import load_weights
+from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder.mirror import Mirror
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
@@ -95,7 +97,9 @@ def train_once(
     if fits_head(config, net) and not (resume and context.folder.last_checkpoint.exists()):
         classifier = Classifier(net, data.normalization, config.precision, data.device)
         left = _left_seconds(config, budget)
-        head = fit_head(config, data, classifier, context.reporter, left, context.features)
+        context.world.does("fitting the head")
+        with context.world.watchdog_paused():  # every rank computes the same, in its own time
+            head = fit_head(config, data, classifier, context.reporter, left, context.features)
         if config.freeze:
             return _without_training(head, classifier, context)
     with stop_on_signals(context.world.stop):
@@ -110,7 +114,8 @@ def train_once(
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
     if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
         begun = time.perf_counter()
-        recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
+        with context.world.watchdog_paused():  # every rank computes the same, in its own time
+            recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
         seconds["recalibration"] = time.perf_counter() - begun
     return _calibrated(classifier, progress, seconds, data.dataset, context, budget)
 
@@ -180,6 +185,9 @@ def _make_trainer(
         ids, ranks = dataset.ids(split), (world.rank, world.size)
         return Loader(data.pictures, ids, batch_size, device, *ranks, with_next)
 
+    mirror = None
+    if config.checkpoints and world.is_main:
+        mirror = Mirror(config.checkpoints, context.folder)
     at_once = evaluation_batch(device, dataset.format.shown)
     watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
     return Trainer(
@@ -197,6 +205,7 @@ def _make_trainer(
         reporter=context.reporter,
         budget=budget,
         adaptation=adaptation(prepared.asked, prepared.plan.compute, data, context.reporter),
+        writer=CheckpointWriter(mirror),
     )
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,13 @@ from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks.ddp import gather_per_image
-from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from onsight.training.run_folder.checkpoint import (
+    Snapshot,
+    load_checkpoint,
+    snapshot,
+    snapshot_weights,
+)
+from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import PlacementCheck
 from onsight.training.run_folder.progress import Progress
@@ -36,8 +43,6 @@ from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
 from onsight.training.timely import evaluate_in_time, shortened
 from onsight.words import fixed_percent, percent
-
-_CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 
 
 class Trainer:
@@ -60,6 +65,7 @@ class Trainer:
         reporter: Reporter,
         budget: Budget | None = None,
         adaptation: Adaptation | None = None,
+        writer: CheckpointWriter | None = None,
     ) -> None:
         # what it works with
         self.config = config
@@ -81,6 +87,7 @@ class Trainer:
         self.budget = budget
         self.placement = PlacementCheck(update, folder, reporter)
         self.blends = Blends(folder.start_weights)
+        self.writer = writer or CheckpointWriter()
         # how far it has come
         self.progress = Progress()
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
@@ -105,6 +112,7 @@ class Trainer:
         self.update.done = self._steps_done
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
+        self.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
 
     def _settle_into_budget(self, budget: Budget) -> None:
         """Keep the time that saving will take at the end; validate on no more than fits."""
@@ -112,6 +120,7 @@ class Trainer:
         budget.look()
         before = budget.now
         self._save()
+        self._wait_for_writer()
         budget.look()
         budget.saved(budget.now - before)
 
@@ -120,6 +129,10 @@ class Trainer:
 
         start: how good the network is before the first step, which training must improve on.
         """
+        with self.writer:
+            return self._run(start)
+
+    def _run(self, start: EpochRow | None) -> Progress:
         if self.world.is_main:
             done = self._steps_done
             self.record = Record(self.folder.path, self.progress.rows, done, self.loggers)
@@ -134,6 +147,7 @@ class Trainer:
         if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()
+        self._wait_for_writer()
         return self.progress
 
     def _begin_from(self, start: EpochRow) -> None:
@@ -211,6 +225,7 @@ class Trainer:
             self._switch(self.switches.popleft())
         set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
         self.pending_images.append(len(batch.global_labels))
+        self.world.does(f"in epoch {now.epoch + 1}, step {now.step + 1}")
         update = self.update if self.placement.is_done else self.placement.first_update
         try:
             self._read(update(batch, now.epoch, now.step))
@@ -337,9 +352,9 @@ class Trainer:
     def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PerImageResults:
         if self.budget:
             return evaluate_in_time(forward, loader, self.budget, self.world)
-        return gather_per_image(
-            evaluate_batches(forward, loader.in_order()), loader.ids, self.world
-        )
+        what = f"validating after epoch {self.progress.epoch + 1}"
+        batches = self.world.follow(loader.in_order(), what)
+        return gather_per_image(evaluate_batches(forward, batches), loader.ids, self.world)
 
     def _judge(self, images: Tensor) -> Tensor:
         """The logits of a batch after an epoch; a request to stop is obeyed before the next."""
@@ -365,8 +380,7 @@ class Trainer:
 
     def _save_best(self) -> None:
         if self.world.is_main:
-            with self.world.watchdog_paused():
-                save_weights(self.folder.best_weights, self.classifier.net)
+            self._write(self.folder.best_weights, snapshot_weights(self.classifier.net))
 
     def _out_of_patience(self) -> bool:
         patience = self.config.patience_epochs
@@ -375,13 +389,16 @@ class Trainer:
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""
         self._stop_if_asked()
-        if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:
+        steps, config = self.progress.step, self.config
+        is_due = config.checkpoint_steps and steps % config.checkpoint_steps == 0
+        if is_due or time.monotonic() - self.saved_at > config.checkpoint_seconds:
             self._save()
 
     def _stop_if_asked(self) -> None:
         """Save and raise Interrupted if a signal has asked for it."""
         if self.world.stopping:
             self._save()
+            self._wait_for_writer()
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
             raise Interrupted(
                 f"stopped in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps; "
@@ -396,8 +413,22 @@ class Trainer:
         self.saved_at = time.monotonic()
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
-            with self.world.watchdog_paused():
-                save_checkpoint(self.folder.last_checkpoint, self.step, self.update.average, facts)
+            taken = snapshot(self.step, self.update.average, facts)
+            self._write(self.folder.last_checkpoint, taken)
+
+    def _write(self, path: Path, taken: Snapshot) -> None:
+        """Begin to write a file; waits only if those before it are not written yet."""
+        with self.world.watchdog_paused():
+            self.writer.write(path, taken)
+        while self.writer.trouble:
+            self.reporter.warn(self.writer.trouble.pop(0))
+
+    def _wait_for_writer(self) -> None:
+        self.world.does("waiting until the checkpoints are written")
+        with self.world.watchdog_paused():
+            self.writer.wait()
+        while self.writer.trouble:
+            self.reporter.warn(self.writer.trouble.pop(0))
 
     def _watch_speed(self) -> None:
         if self.adaptation:

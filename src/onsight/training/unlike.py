@@ -52,7 +52,8 @@ def _features(classifier: Classifier, pictures: BatchSource, ids: Tensor, world:
     device, (height, width, _) = classifier.device, pictures.shape
     at_once = evaluation_batch(device, (height, width))
     loader = Loader(pictures, ids, at_once, device, world.rank, world.size)
-    parts = [(batch.ids, _of_batch(classifier, batch.images)) for batch in loader.in_order()]
+    batches = world.follow(loader.in_order(), "comparing pictures")
+    parts = [(batch.ids, _of_batch(classifier, batch.images)) for batch in batches]
     wide = int(world.agree(parts[0][1].shape[1] if parts else 0))  # the first rank has some
     features = torch.zeros(len(ids), wide)
     for some, values in parts:

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
-from onsight.training.ranks.watchdog import LauncherWatchdog
-from onsight.training.ranks.world import STORE
+from onsight.training.ranks.watchdog import LAUNCHED, LauncherWatchdog
 
 _LOOPBACK = "127.0.0.1"
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
+_ENDED = "; the job was ended"
 _TALKERS = "torch.distributed.elastic"
 
 
@@ -40,14 +40,38 @@ class RankFailed(OnsightError):
         self.exit_code = exit_code
 
 
-def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
+def launch(
+    request: dict[str, Any],
+    ranks: int,
+    run: Path,
+    restarts: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
     """Run training/worker.py as the given number of ranks and wait until they end.
 
-    request: arguments of train, as JSON values. Raises RankFailed, RankLost, Interrupted.
+    request: arguments of train, as JSON values; restarts: how often a job that has lost a rank is
+    started again; say: told of each time. Raises RankFailed, RankLost, Interrupted.
+    """
+    for number in range(1, restarts + 1):
+        try:
+            _launch_once(request, ranks, run)
+        except RankLost as lost:
+            what = str(lost).partition(_ENDED)[0]
+            say(f"{what}; the ranks are started again ({number} of at most {restarts} times)")
+            request = request | {"restarted": True}
+        else:
+            return
+    _launch_once(request, ranks, run)
+
+
+def _launch_once(request: dict[str, Any], ranks: int, run: Path) -> None:
+    """Launch the ranks with torch's launcher.
+
+    Its own restarts would repeat a user's mistake as often as the loss of a rank, without a word.
     """
     with (
         tempfile.TemporaryDirectory(prefix="onsight-") as folder,
-        _watched_store(ranks),
+        _watched_store(ranks) as watchdog,
         _former_handlers(),
     ):
         config = LaunchConfig(
@@ -65,18 +89,22 @@ def launch(request: dict[str, Any], ranks: int, run: Path) -> None:
         try:
             elastic_launch(config, sys.executable)(*worker)
         except ChildFailedError as error:
-            raise _explain(error.failures, run) from None
+            raise _explain(error.failures, run, watchdog.describe) from None
         except SignalException as error:
             raise Interrupted(f"stopped; {_resume_hint(run)}", int(error.sigval)) from None
 
 
-def _explain(failures: dict[int, ProcessFailure], run: Path) -> OnsightError:
+def _explain(
+    failures: dict[int, ProcessFailure],
+    run: Path,
+    describe: Callable[[int], str] = "rank {}".format,
+) -> OnsightError:
     """Describe the first failure; if two happen together, a killed rank is the cause."""
     rank, first = min(failures.items(), key=_by_cause)
     if first.exitcode < 0:
         return RankLost(
-            f"rank {rank} (process {first.pid}) was lost, killed by {first.signal_name()}; "
-            f"the job was ended; {_resume_hint(run)}"
+            f"{describe(rank)} was lost, killed by {first.signal_name()}{_ENDED}; "
+            f"{_resume_hint(run)}"
         )
     message = first.error_file_data["message"]
     if isinstance(message, dict) and "exit_code" in message["extraInfo"]:
@@ -102,12 +130,12 @@ def _resume_hint(run: Path) -> str:
 
 
 @contextmanager
-def _watched_store(ranks: int) -> Iterator[None]:
+def _watched_store(ranks: int) -> Iterator[LauncherWatchdog]:
     """A store for the ranks, hosted by this process and bound to loopback, and their watchdog."""
     listening = socket.create_server((_LOOPBACK, 0))
     address = f"{_LOOPBACK}:{listening.getsockname()[1]}"
     variables = {
-        STORE: address,
+        LAUNCHED: address,
         "GLOO_SOCKET_IFNAME": _INTERFACE,
         "NCCL_SOCKET_IFNAME": _INTERFACE,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
@@ -123,7 +151,7 @@ def _watched_store(ranks: int) -> Iterator[None]:
     watchdog = LauncherWatchdog(PrefixStore("watchdog", store), ranks)
     os.environ |= variables
     try:
-        yield
+        yield watchdog
     finally:
         watchdog.leave()
         for name, value in former.items():

@@ -1,8 +1,9 @@
 """Every rank watches the others: a rank that is lost or stuck is named, and the job ends.
 
 Each rank writes a heartbeat to the store once a second: a counter, how many synchronization points
-it has reached, and whether it is doing work that others may have to wait for. A process that is
-gone or stopped no longer beats; one that hangs keeps beating, but keeps the others waiting.
+it has reached, how far it has come since, whether it is doing work that others may have to wait
+for, and what it is doing. A process that is gone or stopped no longer beats; one that hangs keeps
+beating, but keeps the others waiting and does not move; one that is only slow moves.
 """
 
 import json
@@ -18,9 +19,11 @@ from pathlib import Path
 
 from torch.distributed import Store
 
+LAUNCHED = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher hosts
+
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 15.0  # without a heartbeat
-STUCK_SECONDS = 45.0  # that others have waited for a rank in a step
+STUCK_SECONDS = 45.0  # that others have waited for a rank which has not moved
 
 _NAP_SECONDS = 5.0  # between two reads: then this process was itself suspended
 
@@ -35,7 +38,10 @@ class LastSeen:
     changed_at: float
     syncs: int = 0
     synced_at: float = 0.0
+    moves: int = 0
+    moved_at: float = 0.0
     paused: bool = False
+    doing: str = ""
     left: bool = False
 
 
@@ -43,7 +49,7 @@ class Heartbeats:
     """Finds silent and stuck ranks by their heartbeats; has no clock of its own."""
 
     def __init__(self, size: int, now: float) -> None:
-        self.last_seen = [LastSeen("", now, synced_at=now) for _ in range(size)]
+        self.last_seen = [LastSeen("", now, synced_at=now, moved_at=now) for _ in range(size)]
         self.looked_at = now
 
     def read(self, store: Store, now: float) -> None:
@@ -64,16 +70,19 @@ class Heartbeats:
         seen.beat, seen.changed_at = beat, now
         seen.left = beat == _LEFT
         if not seen.left:
-            _, syncs, paused = beat.split()
-            if int(syncs) != seen.syncs or paused == "1":
-                seen.syncs, seen.synced_at = int(syncs), now
+            _, syncs, moves, paused, seen.doing = beat.split(" ", 4)
             seen.paused = paused == "1"
+            if int(syncs) != seen.syncs or seen.paused:
+                seen.syncs, seen.synced_at = int(syncs), now
+            if int(moves) != seen.moves or seen.synced_at == now:
+                seen.moves, seen.moved_at = int(moves), now
 
     def _forgive(self, seconds: float) -> None:
         """Restart every wait: a process that was suspended itself cannot blame the others."""
         for seen in self.last_seen:
             seen.changed_at += seconds
             seen.synced_at += seconds
+            seen.moved_at += seconds
 
     def silent(self, now: float, seconds: float = LOST_SECONDS) -> list[int]:
         """Ranks that have sent a heartbeat, but none for this long."""
@@ -91,31 +100,53 @@ class Heartbeats:
         waiting = [seen for seen in self.last_seen if seen.syncs == furthest]
         if furthest == 0 or now - max(seen.synced_at for seen in waiting) < STUCK_SECONDS:
             return []
-        return [rank for rank, seen in enumerate(self.last_seen) if seen.syncs < furthest]
+        return [
+            rank
+            for rank, seen in enumerate(self.last_seen)
+            if seen.syncs < furthest and now - seen.moved_at >= STUCK_SECONDS
+        ]
 
 
 class Watchdog:
     """Sends this rank's heartbeat and watches the others, in a thread of its own."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, node: int = 0) -> None:
         self.store = store.clone()  # a connection of its own: the main one may block a long time
         self.rank = rank
         self.size = size
-        self.syncs = 0
+        self.node = node
+        self.syncs = self.moves = 0
+        self.doing = "starting"
         self.paused = True
         self.heartbeats = Heartbeats(size, time.monotonic())
         self.over = threading.Event()
         self.lock = threading.Lock()
         self.store.set(f"process/{rank}", str(os.getpid()))
+        self.store.set(f"machine/{rank}", str(node))
         self.store.set(f"place/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._beat(0)  # at once: a rank that never sent one is not missed
+        self.first = ""  # the first rank, as last described: it may host the store
         self.thread = threading.Thread(target=self._keep, name="watchdog", daemon=True)
         self.thread.start()
+        threading.Thread(target=self._watch_store, name="watchdog-of-store", daemon=True).start()
 
     def stop(self) -> None:
         """Send no more heartbeats and watch no more."""
         self.over.set()
         self.thread.join()
+
+    def _watch_store(self) -> None:
+        """End the job if the store does not answer: its process is stopped, and reads wait on."""
+        looked_at, beats = 0.0, 0
+        while not self.over.wait(BEAT_SECONDS):
+            beats = beats + 1 if looked_at == self.heartbeats.looked_at else 0
+            looked_at = self.heartbeats.looked_at
+            if beats * BEAT_SECONDS > LOST_SECONDS:
+                host = f", probably {self.first}," if self.first else ""
+                end_job(
+                    f"the process that coordinates the ranks{host} has not been heard from for "
+                    f"{LOST_SECONDS:.0f} s"
+                )
 
     def leave(self) -> None:
         """Stop; the others see that this rank left in good order."""
@@ -135,11 +166,8 @@ class Watchdog:
         return []
 
     def describe(self, rank: int) -> str:
-        """A rank with its process and machine, as far as known."""
-        with suppress(RuntimeError):
-            if self.store.check([f"place/{rank}"]):
-                return f"rank {rank} ({self.store.get(f'place/{rank}').decode()})"
-        return f"rank {rank}"
+        """A rank with its process and machine, and what it did last, as far as known."""
+        return describe(self.store, rank, self.heartbeats.last_seen[rank].doing)
 
     def _keep(self) -> None:
         beats = 0
@@ -149,13 +177,15 @@ class Watchdog:
                 self._beat(beats)
                 with self.lock:
                     self.heartbeats.read(self.store, time.monotonic())
+                self.first = self.describe(0)
             except RuntimeError:
                 if not self.over.is_set():
                     end_job("the process that coordinates the ranks is gone")
             self._judge()
 
     def _beat(self, number: int) -> None:
-        self.store.set(f"beat/{self.rank}", f"{number} {self.syncs} {int(self.paused)}")
+        beat = f"{number} {self.syncs} {self.moves} {int(self.paused)} {self.doing}"
+        self.store.set(f"beat/{self.rank}", beat)
 
     def _judge(self) -> None:
         with self.lock:
@@ -167,7 +197,20 @@ class Watchdog:
         ):
             if ranks and self.rank not in ranks and not self.over.is_set():
                 names = ", ".join(self.describe(rank) for rank in ranks)
+                self._kill_beside(ranks)
                 end_job(f"{names} {what}")
+
+    def _kill_beside(self, ranks: list[int]) -> None:
+        """Kill such ranks of this machine, if their launcher would wait a long time for them.
+
+        A process that is stopped heeds no signal but SIGKILL. Onsight's own launcher sees to it.
+        """
+        if LAUNCHED in os.environ:
+            return
+        with suppress(RuntimeError):
+            for rank in ranks:
+                if int(self.store.get(f"machine/{rank}")) == self.node:
+                    kill(self.store, rank)
 
 
 class LauncherWatchdog:
@@ -195,15 +238,34 @@ class LauncherWatchdog:
             for rank in self.heartbeats.silent(earlier, LOST_SECONDS) + self.heartbeats.stuck(
                 earlier
             ):
-                process = int(self.store.get(f"process/{rank}"))
-                with suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+                kill(self.store, rank)
+
+    def describe(self, rank: int) -> str:
+        """A rank with its process and machine, and what it did last, as far as known."""
+        return describe(self.store, rank, self.heartbeats.last_seen[rank].doing)
+
+
+def describe(store: Store, rank: int, doing: str) -> str:
+    """A rank with its process and machine, as far as a store knows, and what it did last."""
+    place = ""
+    with suppress(RuntimeError):
+        if store.check([f"place/{rank}"]):
+            place = store.get(f"place/{rank}").decode()
+    facts = ", ".join(part for part in (place, doing and f"last seen {doing}") if part)
+    return f"rank {rank} ({facts})" if facts else f"rank {rank}"
+
+
+def kill(store: Store, rank: int) -> None:
+    """Kill a rank's process, which runs on this machine."""
+    process = int(store.get(f"process/{rank}"))
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 def end_job(reason: str) -> None:
     """Say why and end this process at once: its main thread may be waiting forever."""
     message = f"{reason}; the job was ended"
-    if not leave_message(message, 1, lost=True):
+    if not leave_message(message, 1, lost=True) or LAUNCHED not in os.environ:
         print(f"error: {message}", file=sys.stderr, flush=True)
     os._exit(1)
 

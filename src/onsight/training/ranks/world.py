@@ -2,29 +2,30 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from onsight.errors import DataError, DeviceError, OnsightError, RankLost
+from onsight.errors import DataError, DeviceError, RankLost
 from onsight.hardware.devices import physical_device
 from onsight.training.ranks.interface import interface_towards
-from onsight.training.ranks.rank_info import RankInfo, slurm_address
+from onsight.training.ranks.meet import JOIN, meet
+from onsight.training.ranks.rank_info import RankInfo
 from onsight.training.ranks.signals import StopRequest
 from onsight.training.ranks.watchdog import Watchdog
 from onsight.words import listed
 
-STORE = "ONSIGHT_STORE"  # host:port of the store that Onsight's own launcher hosts
-
-_JOIN = timedelta(minutes=5)  # the machines of a cluster do not start all at once
-_COLLECTIVE = timedelta(minutes=30)  # for a hang in evaluation; elsewhere the watchdog acts
+_COLLECTIVE = timedelta(minutes=30)  # a last resort: the watchdog acts long before
 _LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
+
+
+Item = TypeVar("Item")
 
 
 class Resettable(Protocol):
@@ -39,6 +40,7 @@ class World:
 
     rank = 0
     size = 1
+    local_size = 1  # of the ranks on this machine
 
     def __init__(self) -> None:
         self.stop = StopRequest()
@@ -67,7 +69,14 @@ class World:
         return value
 
     def count_sync(self) -> None:
-        """Count a point in a step where all ranks wait for each other."""
+        """Count a point where all ranks wait for each other."""
+
+    def does(self, what: str) -> None:
+        """Note what this process does now; each call shows that it moves, if slowly."""
+
+    def follow(self, batches: Iterable[Item], what: str) -> Iterator[Item]:
+        """The same batches; each shows that this process moves."""
+        return iter(batches)
 
     def check_equal(self, what: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
@@ -99,20 +108,24 @@ class World:
 class Ranks(World):
     """Several processes. Raises RankLost when another one is gone."""
 
-    def __init__(self, rank_info: RankInfo, device: torch.device) -> None:
+    def __init__(
+        self, rank_info: RankInfo, device: torch.device, store: dist.Store | None = None
+    ) -> None:
         super().__init__()
         self.any_stop = False
         self.exchanges: Counter[str] = Counter()  # so far, by what is exchanged
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
-        self.store = _meet(rank_info)
+        self.local_size = rank_info.local_size
+        self.store = store or meet(rank_info)
         if self.size > rank_info.local_size:
             _reach_other_machines()
         backend = "gloo"
         if device.type != "cpu":
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             torch.accelerator.set_device_index(device)
-        self.watchdog = Watchdog(dist.PrefixStore("watchdog", self.store), self.rank, self.size)
+        watched = dist.PrefixStore("watchdog", self.store)
+        self.watchdog = Watchdog(watched, self.rank, self.size, self.node)
         try:
             self._begin(device, backend)
         except BaseException:
@@ -156,6 +169,7 @@ class Ranks(World):
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
+        self.count_sync()
         dist.all_reduce(tensor)
         return tensor
 
@@ -167,8 +181,19 @@ class Ranks(World):
         return float(shared)
 
     def count_sync(self) -> None:
-        """Count a point in a step where all ranks wait for each other."""
+        """Count a point where all ranks wait for each other."""
         self.watchdog.syncs += 1
+
+    def does(self, what: str) -> None:
+        """Note what this process does now; each call shows that it moves, if slowly."""
+        self.watchdog.doing = what
+        self.watchdog.moves += 1
+
+    def follow(self, batches: Iterable[Item], what: str) -> Iterator[Item]:
+        """The same batches; each shows that this process moves."""
+        for number, batch in enumerate(batches, 1):
+            self.does(f"{what}, batch {number}")
+            yield batch
 
     def check_equal(self, what: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
@@ -259,40 +284,29 @@ class Ranks(World):
     def _wait_for_all(self) -> None:
         keys = {rank: f"here/{rank}" for rank in range(self.size)}
         try:
-            self.store.wait(list(keys.values()), _JOIN)
+            self.store.wait(list(keys.values()), JOIN)
         except RuntimeError as error:
             missing = [str(rank) for rank, key in keys.items() if not self.store.check([key])]
             raise RankLost(
                 f"{len(missing)} of {self.size} ranks did not join within "
-                f"{_JOIN.total_seconds():.0f} s: rank {', '.join(missing)}"
+                f"{JOIN.total_seconds():.0f} s: rank {', '.join(missing)}"
             ) from error
 
 
-def join(rank_info: RankInfo | None, device: torch.device, records: bool = False) -> World:
+def join(
+    rank_info: RankInfo | None,
+    device: torch.device,
+    records: bool = False,
+    store: dist.Store | None = None,
+) -> World:
     """The world of this process; waits up to five minutes for the other ranks.
 
-    records: whether steps are to be recorded as a CUDA graph; torch then asks that NCCL's errors be
-    left to others, which here is the watchdog.
+    store: where they meet, if they have met; records: whether steps are to be recorded as a CUDA
+    graph; torch then asks that NCCL's errors be left to others, which here is the watchdog.
     """
     if records:
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
-    return World() if rank_info is None else Ranks(rank_info, device)
-
-
-def _meet(rank_info: RankInfo) -> dist.Store:
-    """The store where the ranks meet: Onsight's, torchrun's, or one that the first rank hosts."""
-    if STORE in os.environ:
-        host, _, port = os.environ[STORE].rpartition(":")
-        return dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-    if rank_info.launcher == "Slurm":
-        host, number = slurm_address(os.environ)
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(number)}
-    try:
-        store, _, _ = next(dist.rendezvous("env://", rank_info.rank, rank_info.size, timeout=_JOIN))
-    except (RuntimeError, ValueError) as error:
-        raise OnsightError(f"the ranks cannot connect: {error}") from error
-    met: dist.Store = store
-    return met
+    return World() if rank_info is None else Ranks(rank_info, device, store)
 
 
 def _reach_other_machines() -> None:

@@ -4,6 +4,7 @@ Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; th
 learning rate and all random numbers are functions of the step, so they need no state.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,20 @@ VERSION = 1
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
-def save_checkpoint(
-    path: Path, step: Step, average: MovingAverage | None, progress: dict[str, Any]
-) -> None:
-    """Write model, average, optimizer, scaler and progress, atomically."""
+@dataclass(frozen=True)
+class Snapshot:
+    """Copies of tensors, on the CPU, and JSON facts, which training no longer changes."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically. Raises DiskError."""
+        write_tensors(path, self.tensors, self.facts)
+
+
+def snapshot(step: Step, average: MovingAverage | None, progress: dict[str, Any]) -> Snapshot:
+    """Model, average, optimizer, scaler and progress as they are now."""
     tensors = _prefixed("model", dict(step.model.state_dict()))
     if average:
         tensors |= _prefixed("average", dict(average.model.state_dict()))
@@ -36,7 +47,7 @@ def save_checkpoint(
         "scaler": step.scaler.state_dict(),
         "progress": progress,
     }
-    write_tensors(path, tensors, facts)
+    return Snapshot(tensors, facts)
 
 
 def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
@@ -67,9 +78,14 @@ def _restore(
     return {"data_key": ""} | progress
 
 
+def snapshot_weights(model: nn.Module) -> Snapshot:
+    """A model's weights alone as they are now."""
+    return Snapshot(_copied(model.state_dict()), {"version": VERSION})
+
+
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write a model's weights alone, atomically."""
-    write_tensors(path, _cloned(model.state_dict()), {"version": VERSION})
+    snapshot_weights(model).write(path)
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
@@ -78,13 +94,17 @@ def load_weights(path: Path, model: nn.Module) -> None:
     model.load_state_dict(tensors)
 
 
-def _cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     # safetensors refuses tensors that share memory, such as tied weights.
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    return {name: _copy(tensor) for name, tensor in tensors.items()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in _cloned(tensors).items()}
+    return {f"{prefix}.{name}": tensor for name, tensor in _copied(tensors).items()}
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -99,13 +119,13 @@ def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
     for number, entries in state["state"].items():
         for name, value in entries.items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer.{number}.{name}"] = value.detach().clone()
+                tensors[f"optimizer.{number}.{name}"] = _copy(value)
             else:
                 values[f"{number}.{name}"] = value
     for number, group in enumerate(state["param_groups"]):
         for name, value in group.items():
             if isinstance(value, Tensor):  # some optimizers count their steps there
-                tensors[f"group.{number}.{name}"] = value.detach().clone()
+                tensors[f"group.{number}.{name}"] = _copy(value)
     # What JSON cannot express, such as a dtype, follows from the config: it is not state.
     groups = [
         {name: value for name, value in group.items() if isinstance(value, _PLAIN)}

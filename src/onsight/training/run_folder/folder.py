@@ -12,7 +12,8 @@ from onsight.files import disk_errors
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 CONFIG = "config.toml"
-_CLAIM = {_LOCK, _CHECKPOINTS}  # what claiming a folder creates
+JOB = ".job"  # of torchrun: its id
+_CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class RunFolder:
             if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
                 (self.path / _CHECKPOINTS).rmdir()
                 (self.path / CONFIG).unlink(missing_ok=True)
+                (self.path / JOB).unlink(missing_ok=True)
                 (self.path / _LOCK).unlink()
                 self.path.rmdir()
 

@@ -40,7 +40,8 @@ def _logits(classifier: Classifier, pictures: BatchSource, ids: Tensor, world: W
     device, (height, width, _) = classifier.device, pictures.shape
     at_once = evaluation_batch(device, (height, width))
     loader = Loader(pictures, ids, at_once, device, world.rank, world.size)
-    parts = [(batch.ids, classifier(batch.images).cpu()) for batch in loader.in_order()]
+    batches = world.follow(loader.in_order(), "fitting the temperature")
+    parts = [(batch.ids, classifier(batch.images).cpu()) for batch in batches]
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
     logits = torch.zeros(len(ids), classes)
     for some, values in parts:
