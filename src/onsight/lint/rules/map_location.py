@@ -22,6 +22,11 @@ _CHOICES = re.compile(  # a script with these words may also run without a GPU, 
     re.IGNORECASE,
 )
 _PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth$")  # as torchvision names its files, saved on the CPU
+_OTHERS = re.compile(  # words for weights that others have trained and published, from the CPU
+    r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
+    re.IGNORECASE,
+)
+_MOVES_WEIGHTS = re.compile(r"lightning")  # a library that loads checkpoints onto its own device
 _HELPERS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have states, no weights
 _WHY = (
     "The tensors are loaded onto the device that they were saved from: loading fails on a machine "
@@ -38,7 +43,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         if _is_considered(context, call) or is_used_as_network(context, call):
             continue
-        if _is_published(call) or _is_own_file(context, call):
+        if _is_published(context, call) or _is_own_file(context, call):
             continue
         if _reaches_weights(context, call):
             where = _device(context, call)
@@ -72,8 +77,11 @@ def _is_considered(context: Context, call: ast.Call) -> bool:
 
 
 def _uses_accelerator(context: Context) -> bool:
-    """Whether a script can run on anything but the CPU."""
-    says_device = fixed = False
+    """Whether a script names anything but the CPU, and moves its weights itself."""
+    for one in context.script.nodes(ast.Import, ast.ImportFrom):
+        modules = [getattr(one, "module", None) or "", *(alias.name for alias in one.names)]
+        if any(_MOVES_WEIGHTS.search(module) for module in modules):
+            return False
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
         words = ""
         if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
@@ -81,11 +89,9 @@ def _uses_accelerator(context: Context) -> bool:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             parent = context.script.parent(node)
             words = "" if isinstance(parent, ast.Expr) else node.value[:200]
-            fixed = fixed or node.value == "cpu"
         if _ACCELERATORS.search(words):
             return True
-        says_device = says_device or words in ("device", "--device")
-    return says_device and not fixed
+    return False
 
 
 def _needs_one_gpu(context: Context) -> bool:
@@ -103,10 +109,18 @@ def _needs_one_gpu(context: Context) -> bool:
     return needs
 
 
-def _is_published(call: ast.Call) -> bool:
-    """Whether a file has the name of weights that torchvision publishes."""
+def _is_published(context: Context, call: ast.Call) -> bool:
+    """Whether a file has the name of weights that others publish, or is loaded as such."""
     words = [one.value for one in ast.walk(call.args[0]) if isinstance(one, ast.Constant)]
-    return any(isinstance(word, str) and _PUBLISHED.search(word) for word in words)
+    if any(isinstance(word, str) and _PUBLISHED.search(word) for word in words):
+        return True
+    said = [call.args[0], *(origin.node for origin in context.values.origins(call.args[0]))]
+    for parent in context.script.source(call).ancestors(call):
+        if isinstance(parent, (ast.If, ast.IfExp)):
+            said.append(parent.test)
+        if isinstance(parent, ast.Assign):
+            said.extend(parent.targets)
+    return any(_OTHERS.search(context.script.code(one)) for one in said)
 
 
 def _is_own_file(context: Context, call: ast.Call) -> bool:
