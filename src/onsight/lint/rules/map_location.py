@@ -9,12 +9,16 @@ from onsight.lint.checkpoints import is_used_as_network, load_calls
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
 from onsight.lint.flow import key_of
+from onsight.lint.reachable import is_main
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
 from onsight.lint.values import Origin
 from onsight.lint.vocabulary import Kind
 
-_ACCELERATORS = re.compile(r"cuda|mps|xpu|accelerator|npu|\bgpu", re.IGNORECASE)
+_ACCELERATORS = re.compile(  # whole words: "input" has an npu in it
+    r"cuda|accelerator|(?<![a-z])(?:mps|xpu|npu|gpus?)(?![a-z])", re.IGNORECASE
+)
+_SEVERAL = re.compile(r"local_rank|init_process_group|DistributedDataParallel|\bDDP\b")
 _CHOICES = re.compile(  # a script with these words may also run without a GPU, or on several
     r"is_available|is_initialized|device_count|(args|opt|cfg|config|flags|hparams)\.(cuda|gpu|device)"
     r"|(use|no)_(cuda|gpu)|local_rank|init_process_group|DistributedDataParallel|DDP|Fabric"
@@ -97,6 +101,10 @@ def _uses_accelerator(context: Context) -> bool:
 def _needs_one_gpu(context: Context) -> bool:
     """Whether a script only runs on a GPU, in one process."""
     needs = bool(context.values.calls("cuda"))
+    always = any(_is_unconditional(context, call) for call in context.values.calls("cuda"))
+    if always or context.values.calls("Event"):
+        names = context.script.nodes(ast.Name, ast.Attribute)
+        return not any(_SEVERAL.search(last_name(one)) for one in names)
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
         if not isinstance(node, ast.Constant):
             if _CHOICES.search(key_of(node) or last_name(node)):
@@ -107,6 +115,15 @@ def _needs_one_gpu(context: Context) -> bool:
                 return False
             needs = needs or bool(re.fullmatch(r"cuda(:\d+)?", node.value))
     return needs
+
+
+def _is_unconditional(context: Context, call: ast.Call) -> bool:
+    """Whether `.cuda()` is called in the script itself without a choice around it."""
+    source = context.script.source(call)
+    around = source.ancestors(call)
+    return source in context.script.sources[:1] and not any(
+        isinstance(one, (ast.If, ast.IfExp, ast.BoolOp)) and not is_main(one) for one in around
+    )
 
 
 def _is_published(context: Context, call: ast.Call) -> bool:
@@ -128,7 +145,7 @@ def _is_own_file(context: Context, call: ast.Call) -> bool:
     for save in context.values.calls("save"):
         if len(save.args) < 2 or context.script.path_of(save.func) != "torch.save":
             continue
-        if ast.dump(save.args[1]) == ast.dump(call.args[0]):
+        if _codes(context, save.args[1]) & _codes(context, call.args[0]):
             home = context.script.function(save)
             places = [call]
             if context.script.function(call) is not home:
@@ -137,6 +154,12 @@ def _is_own_file(context: Context, call: ast.Call) -> bool:
             if places and all(_follows(context, place, save, home) for place in places):
                 return True
     return False
+
+
+def _codes(context: Context, path: ast.expr) -> set[str]:
+    """The code of a path, and of what it was made of where its name is a variable."""
+    made = [origin.node for origin in context.values.origins(path) if not origin.steps]
+    return {ast.dump(one) for one in (path, *made) if not isinstance(one, ast.arg)}
 
 
 def _follows(context: Context, place: ast.Call, save: ast.Call, home: ast.AST) -> bool:
