@@ -6,7 +6,8 @@
 FOLDER holds a checkout of each repository as OWNER+NAME, at the commit of lint_public_scripts.csv.
 Every script there is read, and each finding printed once as a line of CSV with an empty verdict. A
 person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
-interval, in which an arguable finding is not right.
+interval, in which an arguable finding is not right: for the scripts that the rules were tuned on,
+and for those held out, which no rule was changed for.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from onsight.evaluation.intervals import wilson
 from onsight.lint.read import read_script
 
 HERE = Path(__file__).parent
-COLUMNS = ("repo", "file", "line", "rule", "verdict", "reason")
+COLUMNS = ("sample", "repo", "file", "line", "rule", "verdict", "reason")
 
 
 def read_all(folder: Path, scripts: Path) -> None:
@@ -32,7 +33,15 @@ def read_all(folder: Path, scripts: Path) -> None:
         begin = time.perf_counter()
         try:
             for found in read_script(home / one["path"]):
-                rows.add((one["repo"], str(found.file.relative_to(home)), found.line, found.rule))
+                rows.add(
+                    (
+                        one["sample"],
+                        one["repo"],
+                        str(found.file.relative_to(home)),
+                        found.line,
+                        found.rule,
+                    )
+                )
         except DataError as error:
             unread.append(str(error))
         seconds.append(time.perf_counter() - begin)
@@ -48,8 +57,14 @@ def read_all(folder: Path, scripts: Path) -> None:
 
 
 def judge(verdicts: Path) -> None:
-    """Print the precision over all rules, and the verdicts of each rule."""
+    """Print the precision over all rules and the verdicts of each rule, for each sample."""
     rows = list(csv.DictReader(verdicts.open(encoding="utf-8")))
+    for sample in sorted({row["sample"] for row in rows}):
+        print(f"-- {sample}")
+        _judge([row for row in rows if row["sample"] == sample])
+
+
+def _judge(rows: list[dict[str, str]]) -> None:
     counts = Counter(row["verdict"] for row in rows)
     low, high = wilson(counts["right"], len(rows))
     share = counts["right"] / len(rows)

@@ -1,6 +1,7 @@
 """Oracle: the planted scripts, whose findings are known; files compared byte by byte."""
 
 import ast
+import io
 import json
 import os
 import shutil
@@ -55,6 +56,27 @@ def test_the_text_shows_the_place_the_line_and_its_correction(script, capsys):
     assert out.startswith("train.py:5:5 discarded-move [--fix] the result of x.cuda() is discarded")
     assert "  5 |     x.cuda()\n    |     ^^^^^^^^\n  + |     x = x.cuda()\n" in out
     assert err == "1 mistake in 1 of 2 files\n"
+
+
+def test_a_dash_is_standard_input_and_its_mended_text_is_printed(script, capsys, monkeypatch):
+    """Oracle: what the same text gives as a file; nothing is written."""
+    text = script.read_text(encoding="utf-8")
+    mended_text = text.replace("    x.cuda()", "    x = x.cuda()")
+    for words, code, out, err in (
+        ([], 1, "stdin:5:5 discarded-move", "1 mistake in 1 of 1 file"),
+        (["--diff"], 1, "+    x = x.cuda()\n", ""),
+        (["--fix"], 0, mended_text, "no mistakes in 1 file"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        assert lint("-", *words) == code
+        said = capsys.readouterr()
+        assert out in said.out
+        assert err in said.err
+    assert said.out == mended_text
+    assert [one.name for one in script.parent.iterdir()] == ["train.py"]
+    assert script.read_text(encoding="utf-8") == text
+    assert lint("--fxi") == 2
+    assert "Unknown option: --fxi." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 
 def lint(
-    *paths: Path,
+    *paths: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     select: Annotated[
         str, Parameter(help="Only these rules: ids or their beginnings, separated by commas.")
     ] = "",
@@ -41,8 +41,10 @@ def lint(
     ----------
     paths
         Scripts and folders; the working folder, if none are named. Each script is read together
-        with the modules of its own folder that it imports.
+        with the modules of its own folder that it imports. A single - stands for standard input:
+        --fix then prints the mended text, as an editor wants it, and what is left to stderr.
     """
+    from onsight.errors import ConfigError
     from onsight.lint.formats.data import as_github, as_json
     from onsight.lint.formats.sarif import as_sarif
     from onsight.lint.formats.text import as_text, summary
@@ -55,31 +57,40 @@ def lint(
     from onsight.words import plural
 
     rules = chosen(select, ignore)
-    files = python_files(paths or (Path("."),))
+    for word in map(str, paths):
+        if word.startswith("-") and word != "-":
+            raise ConfigError(f"Unknown option: {word}. See `onsight lint --help`.")
+    piped = paths == (Path("-"),)
+    texts = {Path.cwd() / "stdin": sys.stdin.read()} if piped else {}
+    files = list(texts) if piped else python_files(paths or (Path("."),))
     if diff:
-        changed, readings = mended(files, rules)
-        sys.stdout.write("".join(difference(*one) for one in changed.items()))
+        changed, readings = mended(files, rules, texts)
+        sys.stdout.write("".join(difference(*one, texts) for one in changed.items()))
         raise SystemExit(2 if readings.unread else 1 if changed else 0)
     if fix:
-        changed, readings = mended(files, rules)
-        for one in changed.items():
+        changed, readings = mended(files, rules, texts)
+        texts |= changed if piped else {}
+        for one in changed.items() if not piped else ():
             rewrite(*one)
         if changed:
             print(f"mended {plural(len(changed), 'file')}", file=sys.stderr)
-    library = Library()
+    library, out = Library(texts), sys.stdout
+    if fix and piped:
+        sys.stdout.write(texts[files[0]])
+        out = sys.stderr
     if not fix:
         readings = read_many(files, library, rules)
     found = readings.sorted
     if format_ == "json":
-        sys.stdout.write(as_json(readings))
+        out.write(as_json(readings))
     elif format_ == "github":
-        sys.stdout.write(as_github(found))
+        out.write(as_github(found))
     elif format_ == "sarif":
-        sys.stdout.write(as_sarif(found, rules, onsight_version()))
+        out.write(as_sarif(found, rules, onsight_version()))
     else:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        sys.stdout.write(as_text(found, library, colour))
-    sys.stdout.flush()
+        colour = out.isatty() and "NO_COLOR" not in os.environ
+        out.write(as_text(found, library, colour))
+    out.flush()
     for path, said in readings.unread.items():
         print(f"error: {said.replace(str(path), shown(path))}", file=sys.stderr)
     print(summary(readings), file=sys.stderr)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from onsight.lint.reachable import keep_reachable
 from onsight.lint.scopes import Scopes
@@ -16,9 +17,13 @@ class Library:
 
     def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
         self.texts = texts or {}
+        self.text = lru_cache(_KEPT)(self._text)
         self.scopes = lru_cache(_KEPT)(self._scopes)
 
-    def text(self, path: Path) -> str:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _of_process, (tuple(self.texts.items()),)
+
+    def _text(self, path: Path) -> str:
         """The text of a file. Raises DataError if it cannot be read."""
         return self.texts[path] if path in self.texts else read_text(path)
 
@@ -31,3 +36,9 @@ class Library:
         tree = parsed(path, text)
         keep_reachable(tree, imported)
         return Scopes(Source(path, text, tree, module))
+
+
+@lru_cache(1)
+def _of_process(texts: tuple[tuple[Path, str], ...]) -> Library:
+    """The one library of a process that helps, so that it parses a module once for all its work."""
+    return Library(dict(texts))

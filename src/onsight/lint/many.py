@@ -52,7 +52,7 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
             done.unread[path] = str(error)
     scripts, imported, others = _kinds(texts)
     with _helpers(len(texts)) as map_parts, _no_collection():
-        read_part = partial(_read_part, texts=library.texts, rules=rules)
+        read_part = partial(_read_part, library=library, rules=rules)
         together = map_parts(partial(read_part, alone=False), _parts(scripts, _PART_SCRIPTS))
         alone = map_parts(partial(read_part, alone=True), _parts(others, _PART))
         read_for_others: set[Path] = set()
@@ -72,10 +72,9 @@ def _parts(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
 
 
 def _read_part(
-    paths: Sequence[Path], texts: Mapping[Path, str], rules: Sequence[Rule], alone: bool
+    paths: Sequence[Path], library: Library, rules: Sequence[Rule], alone: bool
 ) -> list[tuple[Path, Reading | str]]:
     with _no_collection():
-        library = Library(texts)
         return [(path, _read(path, library, rules, alone)) for path in paths]
 
 

@@ -5,7 +5,7 @@ import os
 import tempfile
 import tokenize
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onsight.errors import DataError, DiskError
@@ -19,12 +19,17 @@ from onsight.lint.source import parsed
 _ROUNDS = 10  # a mend may reveal another mistake, such as missing-train after missing-eval
 
 
-def mended(files: Sequence[Path], rules: Sequence[Rule]) -> tuple[dict[Path, str], Readings]:
-    """The new texts of those files that have certain mends, and what is left to find in them."""
+def mended(
+    files: Sequence[Path], rules: Sequence[Rule], given: Mapping[Path, str] | None = None
+) -> tuple[dict[Path, str], Readings]:
+    """The new texts of those files that have certain mends, and what is left to find in them.
+
+    given: texts that are read in place of the files of these names.
+    """
     texts: dict[Path, str] = {}
     given_up: set[Path] = set()
     for _ in range(_ROUNDS):
-        library = Library(texts)
+        library = Library({**(given or {}), **texts})
         readings = read_many(files, library, rules)
         changes: dict[Path, list[Change]] = defaultdict(list)
         for one in readings.sorted:
@@ -52,9 +57,9 @@ def applied(text: str, changes: Sequence[Change]) -> str:
     return text
 
 
-def difference(path: Path, text: str) -> str:
-    """The change of a file as a unified diff."""
-    old, name = Library().text(path), shown(path)
+def difference(path: Path, text: str, given: Mapping[Path, str] | None = None) -> str:
+    """The change of a file as a unified diff; given: as in mended."""
+    old, name = Library(given).text(path), shown(path)
     lines = difflib.unified_diff(
         old.splitlines(keepends=True), text.splitlines(keepends=True), name, name
     )

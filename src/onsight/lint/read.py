@@ -1,7 +1,7 @@
 """Reads a training script without running it: every mistake found, with its line fixed."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,19 +68,14 @@ def read_script(path: Path) -> list[Finding]:
 def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = False) -> Reading:
     """The same with some of the rules; alone: whether its modules are left out."""
     rules = list(rules)
-    if alone and not any(re.search(rule.words, library.text(path)) for rule in rules):
+    if alone and not _said(rules, [library.text(path)]):
         parsed(path, library.text(path))  # for its errors
         return Reading([], [path])
     script = Script(path, library, alone)
-    texts = [source.text for source in script.sources]
+    said = _said(rules, [source.text for source in script.sources])
     context = Context(script)
     try:
-        found = [
-            one
-            for rule in rules
-            if any(re.search(rule.words, text) for text in texts)
-            for one in _findings(rule, context)
-        ]
+        found = [one for rule in rules if rule.words in said for one in _findings(rule, context)]
     except RecursionError as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
     finally:
@@ -88,6 +83,12 @@ def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = Fals
     files = [source.path for source in script.sources]
     found.sort(key=lambda one: (files.index(one.file), one.line, one.rule))
     return Reading(found, files)
+
+
+def _said(rules: Iterable[Rule], texts: Sequence[str]) -> set[str]:
+    """Those words of rules that are found in one of the texts."""
+    patterns = {rule.words for rule in rules}  # many rules share theirs
+    return {words for words in patterns if any(re.search(words, text) for text in texts)}
 
 
 def _findings(rule: Rule, context: Context) -> Iterator[Finding]:

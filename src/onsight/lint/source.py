@@ -17,6 +17,7 @@ Place = tuple[int, int]  # line, column
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LEAVES = (ast.Name, ast.Constant, ast.alias, ast.Global, ast.Nonlocal)  # hold no other nodes
 _NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "n", "s", "kind", "type_comment"})
 _MOST_BYTES = 4 * 2**20  # a generated table; its tree would fill gigabytes
 _OF_PYTHON_2 = (  # messages about what was valid there
@@ -86,12 +87,13 @@ class Source:
     def _walk(self) -> list[ast.AST]:
         """Every node but contexts and operators, which have no place and are shared."""
         waiting: list[ast.AST] = [self.tree]
+        by_type, parents = self.by_type, self.parents
         for node in waiting:  # grows while it is iterated: breadth first
-            self.by_type[type(node)].append(node)
+            by_type[type(node)].append(node)
             inside = children(node)
-            for child in inside:
-                self.parents[child] = node
-            waiting += inside
+            if inside:
+                parents.update(dict.fromkeys(inside, node))
+                waiting += inside
         return waiting
 
     def character(self, place: Place) -> Place:
@@ -144,16 +146,18 @@ def children(node: ast.AST) -> list[ast.AST]:
     kind: Any = type(node)
     for name in _fields(kind):
         part = getattr(node, name, None)
-        if isinstance(part, ast.AST):
+        if isinstance(part, list):
+            found += [one for one in part if isinstance(one, ast.AST)] if part else part
+        elif isinstance(part, ast.AST):
             found.append(part)
-        elif isinstance(part, list):
-            found += [one for one in part if isinstance(one, ast.AST)]
     return found
 
 
 @cache
 def _fields(kind: Any) -> tuple[str, ...]:
     """The fields of a type of node that may hold other nodes, in the order of the source."""
+    if issubclass(kind, _LEAVES):
+        return ()
     return tuple(name for name in kind._fields if name not in _NO_NODES)
 
 

@@ -44,7 +44,7 @@ class Uses:
             return Kind.NETWORK
         if re.search(r"optim", words) or {"zero_grad", "step"} <= used:
             return Kind.OPTIMIZER
-        return Kind.TENSOR if used & {"backward", "requires_grad_"} else Kind.UNKNOWN
+        return Kind.TENSOR if "backward" in used else Kind.UNKNOWN
 
     def _note_use(self, node: ast.AST) -> None:
         if isinstance(node, ast.Attribute):

@@ -25,6 +25,8 @@ _LISTS = word_set(
 
 def shuffled(context: Context) -> Iterator[Mistake]:
     """Predictions from a shuffled loader paired with the dataset's lists, which are not."""
+    if not any("shuffle" in source.text for source in context.script.sources):
+        return
     seen: set[ast.AST] = set()
     for loop in context.batch_loops:
         if not loop.evaluates:

@@ -9,12 +9,16 @@ from onsight.lint.checkpoints import is_used_as_network, load_calls
 from onsight.lint.context import Context
 from onsight.lint.fix import fixed, replaced
 from onsight.lint.flow import key_of
+from onsight.lint.reachable import is_main
 from onsight.lint.rule import Mistake, Rule
 from onsight.lint.source import FUNCTIONS, start_place
 from onsight.lint.values import Origin
 from onsight.lint.vocabulary import Kind
 
-_ACCELERATORS = re.compile(r"cuda|mps|xpu|accelerator|npu|\bgpu", re.IGNORECASE)
+_ACCELERATORS = re.compile(  # whole words: "input" has an npu in it
+    r"cuda|accelerator|(?<![a-z])(?:mps|xpu|npu|gpus?)(?![a-z])", re.IGNORECASE
+)
+_SEVERAL = re.compile(r"local_rank|init_process_group|DistributedDataParallel|\bDDP\b")
 _CHOICES = re.compile(  # a script with these words may also run without a GPU, or on several
     r"is_available|is_initialized|device_count|(args|opt|cfg|config|flags|hparams)\.(cuda|gpu|device)"
     r"|(use|no)_(cuda|gpu)|local_rank|init_process_group|DistributedDataParallel|DDP|Fabric"
@@ -22,6 +26,11 @@ _CHOICES = re.compile(  # a script with these words may also run without a GPU, 
     re.IGNORECASE,
 )
 _PUBLISHED = re.compile(r"-[0-9a-f]{8}\.pth$")  # as torchvision names its files, saved on the CPU
+_OTHERS = re.compile(  # words for weights that others have trained and published, from the CPU
+    r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
+    re.IGNORECASE,
+)
+_MOVES_WEIGHTS = re.compile(r"lightning")  # a library that loads checkpoints onto its own device
 _HELPERS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have states, no weights
 _WHY = (
     "The tensors are loaded onto the device that they were saved from: loading fails on a machine "
@@ -38,7 +47,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         if _is_considered(context, call) or is_used_as_network(context, call):
             continue
-        if _is_published(call) or _is_own_file(context, call):
+        if _is_published(context, call) or _is_own_file(context, call):
             continue
         if _reaches_weights(context, call):
             where = _device(context, call)
@@ -72,8 +81,11 @@ def _is_considered(context: Context, call: ast.Call) -> bool:
 
 
 def _uses_accelerator(context: Context) -> bool:
-    """Whether a script can run on anything but the CPU."""
-    says_device = fixed = False
+    """Whether a script names anything but the CPU, and moves its weights itself."""
+    for one in context.script.nodes(ast.Import, ast.ImportFrom):
+        modules = [getattr(one, "module", None) or "", *(alias.name for alias in one.names)]
+        if any(_MOVES_WEIGHTS.search(module) for module in modules):
+            return False
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
         words = ""
         if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
@@ -81,16 +93,18 @@ def _uses_accelerator(context: Context) -> bool:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             parent = context.script.parent(node)
             words = "" if isinstance(parent, ast.Expr) else node.value[:200]
-            fixed = fixed or node.value == "cpu"
         if _ACCELERATORS.search(words):
             return True
-        says_device = says_device or words in ("device", "--device")
-    return says_device and not fixed
+    return False
 
 
 def _needs_one_gpu(context: Context) -> bool:
     """Whether a script only runs on a GPU, in one process."""
     needs = bool(context.values.calls("cuda"))
+    always = any(_is_unconditional(context, call) for call in context.values.calls("cuda"))
+    if always or context.values.calls("Event"):
+        names = context.script.nodes(ast.Name, ast.Attribute)
+        return not any(_SEVERAL.search(last_name(one)) for one in names)
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
         if not isinstance(node, ast.Constant):
             if _CHOICES.search(key_of(node) or last_name(node)):
@@ -103,10 +117,27 @@ def _needs_one_gpu(context: Context) -> bool:
     return needs
 
 
-def _is_published(call: ast.Call) -> bool:
-    """Whether a file has the name of weights that torchvision publishes."""
+def _is_unconditional(context: Context, call: ast.Call) -> bool:
+    """Whether `.cuda()` is called in the script itself without a choice around it."""
+    source = context.script.source(call)
+    around = source.ancestors(call)
+    return source in context.script.sources[:1] and not any(
+        isinstance(one, (ast.If, ast.IfExp, ast.BoolOp)) and not is_main(one) for one in around
+    )
+
+
+def _is_published(context: Context, call: ast.Call) -> bool:
+    """Whether a file has the name of weights that others publish, or is loaded as such."""
     words = [one.value for one in ast.walk(call.args[0]) if isinstance(one, ast.Constant)]
-    return any(isinstance(word, str) and _PUBLISHED.search(word) for word in words)
+    if any(isinstance(word, str) and _PUBLISHED.search(word) for word in words):
+        return True
+    said = [call.args[0], *(origin.node for origin in context.values.origins(call.args[0]))]
+    for parent in context.script.source(call).ancestors(call):
+        if isinstance(parent, (ast.If, ast.IfExp)):
+            said.append(parent.test)
+        if isinstance(parent, ast.Assign):
+            said.extend(parent.targets)
+    return any(_OTHERS.search(context.script.code(one)) for one in said)
 
 
 def _is_own_file(context: Context, call: ast.Call) -> bool:
@@ -114,7 +145,7 @@ def _is_own_file(context: Context, call: ast.Call) -> bool:
     for save in context.values.calls("save"):
         if len(save.args) < 2 or context.script.path_of(save.func) != "torch.save":
             continue
-        if ast.dump(save.args[1]) == ast.dump(call.args[0]):
+        if _codes(context, save.args[1]) & _codes(context, call.args[0]):
             home = context.script.function(save)
             places = [call]
             if context.script.function(call) is not home:
@@ -123,6 +154,12 @@ def _is_own_file(context: Context, call: ast.Call) -> bool:
             if places and all(_follows(context, place, save, home) for place in places):
                 return True
     return False
+
+
+def _codes(context: Context, path: ast.expr) -> set[str]:
+    """The code of a path, and of what it was made of where its name is a variable."""
+    made = [origin.node for origin in context.values.origins(path) if not origin.steps]
+    return {ast.dump(one) for one in (path, *made) if not isinstance(one, ast.arg)}
 
 
 def _follows(context: Context, place: ast.Call, save: ast.Call, home: ast.AST) -> bool:

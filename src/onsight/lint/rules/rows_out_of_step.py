@@ -23,5 +23,5 @@ RULE = Rule(
     "Rows paired with the wrong ones",
     _WHY,
     _check,
-    r"listdir|scandir|glob\(|iterdir|shuffle|imread|\bImage\b|(label|target|image|path|\b[xy])s?\.append",
+    r"listdir|scandir|glob\(|iterdir|shuffle|imread|Image\b|(label|target|image|path|[xy])s?\.append",
 )

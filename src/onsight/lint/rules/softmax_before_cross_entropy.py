@@ -62,7 +62,7 @@ RULE = Rule(
     "A softmax before cross-entropy",
     _WHY,
     _check,
-    "[cC]ross_?[eE]ntropy",
+    "ross_?[eE]ntropy",
 )
 
 

@@ -37,7 +37,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield _load_mistake(context, call, name)
 
 
-RULE = Rule("whole-module-pickle", "A whole network is pickled", _WHY, _check, r"\b(load|save)\(")
+RULE = Rule("whole-module-pickle", "A whole network is pickled", _WHY, _check, r"(load|save)\(")
 
 
 def _saved(context: Context, value: ast.expr) -> list[ast.expr]:
