@@ -35,7 +35,7 @@ _COMMANDS = {
     "check": "Find what is wrong with pictures before training: copies, leaks, wrong labels, "
     "bad files.",
     "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
-    "shard": "Write DATA as WebDataset shards, here or to an object store, for very many pictures.",
+    "shard": "Write DATA as WebDataset shards: tar files that object stores read quickly.",
     "predict": "Predict the class of pictures.",
     "export": "Export a model for other runtimes, and prove on held-out pictures that it says the "
     "same.",
