@@ -15,6 +15,7 @@ from onsight.data.augment import Augmentation
 from onsight.errors import OutputError
 from onsight.explainer.own import bench as benches
 from onsight.explainer.own import explain as explaining
+from onsight.explainer.own import opening
 from onsight.explainer.own.bench import FlagTrial
 from onsight.explainer.own.changes import FlagChange, fields_of, flag_changes
 from onsight.explainer.own.explain import explain_data
@@ -87,8 +88,8 @@ def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
 
 def prepared(data, config):
     """The run as `explain` prepares it."""
-    device, threads = explaining.choose_device("cpu"), explaining.choose_threads(1)
-    return explaining.prepare(config, str(data), device, threads, SilentReporter())
+    device, threads = opening.choose_device("cpu"), opening.choose_threads(1)
+    return opening.prepare(config, str(data), device, threads, SilentReporter())
 
 
 def test_recording_does_not_change_the_training(bars):
@@ -173,7 +174,7 @@ def test_which_flags_are_worth(bars):
         ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
         config, data = ready.config, ready.data
         flags = {one.label for one in flag_changes(config, data, data.new_network(config))}
-    cores = explaining.choose_threads(0).value
+    cores = opening.choose_threads(0).value
     several = {f"--threads {cores}"} if cores > 1 else set()
     assert flags == several | {
         "--precision bf16",
