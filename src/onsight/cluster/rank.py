@@ -145,8 +145,7 @@ def _heeding(notes: Any) -> Iterator[None]:
     def look() -> None:
         while not over.wait(_LOOK_SECONDS):
             if number := ray.get(notes.stop_signal.remote()):
-                ask_to_stop(number)
-                return
+                ask_to_stop(number)  # again and again: a run that prepares does not listen yet
 
     thread = threading.Thread(target=look, name="heed", daemon=True)
     thread.start()

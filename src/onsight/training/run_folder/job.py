@@ -11,7 +11,7 @@ from onsight.training.run_folder.folder import CONFIG, JOB
 
 def has_begun(run: Path) -> bool:
     """Whether a run came so far that its folder says what it is."""
-    return (run / CONFIG).exists()
+    return os.path.isfile(run / CONFIG)  # unlike Path.exists, also says so of an impossible name
 
 
 def keep_job(run: Path) -> None:
