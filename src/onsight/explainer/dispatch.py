@@ -1,5 +1,6 @@
 """Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,14 +101,21 @@ def explain(
 
 
 def _explain_script(
-    script: Path, args: list[str], *how: Any, write: Path | None = None, **settings: Any
+    script: Path,
+    args: list[str],
+    seconds: float,
+    *how: Any,
+    write: Path | None = None,
+    **settings: Any,
 ) -> Explained[Any]:
+    begun = time.monotonic()
     from onsight.explainer.mend.target import check_target
     from onsight.explainer.script.explain import explain_script
     from onsight.explainer.script.show import facts, print_explanation
 
     target = check_target(script, write) if write else None
-    found = explain_script(script, args, *how, write=target, **settings)
+    left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
+    found = explain_script(script, args, left, *how, write=target, **settings)
     return Explained(found, facts, print_explanation)
 
 

@@ -3,7 +3,7 @@
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.tried import Tried
-from onsight.explainer.what_ifs.loading import LOADING, loading_cause
+from onsight.explainer.what_ifs.loading import LOADING, is_crowded, loading_cause
 from onsight.explainer.what_ifs.pinned import PinnedMemory
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.explainer.what_ifs.workers import Workers
@@ -32,7 +32,7 @@ def find_cause(trace: Trace, tried: list[Tried[WhatIf]], cores: int) -> Cause:
 
 
 def _cause_of(what_if: WhatIf, trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:
-    if what_if.group in LOADING and _is_crowded(trace, faster, cores):
+    if what_if.group in LOADING and _workers_crowd(trace, faster, cores):
         assert trace.loader
         return Cause(
             "oversubscribed",
@@ -42,13 +42,13 @@ def _cause_of(what_if: WhatIf, trace: Trace, faster: list[Tried[WhatIf]], cores:
     return what_if.cause(trace)
 
 
-def _is_crowded(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
+def _workers_crowd(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
     """Whether there are more processes and threads than cores, and fewer workers were faster."""
-    workers = trace.loader.workers if trace.loader else 0
-    if workers < 2 or workers + trace.threads <= cores:
+    if trace.loader is None or not is_crowded(trace, cores):
         return False
+    most = trace.loader.workers
     changes = (change for one in faster for change in one.changes)
-    return any(isinstance(change, Workers) and change.value < workers for change in changes)
+    return any(isinstance(change, Workers) and change.value < most for change in changes)
 
 
 def _by_phases(trace: Trace) -> Cause:

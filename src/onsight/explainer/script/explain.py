@@ -38,6 +38,8 @@ _PROOF_SECONDS = 8.0  # kept for the mended script, beside the time that its sta
 _CEILINGS_SECONDS = 6.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
+_LONGEST_EPOCH = 0.12  # of the time, to be measured as a whole
+_MARGIN = 1.2  # times an epoch, for a window to see a whole one
 _NOT_TOGETHER = (
     "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
     "as they would after torch.distributed.init_process_group(): leave --ranks out"
@@ -120,19 +122,19 @@ def explain_script(
         trace.script = str(script.resolve())
         trace.thread_settings = settings_of(script, os.environ)
         wanted = bench.worth(plain) if try_changes else []
-        found: Found[WhatIf] = Found([], None, [], [])
+        found, window = Found[WhatIf]([], None, [], []), 0.0
         if wanted:
             proof = _PROOF_SECONDS + 2 * trace.startup_seconds  # it is started from its beginning
             kept = _CEILINGS_SECONDS + (proof if write else 0)
             left = seconds - kept - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
-            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter)
+            window = _window_seconds(trace, left)
+            race = Race[WhatIf](bench, plain, left, window, reporter)
             found = race.run(wanted)
         best = found.best if found.best and found.best.ratio >= GAIN else None
         delivery = None
         if best and write:
-            plain_window = plain, _window_seconds(trace)
-            delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
+            delivery = deliver(script, trace, best.changes, write, bench, plain, window)
         elif write:
             reporter.warn(f"{write} was not written: no change was shown to help")
     return Explanation(
@@ -151,13 +153,27 @@ def explain_script(
     )
 
 
-def _window_seconds(trace: Trace) -> float:
-    """Long enough for some steps, and for a whole epoch if more than its training takes time."""
+def _window_seconds(trace: Trace, seconds: float) -> float:
+    """Long enough for some steps, and for a whole epoch if more than its training takes time.
+
+    seconds: for all that is tried.
+    """
     step = trace.seconds / trace.steps
-    workers = trace.loader.workers if trace.loader else 0
-    is_whole = trace.epochs and (trace.share("evaluation") >= _MATTERS or workers)
-    epoch = trace.seconds / trace.epochs if is_whole else 0.0
-    return max(_WINDOW_SECONDS, _WINDOW_STEPS * step, epoch)
+    epoch = _epoch_seconds(trace, step)
+    is_affordable = epoch <= _LONGEST_EPOCH * seconds
+    return max(_WINDOW_SECONDS, _WINDOW_STEPS * step, _MARGIN * epoch if is_affordable else 0.0)
+
+
+def _epoch_seconds(trace: Trace, step: float) -> float:
+    """Of an epoch, if evaluation or the start of workers is a part of it; 0 if that is unknown."""
+    loader = trace.loader
+    workers = loader.workers if loader else 0
+    if trace.epochs:
+        is_whole = workers or trace.share("evaluation") >= _MATTERS
+        return trace.seconds / trace.epochs if is_whole else 0.0
+    if loader and workers and loader.items and loader.batch_size:
+        return loader.items / loader.batch_size * step
+    return 0.0
 
 
 def _with_timeline(

@@ -26,6 +26,7 @@ class Contender(Generic[C]):
     rounds: Rounds = field(default_factory=Rounds)
     problem: str = ""
     base: float = 1.0  # the ratio of what it was measured against
+    round_seconds: float = 0.0  # of its last round
 
     @property
     def groups(self) -> set[str]:
@@ -87,6 +88,7 @@ class Race(Generic[C]):
         self.window_seconds = window_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
+        self.singles: list[Contender[C]] = []
 
     def run(self, changes: list[C]) -> Found[C]:
         """Try the changes, in this order while there is time, and combine the best of them."""
@@ -99,11 +101,10 @@ class Race(Generic[C]):
 
     def _singles(self, changes: list[C]) -> tuple[list[Contender[C]], list[C]]:
         """Each change in one round; those for which there is no time."""
-        found: list[Contender[C]] = []
-        longest = 0.0
+        found, longest = self.singles, 0.0
         for number, change in enumerate(changes):
             now = time.monotonic()
-            if found and now + longest / 2 > self._moment(_FIRST_UNTIL):
+            if found and not self._has_time(_FIRST_UNTIL, longest / 2):
                 return found, changes[number:]
             found.append(Contender((change,), self.bench.open((change,))))
             self._round(found[-1])
@@ -165,7 +166,8 @@ class Race(Generic[C]):
         while len(again.rounds.plain) < _MOST_ROUNDS and not again.problem:
             if len(again.rounds.plain) >= FEWEST_ROUNDS:
                 interval = again.rounds.interval
-                if interval.high < _NARROW * interval.low or not self._has_time(1.0):
+                is_over = time.monotonic() > self._moment(1.0)
+                if interval.high < _NARROW * interval.low or is_over:
                     break
             self._round(again)
         able = [again.tried(), *(one for one in singles if _is_settled(one))]
@@ -177,7 +179,7 @@ class Race(Generic[C]):
 
     def _round(self, one: Contender[C], base: Contender[C] | None = None) -> None:
         """Measure it beside the unchanged training or another contender, once more if disturbed."""
-        usual = base.rounds.changed if base else self.rates
+        usual, begun = base.rounds.changed if base else self.rates, time.monotonic()
 
         def rate_of_base() -> float:
             return base.trial.measure(self.window_seconds) if base else self._plain_rate()
@@ -194,6 +196,8 @@ class Race(Generic[C]):
         except Untried as error:
             one.problem = str(error)
             one.trial.close()
+        finally:
+            one.round_seconds = time.monotonic() - begun
 
     def _plain_rate(self) -> float:
         self.rates.append(self.plain.measure(self.window_seconds))
@@ -213,5 +217,9 @@ class Race(Generic[C]):
     def _moment(self, share: float) -> float:
         return self.begun + share * self.seconds
 
-    def _has_time(self, share: float) -> bool:
-        return time.monotonic() < self._moment(share)
+    def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
+        """Until that share of the time, and while the proof of the best still fits in."""
+        best = max(self.singles, key=lambda one: one.ratio, default=None)
+        proof_seconds = FEWEST_ROUNDS * best.round_seconds if best else 0.0
+        latest = min(self._moment(share), self._moment(1.0) - proof_seconds)
+        return time.monotonic() + more_seconds < latest

@@ -22,6 +22,12 @@ def has_items(trace: Trace) -> bool:
     return loading_matters(trace) and trace.loader is not None and trace.loader.has_items
 
 
+def is_crowded(trace: Trace, cores: int) -> bool:
+    """Whether several workers and the compute threads together are more than the cores."""
+    workers = trace.loader.workers if trace.loader else 0
+    return workers >= 2 and workers + trace.threads > cores
+
+
 def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
     """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
     waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"

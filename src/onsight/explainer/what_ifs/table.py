@@ -6,7 +6,7 @@ from functools import cache
 from importlib import import_module
 
 from onsight.explainer import what_ifs
-from onsight.explainer.script.trace import Plain, Trace
+from onsight.explainer.script.trace import Plain
 from onsight.explainer.what_ifs.what_if import Seen, WhatIf
 
 _LEAST_SAVED = 0.03  # of the time
@@ -24,8 +24,8 @@ def all_kinds() -> tuple[type[WhatIf], ...]:
 def what_ifs_for(seen: Seen) -> list[WhatIf]:
     """Those worth trying, those that could gain most first."""
     found = [what_if for kind in all_kinds() for what_if in kind.worth(seen)]
-    able = [one for one in found if _could_save(one, seen.trace) >= _LEAST_SAVED]
-    return sorted(able, key=lambda one: -_could_save(one, seen.trace))
+    able = [one for one in found if one.most_saved(seen) >= _LEAST_SAVED]
+    return sorted(able, key=lambda one: -one.most_saved(seen))
 
 
 def what_ifs_from(changes: dict[str, Plain]) -> list[WhatIf]:
@@ -37,11 +37,6 @@ def what_ifs_from(changes: dict[str, Plain]) -> list[WhatIf]:
 def in_order(what_ifs: Iterable[WhatIf]) -> list[WhatIf]:
     """In the order of application."""
     return sorted(what_ifs, key=lambda one: all_kinds().index(type(one)))
-
-
-def _could_save(what_if: WhatIf, trace: Trace) -> float:
-    """A share of the time, at most."""
-    return trace.share(*what_if.phases) if what_if.phases else 1.0
 
 
 def _is_kind(value: object) -> bool:

@@ -78,6 +78,10 @@ class WhatIf(ABC):
     def cause(self, trace: Trace) -> Cause:
         """What held the script back, if this change gained most."""
 
+    def most_saved(self, seen: Seen) -> float:
+        """What it could save at most, as a share of the time."""
+        return seen.trace.share(*self.phases) if self.phases else 1.0
+
     def failure(self, said: str) -> str:
         """Why the script failed with this change, from all that it said; "" if it said so best."""
         return ""

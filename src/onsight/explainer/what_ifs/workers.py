@@ -4,7 +4,7 @@ from onsight.explainer.mend.calls import loader_keywords, no_workers
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
+from onsight.explainer.what_ifs.loading import is_crowded, loading_cause, loading_matters
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import plural
 
@@ -26,6 +26,10 @@ class Workers(WhatIf):
         counts = {0, 1, max(1, seen.cores // 2), seen.cores} - {loader.workers}
         most = loader.most_workers or max(counts)
         return [cls(count) for count in sorted(counts) if count <= most]
+
+    def most_saved(self, seen: Seen) -> float:
+        slows_all = not self.value and is_crowded(seen.trace, seen.cores)
+        return 1.0 if slows_all else super().most_saved(seen)
 
     @property
     def label(self) -> str:
