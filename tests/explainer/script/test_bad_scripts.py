@@ -45,6 +45,10 @@ BAD = {  # what it does: the script, and words that its message holds
     "leaves a daemon": (DAEMON, ["Traceback", "RuntimeError: planted"]),
     "ignores signals": (SIGNALS, ["no training step was seen in 8 s", "--limit"]),
     "waits for input": ("input('Name? ')", ["EOFError", "waits for input"]),
+    "measures its terminal": (
+        "import os; height, width = os.popen('stty size').read().split(); 1 / 0",
+        ["ZeroDivisionError: division by zero"],
+    ),
     "goes into the background": (BACKGROUND, ["continuing in the background"]),
     "exits": ("import sys; print('no data'); sys.exit()", ["ended before enough", "no data"]),
     "exits with a number": ("import sys; sys.exit(7)", ["ended itself by sys.exit(7)"]),

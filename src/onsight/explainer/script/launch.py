@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
+from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import UNSET
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
@@ -21,11 +22,11 @@ def run_child(
     said: where its output goes; limit_seconds: at which it should end by itself.
     """
     mark = new_mark()
-    with said.open("wb") as out:
+    with said.open("wb") as out, unattended_terminal() as terminal:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(asked)],
             env=environment | mark,
-            stdin=subprocess.DEVNULL,
+            stdin=terminal,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that all its children can be killed with it

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -16,6 +17,7 @@ from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.ranks import rank_variables
 from onsight.explainer.script.running import Running, ScriptProcess
+from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
 from onsight.explainer.tracing.window import Epoch
@@ -41,6 +43,7 @@ class Processes:
         self.steps, self.limit_seconds = steps, limit_seconds
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
+        self._inputs = ExitStack()
         self._popened: list[subprocess.Popen[bytes]] = []
         self._leaders: list[int] = []  # of the servers
         self._running: list[ScriptProcess] = []
@@ -72,6 +75,7 @@ class Processes:
         end_marked(self._mark)
         for process in self._popened:
             process.wait()
+        self._inputs.close()
         self._folder.cleanup()
 
     def prepare(self, is_late: bool) -> None:
@@ -205,7 +209,7 @@ class Processes:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *words, str(descriptor)],
                 env=environment_for(variables_of(self.script) | environment | self._mark),
-                stdin=subprocess.DEVNULL,
+                stdin=self._inputs.enter_context(unattended_terminal()),
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 pass_fds=[descriptor],
