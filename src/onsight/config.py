@@ -281,6 +281,12 @@ class Config(BaseModel):
         description="Where to follow the run: tensorboard, mlflow, wandb, several as mlflow,wandb, "
         "or none. Without a server or key of yours, all of them write into the run folder.",
     )
+    checkpoint_seconds: Annotated[float, _TRAINING] = Field(
+        600.0,
+        ge=0,
+        description="Seconds between checkpoints inside an epoch: what a killed run loses at most. "
+        "0: after every step. One is always written at the end of an epoch.",
+    )
     keep_epochs: Annotated[bool, _TUTORIALS] = Field(
         False, description="Keep a model file of every epoch, as checkpoints/epoch-NN.safetensors."
     )

@@ -46,7 +46,15 @@ from onsight.training.run_session import RunSession
 from onsight.words import listed
 
 # What may differ when a run resumes: where it computes, stores and shows things, not what it does.
-_FREE_ON_RESUME = {"device", "ranks", "threads", "cache_folder", "residency", "log"}
+_FREE_ON_RESUME = {
+    "device",
+    "ranks",
+    "threads",
+    "cache_folder",
+    "residency",
+    "log",
+    "checkpoint_seconds",
+}
 
 
 @dataclass(frozen=True)

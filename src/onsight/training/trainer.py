@@ -18,15 +18,22 @@ from onsight.errors import DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.evaluation.results import EpochRow
+from onsight.files import keep_former
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
+from onsight.tensorfile import DamagedFile
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks.ddp import gather_per_image
-from onsight.training.run_folder.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from onsight.training.run_folder.checkpoint import (
+    OtherCheckpoint,
+    load_checkpoint,
+    save_checkpoint,
+    save_weights,
+)
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import PlacementCheck
 from onsight.training.run_folder.progress import Progress
@@ -36,8 +43,6 @@ from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
 from onsight.training.timely import evaluate_in_time, shortened
 from onsight.words import fixed_percent, percent
-
-_CHECKPOINT_SECONDS = 600  # a killed run loses no more than this, however long its epochs
 
 
 class Trainer:
@@ -87,6 +92,7 @@ class Trainer:
         self.record: Record | None = None
         self.switches = deque(config.switches)  # those still to come
         self.saved_at = time.monotonic()
+        self.last_is_whole = False  # the last checkpoint, which is kept when the next is written
         self.step.on_halved = self._on_halved
         self.step.on_refused = self._on_refused
 
@@ -95,7 +101,7 @@ class Trainer:
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: start from the beginning
-        facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.update.average)
+        facts = self._load_checkpoint()
         if facts.pop("data_key") != self.data_key:
             raise DataError(
                 f"the pictures changed since the run in {self.folder.to_resume} began; "
@@ -105,6 +111,23 @@ class Trainer:
         self.update.done = self._steps_done
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
+
+    def _load_checkpoint(self) -> dict[str, Any]:
+        """The progress of the last checkpoint or, if that is damaged, of the one before it."""
+        last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
+        try:
+            facts = load_checkpoint(last, self.step, self.update.average)
+        except OtherCheckpoint:
+            raise
+        except DamagedFile as error:
+            try:
+                facts = load_checkpoint(former, self.step, self.update.average)
+            except DamagedFile:
+                raise error from None
+            self.reporter.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
+        else:
+            self.last_is_whole = True
+        return facts
 
     def _settle_into_budget(self, budget: Budget) -> None:
         """Keep the time that saving will take at the end; validate on no more than fits."""
@@ -134,6 +157,8 @@ class Trainer:
         if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()
+        if self.world.is_main:
+            self.folder.former_checkpoint.unlink(missing_ok=True)  # training is over
         return self.progress
 
     def _begin_from(self, start: EpochRow) -> None:
@@ -375,7 +400,7 @@ class Trainer:
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""
         self._stop_if_asked()
-        if time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS:
+        if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:
             self._save()
 
     def _stop_if_asked(self) -> None:
@@ -397,7 +422,10 @@ class Trainer:
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
             with self.world.watchdog_paused():
+                if self.last_is_whole:
+                    keep_former(self.folder.last_checkpoint, self.folder.former_checkpoint)
                 save_checkpoint(self.folder.last_checkpoint, self.step, self.update.average, facts)
+            self.last_is_whole = True
 
     def _watch_speed(self) -> None:
         if self.adaptation:
