@@ -70,6 +70,13 @@ def test_killed_in_the_middle_of_a_write(undisturbed, shared_bars, tmp_path):
     tally.end()
 
 
+def test_killed_while_its_first_file_was_written(undisturbed, shared_bars, tmp_path):
+    """Such a folder holds no run to resume, and is no reason to choose another."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / ".config.toml.12.tmp").write_text("epochs = ")
+    check_resumed(shared_bars, tmp_path / "run", tmp_path / "none", undisturbed)
+
+
 @pytest.mark.skipif(count(0, 1), reason="test_run.py kills a real process in any case")
 def test_killed_by_the_clock_from_outside(undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGKILL of `python -m onsight train` by the clock"), random.Random(1)
