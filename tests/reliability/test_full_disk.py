@@ -107,7 +107,7 @@ def test_a_small_disk_fills(what, undisturbed, shared_bars, tmp_path):
 def train_on(disk, bars, log, more):
     from trials import PLAIN, Trial
 
-    words = ["train", bars, "--out", disk / "run", *PLAIN.split(), *more]
+    words = ["train", bars, "--out", disk / "run", "--epochs", 3, *PLAIN.split(), *more]
     log.unlink(missing_ok=True)
     return Trial(words, log).end()
 

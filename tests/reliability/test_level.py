@@ -46,7 +46,7 @@ def check_level(rows, settled, what):
 def test_epochs_leave_nothing_behind(shared_bars, tmp_path):
     epochs, told = count(20, 6), tmp_path / "told"
     prepare = functools.partial(note_epochs, told)
-    ended = train(shared_bars, tmp_path / "run", "--epochs", epochs, prepare=prepare)
+    ended = train(shared_bars, tmp_path / "run", epochs=epochs, prepare=prepare)
     assert ended.code == 0, ended.said
     rows = [json.loads(line) for line in told.read_text().splitlines()]
     assert len(rows) == epochs
@@ -60,9 +60,9 @@ def test_predictions_leave_nothing_behind(undisturbed, shared_bars):
     contents += [contents[0][:40], b"no picture"]  # a tenth is bad
     rows = []
     for start in range(0, total, 20):
-        named = predictor.predict(contents)
-        assert len(named) == 20
-        assert sum(one.label is None for one in named) == 2
+        rows_of_batch = list(predictor.predictions(contents))
+        assert len(rows_of_batch) == 20
+        assert sum(one.problem is not None for one in rows_of_batch) == 2
         if start % 200 == 0:
             rows.append(taken())
     assert np.shape(rows)[1] == 3

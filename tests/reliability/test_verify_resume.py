@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_a_difference_is_named_and_both_runs_are_kept(
     assert code == 1
     assert "model.safetensors: 1 of " in said.out
     kept = said.out.rpartition("both runs: ")[2].strip()
-    assert read_tensors(f"{kept}/undisturbed/model.safetensors")
+    assert read_tensors(Path(kept, "undisturbed", "model.safetensors"))
     shutil.rmtree(kept)
 
 

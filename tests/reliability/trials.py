@@ -24,7 +24,7 @@ def _start_server():
 
 
 # Everything that could be measured or chosen is settled, so that bits can be compared.
-PLAIN = "--model linear --epochs 3 --batch-size 16 --threads 1 --precision fp32 --device cpu"
+PLAIN = "--model linear --batch-size 16 --threads 1 --precision fp32 --device cpu"
 PLAIN += " --folds 1 --plan default --checkpoint-seconds 0 --log none"
 
 
@@ -78,15 +78,26 @@ def _run(words, log, prepare):
     main(words)
 
 
-def training(data, out, *more):
+def training(data, out, *more, epochs=3):
     """The words of a small run."""
     cache = Path(out).with_name(f"{Path(out).name}-cache")
-    return ["train", data, "--out", out, "--cache-folder", cache, *PLAIN.split(), *more]
+    return [
+        "train",
+        data,
+        "--out",
+        out,
+        "--cache-folder",
+        cache,
+        "--epochs",
+        epochs,
+        *PLAIN.split(),
+        *more,
+    ]
 
 
-def train(data, out, *more, prepare=None):
+def train(data, out, *more, epochs=3, prepare=None):
     """Run it to its end."""
-    words = training(data, out, *more)
+    words = training(data, out, *more, epochs=epochs)
     return Trial(words, Path(out).with_name(f"{Path(out).name}.log"), prepare).end()
 
 
