@@ -89,6 +89,17 @@ class Lasting:
         return getattr(self._stream, name)
 
 
+class ResultConsole(Console):
+    """Prints results on stdout; that its reader has closed it, the command line takes calmly."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, in place of ending the program with code 1."""
+        raise
+
+
 class Reporter:
     """Reports a run as plain text that can be understood without colours."""
 
