@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak api-fuzz browser format lock sbom audit \
-	release-check clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak reliability api-fuzz browser format lock sbom \
+	audit release-check clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -33,9 +33,12 @@ imports: setup
 unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
-soak: setup  ## 100,000 mutated pictures, bombs, Pillow's own test pictures: some minutes
-	$(BIN)/pip install --quiet --disable-pip-version-check 'ray[data,train]>=2.60,<3'
+soak: setup reliability  ## 100,000 mutated pictures, bombs, lost ranks, Ray: some minutes
+	$(BIN)/pip install --quiet --disable-pip-version-check 'ray[data,serve,train,tune]>=2.60,<3'
 	$(BIN)/pytest soak --timeout 3600 -rP
+
+reliability: setup  ## kills, signals, damage and full disks in the counts of docs/reliability.md
+	RELIABILITY=full $(BIN)/pytest tests/reliability --timeout 3600 -rP
 
 .venv-fuzz/installed: soak/requirements-api-fuzz.txt
 	$(PYTHON) -m venv .venv-fuzz

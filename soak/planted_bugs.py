@@ -28,8 +28,130 @@ _DECODE = "tests/data/test_decode.py tests/data/test_odd_pictures.py tests/data/
 _ARCHIVES = "tests/data/sources/test_archive_source.py"
 _MANIFESTS = "tests/data/sources/test_manifest_source.py"
 _BOXES = "tests/data/sources/annotations"
+_KILLS = "tests/reliability/test_kills.py"
+_TRACE = "tests/reliability/test_save_trace.py"
+_FULL = "tests/reliability/test_full_disk.py"
+_SIGNALS = "tests/reliability/test_signals.py"
+_DAMAGE = "tests/reliability/test_damage.py"
+_AROUND = "tests/reliability/test_surroundings.py"
+_VERIFY = "tests/reliability/test_verify_resume.py"
+_LEVEL = "tests/reliability/test_level.py"
+_RUN = "tests/training/test_run.py"
+
+RELIABILITY = [
+    Bug("files.py", "                os.fsync(file.fileno())", "                pass", _TRACE),
+    Bug("files.py", "sync_folder(path.parent)", "pass", _TRACE),
+    Bug(
+        "files.py",
+        "            os.replace(temporary, path)",
+        "            path.unlink(missing_ok=True)\n            os.replace(temporary, path)",
+        _TRACE,
+    ),
+    Bug(
+        "files.py",
+        'path.with_name(f".{path.name}.{os.getpid()}.tmp")',
+        'Path(tempfile.gettempdir(), f".{path.name}.{os.getpid()}.tmp")',
+        _TRACE,
+    ),
+    Bug("files.py", "temporary = temporary_beside(path)", "temporary = path", f"{_KILLS} {_TRACE}"),
+    Bug("files.py", "            temporary.unlink(missing_ok=True)", "            pass", _FULL),
+    Bug("files.py", "if error.errno in _NO_ROOM:", "if False:", _FULL),
+    Bug("files.py", "        os.close(descriptor)", "        pass", _LEVEL),
+    Bug(
+        "files.py",
+        "os.link(path, spare)",
+        "os.rename(path, spare)",
+        f"{_KILLS} tests/test_files.py",
+    ),
+    Bug(
+        "files.py",
+        "return _TEMPORARY.fullmatch(name) is not None",
+        'return name.startswith(".")',
+        "tests/test_files.py",
+    ),
+    Bug(
+        "training/run_folder/folder.py",
+        "remove_unfinished(path)  # the lock is held: nobody else writes here",
+        "pass",
+        _KILLS,
+    ),
+    Bug(
+        "training/run_folder/folder.py",
+        "return not all(is_unfinished(name) for name in names)",
+        "return bool(names)",
+        _KILLS,
+    ),
+    Bug(
+        "training/run_folder/folder.py",
+        "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        _AROUND,
+    ),
+    Bug("tensorfile.py", "if found != digest:", "if False:", _DAMAGE),
+    Bug("training/trainer.py", "if self.last_is_whole:", "if False:", _DAMAGE),
+    Bug("training/trainer.py", "raise error from None", "return {}", _DAMAGE),
+    Bug("training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
+    Bug(
+        "training/trainer.py",
+        "self.progress = now = Progress(**facts)",
+        "self.progress = now = Progress()",
+        _KILLS,
+    ),
+    Bug(
+        "training/trainer.py",
+        "if time.monotonic() - self.saved_at >= self.config.checkpoint_seconds:",
+        "if False:",
+        _KILLS,
+    ),
+    Bug(
+        "training/trainer.py",
+        'if facts.pop("data_key") != self.data_key:',
+        'if facts.pop("data_key") is None:',
+        _AROUND,
+    ),
+    Bug(
+        "training/trainer.py",
+        "if not self._has_finite_weights():",
+        "if False:",
+        f"{_RUN} -k spoiled",
+    ),
+    Bug("training/ranks/signals.py", "request.signal_number = number", "pass", _SIGNALS),
+    Bug(
+        "training/ranks/signals.py",
+        "numbers.append(hang_up)",
+        "pass",
+        f"{_RUN} -k killed_process",
+    ),
+    Bug("errors.py", "self.exit_code = 128 + signal_number", "self.exit_code = 1", _SIGNALS),
+    Bug(
+        "training/run_folder/checkpoint.py",
+        '_restore_optimizer(step.optimizer, tensors, facts["optimizer"])',
+        "pass",
+        _KILLS,
+    ),
+    Bug(
+        "training/run_folder/checkpoint.py",
+        'average.model.load_state_dict(_under("average", tensors))',
+        "pass",
+        f"{_RUN} -k stopped_at_any_step",
+    ),
+    Bug("training/verify_resume/same.py", "return torch.equal(*bits)", "return True", _VERIFY),
+    Bug(
+        "training/verify_resume/same.py",
+        "enumerate(zip(first, second, strict=True)) if a != b]",
+        "enumerate(zip(first, second, strict=True)) if False]",
+        _VERIFY,
+    ),
+    Bug(
+        "report/console.py",
+        "file=cast(IO[str], Lasting(sys.stderr))",
+        "file=sys.stderr",
+        _AROUND,
+    ),
+]
 
 BUGS = [
+    *RELIABILITY,
     *_without(
         "data/bombs.py",
         _DECODE,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from onsight.errors import DiskError, OutputError
-from onsight.files import check_writable, write_atomically
+from onsight.files import check_writable, keep_former, remove_unfinished, write_atomically
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 
@@ -109,3 +109,35 @@ def test_a_killed_writer_leaves_a_complete_file(tmp_path):
         data = path.read_bytes()
         assert len(data) == 200_000
         assert len(set(data)) == 1
+
+
+def test_only_what_was_left_half_written_is_removed(tmp_path):
+    mine = [".x.json.123.tmp", "checkpoints/.last.safetensors.7.tmp", "folds/1/.a.b.99.tmp"]
+    theirs = ["x.tmp", ".x.tmp", "x.123.tmp", ".x.12a.tmp", ".x.123.tmp.bak", "checkpoints/last"]
+    for name in mine + theirs:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("here")
+    (tmp_path / ".folder.1.tmp").mkdir()
+    (tmp_path / ".link.1.tmp").symlink_to(tmp_path / "x.tmp")
+    (tmp_path / "folds" / "elsewhere").symlink_to(tmp_path)
+    remove_unfinished(tmp_path)
+    assert not any((tmp_path / name).exists() for name in mine)
+    assert all((tmp_path / name).exists() for name in [*theirs, ".folder.1.tmp", ".link.1.tmp"])
+
+
+def test_a_former_file_stays_when_its_successor_is_written(tmp_path, monkeypatch):
+    path, former = tmp_path / "last", tmp_path / "former"
+    write_atomically(path, b"1")
+    for number in (b"2", b"3"):
+        keep_former(path, former)
+        before = path.read_bytes()
+        write_atomically(path, number)
+        assert (former.read_bytes(), path.read_bytes()) == (before, number)
+
+    def refuse(*paths):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    keep_former(path, former)
+    assert former.read_bytes() == b"2"
+    assert sorted(os.listdir(tmp_path)) == ["former", "last"]

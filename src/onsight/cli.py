@@ -50,9 +50,11 @@ _COMMANDS = {
     "card": "Write a model card from a run's own files, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
+    "verify-resume": "See on your own DATA that a killed run, resumed, ends as if nothing had "
+    "happened.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
-_FUNCTIONS = {"eval": "evaluate"}  # eval is a Python builtin
+_FUNCTIONS = {"eval": "evaluate", "verify-resume": "verify_resume"}  # eval is a Python builtin
 
 
 def make_app(named: str = "") -> App:

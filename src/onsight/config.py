@@ -290,8 +290,9 @@ class Config(BaseModel):
     )
     checkpoint_seconds: Annotated[float, _TRAINING] = Field(
         600.0,
-        gt=0,
-        description="Most seconds between two checkpoints; there is one after each epoch too.",
+        ge=0,
+        description="Most seconds between two checkpoints, which a killed run loses at most; 0: "
+        "after every step. There is one after each epoch too.",
     )
     checkpoint_steps: Annotated[int, _TRAINING] = Field(
         0, ge=0, description="Most steps between two checkpoints; 0: only the seconds count."

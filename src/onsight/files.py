@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from onsight.errors import DiskError, OutputError
 from onsight.words import data_size
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp")
 
 
 def user_path(text: str | Path) -> Path:
@@ -76,7 +78,7 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
     Raises OutputError if the path is a folder, and DiskError, which leaves the former file intact.
     """
     _refuse_folder(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_beside(path)
     with disk_errors(path, len(data)):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -89,6 +91,39 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
             temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """Where this process writes a file before it is renamed to its path, in the same folder."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def keep_former(path: Path, former: Path) -> None:
+    """Give a file a second name in its folder, which it keeps when the first one is replaced."""
+    spare = temporary_beside(former)
+    try:
+        spare.unlink(missing_ok=True)
+        os.link(path, spare)
+        os.replace(spare, former)
+    except OSError:  # a disk without hard links: only the file itself is kept
+        spare.unlink(missing_ok=True)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name is that of a file which was still being written."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder and below, where nobody writes.
+
+    Nothing else is touched, and links are neither followed nor removed.
+    """
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            if is_unfinished(name) and path.is_file() and not path.is_symlink():
+                path.unlink(missing_ok=True)
 
 
 def _refuse_folder(path: Path) -> None:

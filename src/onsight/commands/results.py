@@ -10,10 +10,9 @@ if TYPE_CHECKING:
 
 def show_results(results: "Results", as_json: bool, **places: Path) -> None:
     """Print the results and what was written where, for people or as one JSON object."""
-    from rich.console import Console
     from rich.markup import escape
 
-    from onsight.report.console import print_results
+    from onsight.report.console import ResultConsole, print_results
 
     if as_json:
         written = {name: str(path) for name, path in places.items()}
@@ -21,7 +20,7 @@ def show_results(results: "Results", as_json: bool, **places: Path) -> None:
             written = {"architecture": results["model"], **written}
         print(json.dumps({**results, **written}))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = ResultConsole()
     print_results(results, console)
     for name, path in places.items():
         console.print(escape(f"{name}: {path}"))

@@ -1,9 +1,10 @@
 """What a run prints on stderr: lines, and progress bars on a terminal."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -67,11 +68,45 @@ class Bar:
             self.console.print(f"{self.title}: {self.done:,}{of}, {note}{left}")
 
 
+class Lasting:
+    """A stream that falls silent when its terminal or reader is gone: no run ends for that."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, if anybody reads."""
+        with suppress(OSError, ValueError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if anybody reads."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class ResultConsole(Console):
+    """Prints results on stdout; that its reader has closed it, the command line takes calmly."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, in place of ending the program with code 1."""
+        raise
+
+
 class Reporter:
     """Reports a run as plain text that can be understood without colours."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = console or Console(
+            file=cast(IO[str], Lasting(sys.stderr)), highlight=False, soft_wrap=True
+        )
 
     def say(self, text: str) -> None:
         """One line."""

@@ -19,15 +19,18 @@ from onsight.errors import DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.evaluation.results import EpochRow
+from onsight.files import keep_former
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
+from onsight.tensorfile import DamagedFile
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.run_folder.checkpoint import (
+    OtherCheckpoint,
     Snapshot,
     load_checkpoint,
     snapshot,
@@ -94,6 +97,7 @@ class Trainer:
         self.record: Record | None = None
         self.switches = deque(config.switches)  # those still to come
         self.saved_at = time.monotonic()
+        self.last_is_whole = False  # the last checkpoint, which is kept when the next is written
         self.step.on_halved = self._on_halved
         self.step.on_refused = self._on_refused
 
@@ -102,7 +106,7 @@ class Trainer:
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: start from the beginning
-        facts = load_checkpoint(self.folder.last_checkpoint, self.step, self.update.average)
+        facts = self._load_checkpoint()
         if facts.pop("data_key") != self.data_key:
             raise DataError(
                 f"the pictures changed since the run in {self.folder.to_resume} began; "
@@ -113,6 +117,23 @@ class Trainer:
         if self.budget:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
         self.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
+
+    def _load_checkpoint(self) -> dict[str, Any]:
+        """The progress of the last checkpoint or, if that is damaged, of the one before it."""
+        last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
+        try:
+            facts = load_checkpoint(last, self.step, self.update.average)
+        except OtherCheckpoint:
+            raise
+        except DamagedFile as error:
+            try:
+                facts = load_checkpoint(former, self.step, self.update.average)
+            except DamagedFile:
+                raise error from None
+            self.reporter.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
+        else:
+            self.last_is_whole = True
+        return facts
 
     def _settle_into_budget(self, budget: Budget) -> None:
         """Keep the time that saving will take at the end; validate on no more than fits."""
@@ -148,6 +169,8 @@ class Trainer:
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()
         self._wait_for_writer()
+        if self.world.is_main:
+            self.folder.former_checkpoint.unlink(missing_ok=True)  # training is over
         return self.progress
 
     def _begin_from(self, start: EpochRow) -> None:
@@ -391,7 +414,7 @@ class Trainer:
         self._stop_if_asked()
         steps, config = self.progress.step, self.config
         is_due = config.checkpoint_steps and steps % config.checkpoint_steps == 0
-        if is_due or time.monotonic() - self.saved_at > config.checkpoint_seconds:
+        if is_due or time.monotonic() - self.saved_at >= config.checkpoint_seconds:
             self._save()
 
     def _stop_if_asked(self) -> None:
@@ -414,12 +437,17 @@ class Trainer:
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
             taken = snapshot(self.step, self.update.average, facts)
-            self._write(self.folder.last_checkpoint, taken)
+            former = self.folder.former_checkpoint if self.last_is_whole else None
+            self._write(self.folder.last_checkpoint, taken, former)
+            self.last_is_whole = True
 
-    def _write(self, path: Path, taken: Snapshot) -> None:
-        """Begin to write a file; waits only if those before it are not written yet."""
+    def _write(self, path: Path, taken: Snapshot, former: Path | None = None) -> None:
+        """Begin to write a file; waits only if those before it are not written yet.
+
+        former: where the file that is there now is kept.
+        """
         with self.world.watchdog_paused():
-            self.writer.write(path, taken)
+            self.writer.write(path, taken, former)
         while self.writer.trouble:
             self.reporter.warn(self.writer.trouble.pop(0))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from onsight.errors import ConfigError
-from onsight.files import disk_errors, sync_folder
+from onsight.files import disk_errors, sync_folder, temporary_beside
 from onsight.inference.predictor import Prediction
 from onsight.inference.rows.counts import Counts
 from onsight.version import installed_as
@@ -45,7 +45,7 @@ class ParquetFile:
         from pyarrow.parquet import ParquetWriter
 
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = temporary_beside(path)
         self._columns = columns
         self._schema = columns.schema
         self._waiting: list[dict[str, Any]] = []

@@ -19,6 +19,11 @@ from onsight.training.step.step import Step
 
 VERSION = 1
 
+
+class OtherCheckpoint(DamagedFile):
+    """A whole checkpoint, but not of this run or this version."""
+
+
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 
@@ -51,18 +56,18 @@ def snapshot(step: Step, average: MovingAverage | None, progress: dict[str, Any]
 
 
 def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
-    """Restore everything and return the progress. Raises DamagedFile for a file that does not fit.
+    """Restore everything and return the progress. Raises DamagedFile; OtherCheckpoint if whole.
 
     A file that was altered and signed again may leave some of the state restored.
     """
     tensors, facts = read_tensors(path)
     if not isinstance(facts, dict) or facts.get("version") != VERSION:
-        raise DamagedFile(f"{path} was written by another version of Onsight")
+        raise OtherCheckpoint(f"{path} was written by another version of Onsight")
     try:
         return _restore(step, average, tensors, facts)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise DamagedFile(f"{path} is no checkpoint of this run: {reason[0]}") from error
+        raise OtherCheckpoint(f"{path} is no checkpoint of this run: {reason[0]}") from error
 
 
 def _restore(

@@ -4,6 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
+from onsight.files import keep_former
 from onsight.training.run_folder.checkpoint import Snapshot
 from onsight.training.run_folder.mirror import Mirror
 
@@ -34,21 +35,23 @@ class CheckpointWriter:
         if error is None:
             self.wait()
 
-    def write(self, path: Path, snapshot: Snapshot) -> None:
+    def write(self, path: Path, snapshot: Snapshot, former: Path | None = None) -> None:
         """Begin to write a file, after those before it; waits if one of the same path is waiting.
 
-        Raises DiskError of an earlier one.
+        former: where the file that is there now is kept. Raises DiskError of an earlier one.
         """
         while len(self.pending) > 1 or (self.pending and self.pending[0].done()):
             self.pending.pop(0).result()  # so that copies of two files are in memory at most
-        self.pending.append(self.thread.submit(self._write, path, snapshot))
+        self.pending.append(self.thread.submit(self._write, path, snapshot, former))
 
     def wait(self) -> None:
         """Wait until everything is written. Raises DiskError."""
         while self.pending:
             self.pending.pop(0).result()
 
-    def _write(self, path: Path, snapshot: Snapshot) -> None:
+    def _write(self, path: Path, snapshot: Snapshot, former: Path | None) -> None:
+        if former:
+            keep_former(path, former)
         snapshot.write(path)
         if self.mirror:
             try:

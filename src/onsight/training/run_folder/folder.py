@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import OutputError
-from onsight.files import disk_errors
+from onsight.files import disk_errors, is_unfinished, remove_unfinished
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -58,6 +58,11 @@ class RunFolder:
         return self.path / _CHECKPOINTS / "last.safetensors"
 
     @property
+    def former_checkpoint(self) -> Path:
+        """The path of the checkpoint before the latest, in case that one is damaged."""
+        return self.path / _CHECKPOINTS / "former.safetensors"
+
+    @property
     def best_weights(self) -> Path:
         """The path of the best weights so far."""
         return self.path / _CHECKPOINTS / "best.safetensors"
@@ -103,13 +108,22 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
             raise OutputError(f"{path} is a file; --out needs a folder")
         if resume and not path.is_dir():
             raise OutputError(f"nothing to resume: {path} does not exist")
-        if not resume and path.is_dir() and {item.name for item in path.iterdir()} - _CLAIM:
+        if not resume and path.is_dir() and _holds_files(path):
             raise OutputError(
                 f"{path} is in use: it already holds files. "
                 "Choose another --out, or continue that run with --resume"
             )
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    return RunFolder(path, lock_folder(path), resume)
+    folder = RunFolder(path, lock_folder(path), resume)
+    with disk_errors(path):
+        remove_unfinished(path)  # the lock is held: nobody else writes here
+    return folder
+
+
+def _holds_files(path: Path) -> bool:
+    """Whether a folder holds more than a claim and what was left half-written."""
+    names = {item.name for item in path.iterdir()} - _CLAIM
+    return not all(is_unfinished(name) for name in names)
 
 
 def share_folder(path: Path) -> RunFolder:

@@ -1,0 +1,120 @@
+"""Flipped bits, cut ends and zeroed blocks: a damaged file is refused by name, never used."""
+
+import functools
+import random
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from instants import signal_at
+from tally import Tally, count
+from test_kills import instants  # noqa: F401
+from trials import resume, train
+
+from onsight.data.fit import PictureFormat
+from onsight.data.pack import open_pack
+from onsight.data.packing import Job
+from onsight.data.sources.find import find_source
+from onsight.errors import OnsightError
+from onsight.models.file import load_model_file
+from onsight.tensorfile import read_tensors
+from onsight.training.verify_resume.same import compare_folders
+
+DAMAGES = [*["flip"] * 5, "cut", "zero"]  # 1,000, 200 and 200 of 1,400
+
+
+def damaged(good, kind, drawn):
+    """The bytes with a damage, which really changes them."""
+    bad = bytearray(good)
+    while bad == good:
+        place = drawn.randrange(len(good))
+        if kind == "flip":
+            bad[place] ^= 1 << drawn.randrange(8)
+        elif kind == "cut":
+            del bad[place:]
+        else:
+            end = min(len(good), place + drawn.choice([16, 512, 4096]))
+            bad[place:end] = bytes(end - place)
+    return bytes(bad)
+
+
+def refusal(read, path):
+    """The error that reading a file ends in, if it is one of ours; None if it is read."""
+    try:
+        read(path)
+    except OnsightError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("checkpoints/last.safetensors", read_tensors),
+        ("checkpoints/best.safetensors", read_tensors),
+        ("model.safetensors", load_model_file),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(name, read, undisturbed, tmp_path):
+    tally, drawn = Tally(f"damage to {name}"), random.Random(name)
+    path = tmp_path / name.rpartition("/")[2]
+    good = (undisturbed / name).read_bytes()
+    for number in range(count(1400, 140)):
+        kind = DAMAGES[number % len(DAMAGES)]
+        path.write_bytes(damaged(good, kind, drawn))
+        with tally.trial(f"{kind} {number}"):
+            refused = refusal(read, path)
+            assert refused is not None, "it was read"
+            assert str(path) in str(refused)
+            assert refused.exit_code == 2
+    tally.end()
+
+
+@pytest.mark.parametrize("name", ["pixels.bin", "table.safetensors", "pack.json"])
+def test_a_damaged_pack_is_built_again(name, shared_bars, tmp_path):
+    tally, drawn = Tally(f"damage to {name} of a pack"), random.Random(name)
+    job = Job(find_source(str(shared_bars)), PictureFormat(12, 12, 1))
+    right = open_pack(job, tmp_path)
+    (path,) = tmp_path.rglob(name)
+    good = path.read_bytes()
+    for number in range(count(1400, 21)):
+        path.write_bytes(damaged(good, DAMAGES[number % len(DAMAGES)], drawn))
+        with tally.trial(f"{number}"):
+            found = open_pack(job, tmp_path)
+            assert found.was_cached is False or name == "pack.json"  # blanks there mean nothing
+            everything = np.arange(len(right))
+            assert found.take(everything).equal(right.take(everything))
+            assert np.array_equal(found.index.labels, right.index.labels)
+    tally.end()
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+    instants,  # noqa: F811
+    undisturbed,
+    shared_bars,
+    tmp_path,
+):
+    tally, drawn = Tally("damage to the last checkpoint of a killed run"), random.Random(4)
+    killed = tmp_path / "killed"
+    at = instants[1] // 2
+    prepare = functools.partial(signal_at, signal.SIGTERM, at, True, tmp_path / "saved")
+    assert train(shared_bars, killed, prepare=prepare).code == 128 + signal.SIGTERM
+    last = killed / "checkpoints" / "last.safetensors"
+    for number in range(count(35, 2)):
+        out = shutil.copytree(killed, tmp_path / f"{number}")
+        bad = damaged(last.read_bytes(), DAMAGES[number % len(DAMAGES)], drawn)
+        (out / "checkpoints" / "last.safetensors").write_bytes(bad)
+        with tally.trial(f"{number}"):
+            again = resume(shared_bars, out)
+            assert again.code == 0, again.said
+            said = "".join(again.said.split())
+            assert f"{out}/checkpoints/last.safetensors".replace(" ", "") in said
+            assert "goesonfromthecheckpointbefore" in said
+            assert compare_folders(undisturbed, out).differences == []
+    tally.end()
+    (out / "checkpoints" / "last.safetensors").write_bytes(b"")
+    (out / "checkpoints" / "former.safetensors").write_bytes(b"")
+    again = resume(shared_bars, out)
+    assert again.code == 2
+    assert "last.safetensors" in again.said

@@ -1,0 +1,98 @@
+"""SIGKILL at instants of a run: nothing that was saved is lost, and the run ends as undisturbed."""
+
+import functools
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from instants import kill_in_write, number_instants, signal_at
+from tally import Tally, count
+from trials import leftovers, resume, train, training
+
+from onsight.tensorfile import read_tensors
+from onsight.training.verify_resume.same import compare_folders
+
+STEPS = 18  # 96 training pictures in batches of 16, three times
+
+
+@pytest.fixture(scope="module")
+def instants(shared_bars, tmp_path_factory):
+    """(all instants of a run, those inside a save)."""
+    folder = tmp_path_factory.mktemp("numbered")
+    prepare = functools.partial(number_instants, folder / "told")
+    assert train(shared_bars, folder / "run", prepare=prepare).code == 0
+    return [int(word) for word in (folder / "told").read_text().split()]
+
+
+def check_resumed(bars, out, saved, undisturbed):
+    """The last complete save is there; the run goes on from it to the same end; nothing is left."""
+    last = out / "checkpoints" / "last.safetensors"
+    if saved.exists() and saved.read_text():
+        now = read_tensors(last)[1]["progress"]
+        assert (now["epoch"], now["step"]) >= tuple(map(int, saved.read_text().split()))
+    elif last.exists():
+        read_tensors(last)
+    again = resume(bars, out)
+    assert again.code == 0, again.said
+    assert leftovers(out) == []
+    assert compare_folders(undisturbed, out).differences == []
+
+
+@pytest.mark.parametrize("kind", ["anywhere", "inside a save"])
+def test_killed_at_an_instant(kind, instants, undisturbed, shared_bars, tmp_path):
+    tally, drawn = Tally(f"SIGKILL {kind}"), random.Random(kind)
+    inside = kind == "inside a save"
+    for number in range(count(100 if kind == "anywhere" else 60, 3)):
+        out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
+        at = drawn.randrange(1, instants[inside])
+        prepare = functools.partial(signal_at, signal.SIGKILL, at, inside, saved)
+        with tally.trial(f"instant {at:,}"):
+            ended = train(shared_bars, out, prepare=prepare)
+            assert ended.code == -signal.SIGKILL, ended.said
+            check_resumed(shared_bars, out, saved, undisturbed)
+    tally.end()
+
+
+def test_killed_in_the_middle_of_a_write(undisturbed, shared_bars, tmp_path):
+    tally, drawn = Tally("SIGKILL in the middle of writing a checkpoint"), random.Random(0)
+    for number in range(count(40, 3)):
+        out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
+        save, part = drawn.randrange(1, STEPS + 3), drawn.random()
+        prepare = functools.partial(kill_in_write, save, part, saved)
+        with tally.trial(f"save {save}, after {part:.2f} of its bytes"):
+            ended = train(shared_bars, out, prepare=prepare)
+            assert ended.code == -signal.SIGKILL, ended.said
+            assert leftovers(out)
+            check_resumed(shared_bars, out, saved, undisturbed)
+    tally.end()
+
+
+def test_killed_while_its_first_file_was_written(undisturbed, shared_bars, tmp_path):
+    """Such a folder holds no run to resume, and is no reason to choose another."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / ".config.toml.12.tmp").write_text("epochs = ")
+    check_resumed(shared_bars, tmp_path / "run", tmp_path / "none", undisturbed)
+
+
+@pytest.mark.skipif(count(0, 1), reason="test_run.py kills a real process in any case")
+def test_killed_by_the_clock_from_outside(undisturbed, shared_bars, tmp_path):
+    tally, drawn = Tally("SIGKILL of `python -m onsight train` by the clock"), random.Random(1)
+    for number in range(10):
+        out = tmp_path / f"{number}"
+        words = [str(word) for word in training(shared_bars, out)]
+        with subprocess.Popen(
+            [sys.executable, "-m", "onsight", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            last = out / "checkpoints" / "last.safetensors"
+            while process.poll() is None and not last.exists():
+                time.sleep(0.001)
+            time.sleep(drawn.uniform(0, 0.3))
+            process.kill()
+        with tally.trial(f"trial {number}"):
+            check_resumed(shared_bars, out, tmp_path / "none", undisturbed)
+    tally.end()

@@ -1,0 +1,123 @@
+"""`onsight verify-resume`, with runs forked from a process that has torch loaded."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tally import count
+from trials import Trial
+
+from onsight.cli import main
+from onsight.tensorfile import read_tensors, write_tensors
+from onsight.training.verify_resume import killed
+from onsight.training.verify_resume.same import compare_folders, without_times
+from onsight.training.verify_resume.verify import _draw
+
+SETTINGS = "--model linear --threads 1 --precision fp32 --plan default --batch-size 8 --device cpu"
+
+
+@pytest.fixture
+def forked(monkeypatch, tmp_path):
+    """Runs start in a third of a second; the list of them grows."""
+    runs = []
+
+    def start(words, said):
+        log = tmp_path / f"{len(runs)}.log"
+        runs.append(Trial(["train", *words, "--cache-folder", tmp_path / "cache"], log))
+        return runs[-1]
+
+    monkeypatch.setattr(killed, "_start", start)
+    return runs
+
+
+def ask(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(["verify-resume", *map(str, words), *SETTINGS.split()])
+    return ended.value.code, capsys.readouterr()
+
+
+def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, capsys):
+    kills = count(10, 2)
+    code, said = ask(capsys, shared_bars, "--kills", kills, "--json")
+    found = json.loads(said.out)
+    assert code == 0, found
+    assert found["equal"] is True
+    assert found["differences"] == []
+    assert found["steps"] == 24
+    assert len(found["kills"]) == kills
+    assert len(forked) == 2 + kills
+    assert [run.poll() for run in forked] == [0, *[-9] * kills, 0]
+    assert found["compared"]["epochs"] == 2
+    assert said.err.count("kill ") == kills
+
+
+def test_a_difference_is_named_and_both_runs_are_kept(
+    forked, undisturbed, shared_bars, capsys, monkeypatch
+):
+    from onsight.training.verify_resume import verify
+
+    real = verify.compare_folders
+
+    def planted(one, other):
+        path = other / "model.safetensors"
+        tensors, facts = read_tensors(path)
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        next(iter(tensors.values())).view(-1)[0] += 1
+        write_tensors(path, tensors, facts)
+        return real(one, other)
+
+    monkeypatch.setattr(verify, "compare_folders", planted)
+    code, said = ask(capsys, shared_bars, "--kills", 1)
+    assert code == 1
+    assert "model.safetensors: 1 of " in said.out
+    kept = said.out.rpartition("both runs: ")[2].strip()
+    assert read_tensors(Path(kept, "undisturbed", "model.safetensors"))
+    shutil.rmtree(kept)
+
+
+def test_what_cannot_be_trained_on_is_named(tmp_path, capsys, monkeypatch):
+    code, said = ask(capsys, tmp_path / "no such", "--budget", "1m")
+    assert code == 2
+    assert "leave --budget out" in said.err
+
+
+@pytest.mark.parametrize("name", ["weights", "optimizer", "metrics", "predictions", "missing"])
+def test_every_kind_of_difference_is_found(name, undisturbed, tmp_path):
+    other = shutil.copytree(undisturbed, tmp_path / "run")
+    assert compare_folders(undisturbed, other).differences == []
+    if name in ("weights", "optimizer"):
+        path = other / ("model" if name == "weights" else "checkpoints/last")
+        path = path.with_suffix(".safetensors")
+        tensors, facts = read_tensors(path)
+        tensors = {key: tensor.clone() for key, tensor in tensors.items()}
+        key = next(key for key in tensors if name == "weights" or "exp_avg" in key)
+        tensors[key].view(torch.uint8).view(-1)[0] ^= 1  # the last bit of one number
+        write_tensors(path, tensors, facts)
+    elif name == "metrics":
+        text = (other / "metrics.jsonl").read_text()
+        (other / "metrics.jsonl").write_text(text.replace('"train_loss": 0', '"train_loss": 1', 1))
+    elif name == "predictions":
+        text = (other / "predictions.csv").read_text()
+        (other / "predictions.csv").write_text(text[:-20])
+    else:
+        (other / "predictions.csv").unlink()
+    assert len(compare_folders(undisturbed, other).differences) == 1
+
+
+def test_times_are_left_out_and_nothing_else():
+    row = {"seconds": 1, "images_per_second": 2, "data_wait_share": 3, "loss": 4}
+    assert without_times({"rows": [row | {"lines": [row]}]}) == {
+        "rows": [{"loss": 4, "lines": [{"loss": 4}]}]
+    }
+
+
+def test_kills_are_drawn_in_order_and_no_more_than_there_are_steps():
+    random.seed(1)
+    places = _draw(5, 2, 4, 0)
+    assert places == sorted(set(places))
+    assert len(places) == 5
+    assert all(0 < 4 * epoch + step < 8 and step < 4 for epoch, step in places)
+    assert len(_draw(50, 2, 4, 0)) == 7
