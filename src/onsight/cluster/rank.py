@@ -102,7 +102,7 @@ _hosted: list[Any] = []  # stores that last as long as this process
 
 def _set_environment(context: Any, address: str) -> None:
     """Say what torchrun would; nothing listens beyond loopback unless Ray does."""
-    from onsight.training.ranks.world import STORE
+    from onsight.training.ranks.watchdog import LAUNCHED
 
     host = address.rpartition(":")[0]
     os.environ |= {
@@ -112,7 +112,7 @@ def _set_environment(context: Any, address: str) -> None:
         "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
         "GROUP_RANK": str(context.get_node_rank()),
         "MASTER_ADDR": host,
-        STORE: address,
+        LAUNCHED: address,
     }
     if host == _LOOPBACK:
         name = "lo0" if sys.platform == "darwin" else "lo"
