@@ -109,6 +109,7 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         )
     except BrokenPipeError:  # whatever read stdout, such as head, has closed it
         _drop_output()
+        _drop_unread_errors()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -120,6 +121,14 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
 def _drop_output() -> None:
     """Let what is still to be written to stdout vanish: Python would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _drop_unread_errors() -> None:
+    """The same for stderr, if its reader has gone as well."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _explain_usage(error: CycloptsError) -> str:

@@ -5,6 +5,14 @@ import os
 import pytest
 from fake_ray import make_fake_ray
 
+from onsight.hardware import cores
+
+
+@pytest.fixture(autouse=True)
+def _no_limit_of_cores(monkeypatch):
+    """A rank is a process of its own, which may limit its cores for good; these tests are not."""
+    monkeypatch.setattr(cores, "_most", [])
+
 
 @pytest.fixture
 def fake_ray(monkeypatch):

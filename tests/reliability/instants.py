@@ -39,13 +39,13 @@ def number_instants(told):
     instants = Instants(None, None, False)
     # multiprocessing ends its processes without atexit.
     Finalize(None, lambda: Path(told).write_text(f"{instants.all} {instants.in_saves}"), (), {}, 1)
-    _watch_all_threads(instants)
+    watch_all_threads(instants)
 
 
 def signal_at(number, at, inside, saved):
     """Send this process a signal at an instant; note where each save that was complete stood."""
     instants = Instants(lambda: os.kill(os.getpid(), number), at, inside)
-    _watch_all_threads(_noting(instants, saved))
+    watch_all_threads(_noting(instants, saved))
 
 
 def kill_in_write(save, part, saved):
@@ -65,11 +65,12 @@ def kill_in_write(save, part, saved):
         if refused and saves == save:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    _watch_all_threads(_noting(watch, saved))
+    watch_all_threads(_noting(watch, saved))
 
 
-def _watch_all_threads(watch):
-    threading.setprofile(watch)  # those that begin from now on
+def watch_all_threads(watch):
+    """Call it at every instant of this thread and of those that begin from now on."""
+    threading.setprofile(watch)
     sys.setprofile(watch)
 
 

@@ -47,7 +47,7 @@ def test_jumps_of_the_clock_change_nothing(instants, undisturbed, shared_bars, t
 
 def try_another_at(bars, out, at, told):
     """At an instant, while this process writes there, others try the same folder."""
-    from instants import Instants
+    from instants import Instants, watch_all_threads
 
     def act():
         import sys
@@ -64,9 +64,7 @@ def try_another_at(bars, out, at, told):
             with open(told, "a", encoding="utf-8") as file:
                 file.write(f"{code} ")
 
-    import sys
-
-    sys.setprofile(Instants(act, at, True))
+    watch_all_threads(Instants(act, at, True))
 
 
 def _try(bars, out, again, log):
@@ -120,14 +118,12 @@ def test_a_terminal_that_is_gone_ends_nothing(undisturbed, shared_bars, tmp_path
 
 def replace_at(folder, at):
     """At an instant, another picture takes the place of one that is being trained on."""
-    from instants import Instants
+    from instants import Instants, watch_all_threads
 
     def act():
         Image.new("L", (12, 12), 77).save(folder / "across" / "000.png")
 
-    import sys
-
-    sys.setprofile(Instants(act, at, True))
+    watch_all_threads(Instants(act, at, True))
 
 
 def test_a_picture_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):  # noqa: F811

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from onsight.errors import OnsightError, UserError
 
 _LOOK_SECONDS = 0.005
-_LONGEST_WAIT_SECONDS = 0.1  # between seeing a checkpoint and killing: another may be under way
+_LONGEST_WAIT_SECONDS = 0.02  # between seeing a checkpoint and killing: another may be under way
 
 
 class Position(NamedTuple):
@@ -48,12 +49,12 @@ def train_until(words: list[str], folder: Path, target: Position, drawn: random.
             while process.poll() is None and position(checkpoint) < target:
                 time.sleep(_LOOK_SECONDS)
             time.sleep(drawn.uniform(0, _LONGEST_WAIT_SECONDS))
-            ended = process.poll()
         finally:
             process.kill()
-            process.wait()
-        _refuse_failure(ended or 0, said)
-    return ended is None
+            ended = process.wait()
+        if ended != -signal.SIGKILL:
+            _refuse_failure(ended, said)
+    return ended == -signal.SIGKILL
 
 
 def position(checkpoint: Path) -> Position:
