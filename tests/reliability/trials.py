@@ -5,6 +5,7 @@ A trial may be prepared by a function that is called in it first, and that plant
 
 import multiprocessing
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -66,6 +67,8 @@ class Trial:
 
 
 def _run(words, log, prepare):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # both are ignored under nohup and &
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

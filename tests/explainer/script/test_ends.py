@@ -19,11 +19,14 @@ while True:
     optimizer.step()
 """
 EXPLAINS = """
+import signal
 import sys
 from pathlib import Path
 from onsight.cli import main
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.what_ifs.table import what_ifs_from
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
 
 def explain(*args, **settings):
     with Processes(Path(sys.argv[1]), [], 10**9, 60.0) as processes:
