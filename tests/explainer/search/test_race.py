@@ -133,6 +133,13 @@ def test_it_ends_in_time_although_the_winner_is_proven(run):
     assert bench.now[0] <= 10.0
 
 
+def test_without_a_gain_all_the_time_goes_to_single_changes(run):
+    factors = {str(number): 1.0 for number in range(40)}
+    bench, found = run(factors, seconds=20.0)
+    assert bench.now[0] > 17.0
+    assert found.best is None
+
+
 def test_a_recent_rate_of_the_unchanged_training_serves_several_single_changes(run):
     factors = {str(number): 1.0 for number in range(6)}
     _, found = run(factors)

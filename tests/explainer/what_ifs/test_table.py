@@ -95,6 +95,17 @@ def test_what_removes_a_fault_that_was_seen_comes_before_guesses(seen, facts, fi
     assert {"1 thread", "bf16 autocast"} < set(labels)
 
 
+def test_fewer_threads_come_late_where_steps_are_long(seen):
+    phases = dict.fromkeys(PHASES, 0.0) | {"forward": 100.0}
+    long = seen(shape=[3, 32, 32], seconds=100.0, steps=100, phases=phases)
+    labels = [one.label for one in what_ifs_for(long)]
+    assert labels.index("channels last") < labels.index("1 thread")
+    assert labels.index("bf16 autocast") < labels.index("threads that spin briefly")
+    short = seen(shape=[3, 32, 32], seconds=1.0, steps=100, phases=phases | {"forward": 1.0})
+    labels = [one.label for one in what_ifs_for(short)]
+    assert labels.index("1 thread") < labels.index("bf16 autocast")
+
+
 def test_everything_is_restored(apply):
     before = DataLoader.__init__, torch.set_num_threads, torch.optim.SGD.__init__
     hooks = apply(threads=1, fused=True, workers=1, bf16=True)

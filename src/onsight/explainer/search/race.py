@@ -105,7 +105,9 @@ class Race(Generic[C]):
         found, longest = self.singles, 0.0
         for number, change in enumerate(changes):
             now = time.monotonic()
-            if found and not self._has_time(_FIRST_UNTIL, longest / 2):
+            is_any = any(one.ratio >= GAIN for one in found)
+            until = _FIRST_UNTIL if is_any else 1.0  # without a gain, nothing comes after this
+            if found and not self._has_time(until, longest / 2):
                 return found, changes[number:]
             found.append(Contender((change,), self.bench.open((change,))))
             self._round(found[-1], is_first=True)

@@ -5,7 +5,7 @@ import os
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.whole import Outside
 from onsight.explainer.script.trace import Trace
-from onsight.explainer.what_ifs.threads import threads_cause
+from onsight.explainer.what_ifs.threads import threads_cause, waiting_share
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.hardware.spinning import SHORT_SPIN, SPIN_VARIABLE
 
@@ -23,6 +23,9 @@ class ShortSpin(WhatIf):
         is_several = seen.trace.device == "cpu" and seen.trace.threads > 1
         is_free = os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN  # not chosen by the user
         return [cls(True)] if is_several and is_free else []
+
+    def most_saved(self, seen: Seen) -> float:
+        return waiting_share(seen.trace)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -9,6 +9,8 @@ from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 from onsight.words import plural, step_times
 
+_WAITING_SECONDS = 0.03  # in a step: some hundred operations, and tens of microseconds for each
+
 
 class Threads(WhatIf):
     """value: how many."""
@@ -28,6 +30,10 @@ class Threads(WhatIf):
     def label(self) -> str:
         return plural(self.value, "thread")
 
+    def most_saved(self, seen: Seen) -> float:
+        is_fewer = self.value < seen.trace.threads
+        return waiting_share(seen.trace) if is_fewer else super().most_saved(seen)
+
     def install(self, hooks: Hooks) -> None:
         torch.set_num_threads(self.value)
         hooks.patches.put(torch, "set_num_threads", lambda count: None)
@@ -40,6 +46,11 @@ class Threads(WhatIf):
 
     def cause(self, trace: Trace) -> Cause:
         return threads_cause(trace)
+
+
+def waiting_share(trace: Trace) -> float:
+    """What threads may lose in a step by waiting for each other, as a share of it, at most."""
+    return min(1.0, _WAITING_SECONDS * trace.steps / trace.seconds)
 
 
 def threads_cause(trace: Trace) -> Cause:
