@@ -69,13 +69,13 @@ def run(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def race(factors, seconds=60.0, groups=(), later=(), **facts):
+    def race(factors, seconds=60.0, groups=(), later=(), kept=0.0, **facts):
         bench = PlantedBench(now, factors, **facts)
         group = {label: "shared" if label in groups else label for label in factors}
         bench.later = [Planted(label, group[label]) for label in later]
         wanted = [Planted(label, group[label]) for label in factors if label not in later]
         plain = bench.open(())
-        found = Race(bench, plain, seconds, 0.5, SilentReporter()).run(wanted)
+        found = Race(bench, plain, seconds, 0.5, SilentReporter(), kept).run(wanted)
         return bench, found
 
     return race
@@ -138,6 +138,15 @@ def test_without_a_gain_all_the_time_goes_to_single_changes(run):
     bench, found = run(factors, seconds=20.0)
     assert bench.now[0] > 17.0
     assert found.best is None
+
+
+def test_what_is_kept_for_later_is_used_up_only_without_a_gain(run):
+    factors = {str(number): 1.2 for number in range(40)}
+    bench, _ = run(factors, seconds=20.0, groups=factors, kept=10.0)
+    assert bench.now[0] <= 11.0
+    begun = bench.now[0]
+    bench, _ = run(dict.fromkeys(factors, 1.0), seconds=20.0, kept=10.0)
+    assert bench.now[0] - begun > 17.0
 
 
 def test_a_recent_rate_of_the_unchanged_training_serves_several_single_changes(run):

@@ -125,11 +125,11 @@ def explain_script(
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
             proof = _PROOF_SECONDS + 2 * trace.startup_seconds  # it is started from its beginning
-            kept = _CEILINGS_SECONDS + (proof if write else 0)
-            left = seconds - kept - (time.monotonic() - begun)
+            kept = proof if write else 0.0
+            left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
             bench.epoch = _epoch(trace, left)
-            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter)
+            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter, kept)
             found = race.run(wanted)
         best = found.best if found.best and found.best.ratio >= GAIN else None
         delivery = None

@@ -74,7 +74,10 @@ def _is_settled(one: Tried[C]) -> bool:
 
 
 class Race(Generic[C]):
-    """One search. plain: the unchanged training; window_seconds: of one measurement."""
+    """One search. plain: the unchanged training; window_seconds: of one measurement.
+
+    kept_seconds: of all seconds, for what follows if something is faster.
+    """
 
     def __init__(
         self,
@@ -83,9 +86,10 @@ class Race(Generic[C]):
         seconds: float,
         window_seconds: float,
         reporter: Reporter,
+        kept_seconds: float = 0.0,
     ) -> None:
         self.bench, self.plain, self.reporter = bench, plain, reporter
-        self.window_seconds = window_seconds
+        self.window_seconds, self.kept_seconds = window_seconds, kept_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
         self.plain_seconds, self.recent_until = 0.0, 0.0
@@ -105,8 +109,7 @@ class Race(Generic[C]):
         found, longest = self.singles, 0.0
         for number, change in enumerate(changes):
             now = time.monotonic()
-            is_any = any(one.ratio >= GAIN for one in found)
-            until = _FIRST_UNTIL if is_any else 1.0  # without a gain, nothing comes after this
+            until = _FIRST_UNTIL if self._has_gain else 1.0  # without one, nothing comes after
             if found and not self._has_time(until, longest / 2):
                 return found, changes[number:]
             found.append(Contender((change,), self.bench.open((change,))))
@@ -169,7 +172,7 @@ class Race(Generic[C]):
         while len(again.rounds.plain) < _MOST_ROUNDS and not again.problem:
             if len(again.rounds.plain) >= FEWEST_ROUNDS:
                 interval = again.rounds.interval
-                is_over = time.monotonic() > self._moment(1.0)
+                is_over = time.monotonic() > self._moment(1.0) - self.kept_seconds
                 if interval.high < _NARROW * interval.low or is_over:
                     break
             self._round(again)
@@ -225,12 +228,17 @@ class Race(Generic[C]):
         name = " + ".join(change.label for change in one.changes)
         self.reporter.say(f"what if {name}: {one.problem or ratio_words(one.ratio)}")
 
+    @property
+    def _has_gain(self) -> bool:
+        return any(one.ratio >= GAIN for one in self.singles)
+
     def _moment(self, share: float) -> float:
         return self.begun + share * self.seconds
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
         """Until that share of the time, and while the proof of the best still fits in."""
-        is_any = any(one.ratio >= GAIN for one in self.singles)
-        proof_seconds = is_any * FEWEST_ROUNDS * 2 * self.plain_seconds
-        latest = min(self._moment(share), self._moment(1.0) - proof_seconds)
+        latest = self._moment(share)
+        if self._has_gain:
+            proof_seconds = FEWEST_ROUNDS * 2 * self.plain_seconds + self.kept_seconds
+            latest = min(latest, self._moment(1.0) - proof_seconds)
         return time.monotonic() + more_seconds < latest
