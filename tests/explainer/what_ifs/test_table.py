@@ -101,6 +101,7 @@ def test_fewer_threads_come_late_where_steps_are_long(seen):
     labels = [one.label for one in what_ifs_for(long)]
     assert labels.index("channels last") < labels.index("1 thread")
     assert labels.index("bf16 autocast") < labels.index("threads that spin briefly")
+    assert labels.index("bf16 autocast") < labels.index("batch 64")
     short = seen(shape=[3, 32, 32], seconds=1.0, steps=100, phases=phases | {"forward": 1.0})
     labels = [one.label for one in what_ifs_for(short)]
     assert labels.index("1 thread") < labels.index("bf16 autocast")
