@@ -5,16 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from onsight.errors import Interrupted, OutputError
 from onsight.sweeper.folder import PlannedRun
 from onsight.sweeper.space import Settings
+from onsight.training.ranks.signals import handling
 from onsight.training.run_folder.folder import lock_folder
 
 _FORMER_SECONDS = 30  # for a run to end whose sweep was killed
@@ -87,26 +86,9 @@ def _how_it_ended(code: int) -> str:
     return f"its process was ended by {number.name}{memory}"
 
 
-@contextmanager
-def _handing_on(send: Callable[[int], None]) -> Iterator[None]:
+def _handing_on(send: Callable[[int], None]) -> AbstractContextManager[None]:
     """Signals that ask this process to stop are the child's while it runs.
 
     It is in a session of its own, so that a terminal's Ctrl-C reaches it once.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        send(number)
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
-    if hang_up and signal.getsignal(hang_up) is not signal.SIG_IGN:
-        numbers.append(hang_up)
-    former = {number: signal.signal(number, hand_on) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    return handling(lambda number, frame: send(number))

@@ -28,10 +28,7 @@ def ask_to_stop(signal_number: int) -> None:
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Note these signals in a request while the block runs; then restore the handlers.
-
-    SIGHUP, which the end of a terminal sends, is left ignored where it is, as under nohup.
-    """
+    """Note these signals in a request while the block runs; then restore the handlers."""
 
     def note(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
@@ -40,15 +37,18 @@ def stop_on_signals(request: StopRequest) -> Iterator[None]:
 
     _open.append(request)
     try:
-        with _handling(note):
+        with handling(note):
             yield
     finally:
         _open.remove(request)
 
 
 @contextmanager
-def _handling(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let the signals call a function; outside the main thread, nothing."""
+def handling(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let the signals that ask to stop call a function; outside the main thread, nothing.
+
+    SIGHUP, which the end of a terminal sends, is left ignored where it is, as under nohup.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
