@@ -60,7 +60,8 @@ def train_until(words: list[str], folder: Path, target: Position, drawn: random.
 def position(checkpoint: Path) -> Position:
     """Where a checkpoint says that its run goes on; the beginning if there is none yet."""
     try:
-        with safe_open(checkpoint, "pt") as file:
+        # For torch it would be opened twice, and another one may take its place in between.
+        with safe_open(checkpoint, "np") as file:
             facts: dict[str, Any] = json.loads(file.metadata()["facts"])["progress"]
     except FileNotFoundError:
         return Position(0, 0)
