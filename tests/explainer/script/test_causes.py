@@ -71,6 +71,17 @@ def test_what_ifs_that_cannot_be_told_apart_count_together():
     assert find_cause(trace(**COMPUTES), [other, one], cores=2).name == "precision"
 
 
+def test_a_mistake_that_surely_costs_time_comes_before_faster_arithmetic():
+    """But not one whose gain is not shown, nor before what waits for pictures."""
+    arithmetic = tried(2.0, low=1.8, bf16=True)
+    sure, unsure = tried(1.3, low=1.15, no_grad=True), tried(1.3, low=1.05, no_grad=True)
+    loading = tried(5.0, low=4.0, cache="items")
+    assert find_cause(trace(**COMPUTES), [arithmetic, sure], cores=2).name == "no-grad"
+    assert find_cause(trace(**COMPUTES), [arithmetic, unsure], cores=2).name == "precision"
+    found = find_cause(trace(item=item(), **WAITS), [arithmetic, sure, loading], cores=2)
+    assert found.name == "loader"
+
+
 WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
 COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
 

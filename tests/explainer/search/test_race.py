@@ -21,7 +21,7 @@ class Planted:
 class PlantedTrial:
     def __init__(self, bench, changes):
         self.bench, self.changes = bench, changes
-        self.is_open = False
+        self.is_open, self.windows = False, 0
 
     def measure(self, seconds):
         return self.bench.rate(self, seconds)
@@ -37,11 +37,17 @@ class PlantedTrial:
 
 
 class PlantedBench:
-    """100 images/s, times the factor of every change; opening a trial takes a second."""
+    """100 images/s, times the factor of every change; opening a trial takes a second.
 
-    def __init__(self, now, factors, fails=(), most=float("inf"), noise=lambda number: 1.0):
+    fails, unsteady: labels; noise: a factor by the number of windows before.
+    """
+
+    def __init__(
+        self, now, factors, fails=(), unsteady="", most=float("inf"), noise=lambda number: 1.0
+    ):
         self.now, self.factors, self.fails, self.most = now, factors, fails, most
-        self.noise, self.windows, self.asked, self.later = noise, 0, [], []
+        self.unsteady, self.noise = unsteady, noise
+        self.windows, self.asked, self.later = 0, [], []
 
     def open(self, changes):
         self.asked.append({one.label for one in changes})
@@ -58,6 +64,9 @@ class PlantedBench:
         rate = 100.0
         for one in trial.changes:
             rate *= self.factors[one.label]
+            if one.label == self.unsteady:
+                rate *= 0.8 if trial.windows % 2 else 1.2
+        trial.windows += 1
         self.windows += 1
         return min(rate, 100 * self.most) * self.noise(self.windows)
 
@@ -161,6 +170,12 @@ def test_a_stalled_window_is_measured_again(run):
     _, found = run({"a": 1.01, "b": 1.02, "c": 1.5}, noise=lambda n: 0.1 if n == 8 else 1.0)
     assert found.best.name == "c"
     assert found.best.low == pytest.approx(1.5)
+
+
+def test_a_surer_single_change_that_gained_less_does_not_replace_the_winner(run):
+    _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a")
+    assert found.best.low < next(one.low for one in found.tried if one.name == "b")
+    assert found.best.name == "a"
 
 
 def test_noise_alone_is_not_shown_to_be_a_gain(run):

@@ -1,5 +1,6 @@
 """What holds a script back: the cause whose removal is shown to gain most, with the evidence."""
 
+from onsight.explainer.interval import SHOWN
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.tried import Tried
@@ -7,18 +8,22 @@ from onsight.explainer.what_ifs.inference_mode import evaluation_cause
 from onsight.explainer.what_ifs.loading import LOADING, is_crowded, loading_cause
 from onsight.explainer.what_ifs.no_grad import NoGrad
 from onsight.explainer.what_ifs.pinned import PinnedMemory
+from onsight.explainer.what_ifs.thread_settings import ThreadSettings
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.explainer.what_ifs.workers import Workers
 from onsight.words import percent, plural
 
 _HALF = 0.5  # of the time, for evaluation to be the cause if no change helps
 _TIE = 0.9  # times the best lower end: as good, on a machine that is never quiet
+_MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was seen
+_ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 
 def find_cause(trace: Trace, tried: list[Tried[WhatIf]], cores: int) -> Cause:
     """The cause that the what-ifs which surely gained most stand for; without, the largest phase.
 
-    What-ifs that cannot be told apart count together: the cause of most of them is taken.
+    What-ifs that cannot be told apart count together: the cause of most of them is taken. A mistake
+    that surely costs time comes before other ways to compute the same, which gain beside it too.
     """
     faster = [one for one in tried if one.ratio >= GAIN]
     if not faster:
@@ -29,9 +34,15 @@ def find_cause(trace: Trace, tried: list[Tried[WhatIf]], cores: int) -> Cause:
     best = sorted(
         (one for one in faster if ends[id(one)] >= _TIE * level), key=lambda one: -ends[id(one)]
     )
+    if all(one.changes[0].group in _ARITHMETIC for one in best):
+        best = [one for one in faster if _removes_mistake(one)] or best
     causes = [_cause_of(one.changes[0], trace, faster, cores) for one in best]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
+
+
+def _removes_mistake(one: Tried[WhatIf]) -> bool:
+    return one.low >= SHOWN and isinstance(one.changes[0], _MISTAKES)
 
 
 def _cause_of(what_if: WhatIf, trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:

@@ -166,7 +166,7 @@ class Race(Generic[C]):
     def _proven(self, best: Contender[C], singles: list[Tried[C]]) -> Tried[C] | None:
         """The winner beside the unchanged training, in rounds of its own: it was also lucky.
 
-        A single change that is sure to gain more is the winner instead.
+        A single change that gained more, and surely more, is the winner instead.
         """
         again = Contender(best.changes, best.trial)
         while len(again.rounds.plain) < _MOST_ROUNDS and not again.problem:
@@ -176,8 +176,10 @@ class Race(Generic[C]):
                 if interval.high < _NARROW * interval.low or is_over:
                     break
             self._round(again)
-        able = [again.tried(), *(one for one in singles if _is_settled(one))]
-        found = max(able, key=lambda one: one.low)
+        found = again.tried()
+        for one in filter(_is_settled, singles):
+            if one.low > found.low and one.ratio >= found.ratio:
+                found = one
         if not found.interval:
             return None
         self.reporter.say(f"beside the unchanged one, {found.name}: {found.interval}")
