@@ -19,18 +19,15 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 32, 3, stride=2, padding=1),
-            nn.BatchNorm2d(32),
+            nn.Conv2d(1, 64, 3, stride=2, padding=1),
             nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1, groups=32),
-            nn.BatchNorm2d(32),
+            nn.Conv2d(64, 64, 3, padding=1, groups=64),
             nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1, groups=32),
-            nn.BatchNorm2d(32),
+            nn.Conv2d(64, 64, 3, padding=1, groups=64),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(1),
         )
-        self.classifier = nn.Linear(32, 10)
+        self.classifier = nn.Linear(64, 10)
 
     def forward(self, x):
         return self.classifier(self.features(x).flatten(1))
@@ -72,7 +69,7 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     train_set = load(args.data, "train", limit=256)  # few to train on, many to validate on
-    val_set = load(args.data, "val", limit=9000)
+    val_set = load(args.data, "val", limit=6000)
     train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
     val_loader = DataLoader(val_set, batch_size=16)
 
