@@ -18,16 +18,11 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(1, 64, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3, padding=1, groups=64),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3, padding=1, groups=64),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(1),
-        )
-        self.classifier = nn.Linear(64, 10)
+        parts = [nn.Conv2d(1, 32, 3, stride=2, padding=1)]
+        for _ in range(8):
+            parts += [nn.GroupNorm(1, 32), nn.GELU()]
+        self.features = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1))
+        self.classifier = nn.Linear(32, 10)
 
     def forward(self, x):
         return self.classifier(self.features(x).flatten(1))
@@ -67,9 +62,9 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     train_set = load(args.data, "train", limit=256)  # few to train on, many to validate on
-    val_set = load(args.data, "val", limit=6000)
+    val_set = load(args.data, "val", limit=2000)
     train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
-    val_loader = DataLoader(val_set, batch_size=16)
+    val_loader = DataLoader(val_set, batch_size=32)
 
     model = Net().to(device)
     criterion = nn.CrossEntropyLoss()

@@ -74,15 +74,17 @@ class ScriptTrial:
         if self.process and not self.process.is_over:
             return self.process.measure(seconds, self.bench.epoch)
         rate = 0.0 if self.first else self.bench.rate
+        limit = self.bench.first_limit(seconds)
         start = partial(self.bench.processes.start, epoch=self.bench.epoch)
-        return self.begin(start(self.what_ifs, seconds, rate))
+        return self.begin(start(self.what_ifs, seconds, rate, first_limit_seconds=limit))
 
 
 class ScriptBench:
     """Runs one script with what-ifs. processes: already entered.
 
     losses, rate: the first losses and the images/s of the script as it is, known after `watch`;
-    epoch: measured as a whole from then on, where more than its steps takes time.
+    epoch: measured as a whole from then on, where more than its steps takes time; until: the moment
+    by which all is to be over: a trial that has no step in half of the time left is given up.
     """
 
     def __init__(self, processes: Processes) -> None:
@@ -92,6 +94,8 @@ class ScriptBench:
         self.rate = 0.0
         self.item: ItemFacts | None = None
         self.epoch: Epoch | None = None
+        self.until = math.inf
+        self.startup_seconds = 0.0
 
     def watch(self, seconds: float, timelines: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Run the script as it is for so long; its trace, and the trial that can go on.
@@ -117,7 +121,16 @@ class ScriptBench:
             trace = plain.begin(start())
         self.item = trace.item
         self.losses, self.rate = trace.losses, trace.images_per_second
+        self.startup_seconds = trace.startup_seconds
         return trace, plain
+
+    def first_limit(self, seconds: float) -> float:
+        """In seconds, until the first window of a trial is over, which is to last so many."""
+        if self.epoch:
+            seconds = max(seconds, 2 * self.epoch.seconds)  # one of them is a warm-up
+        least = 2 * self.startup_seconds + seconds + _LEAST_SECONDS
+        left = (self.until - time.monotonic()) / 2
+        return min(self.processes.limit_seconds, max(least, left))
 
     def worth(self, trial: ScriptTrial) -> list[WhatIf]:
         """The what-ifs that could make this trial faster, by where its own time goes."""

@@ -128,7 +128,7 @@ def explain_script(
             kept = proof if write else 0.0
             left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
-            bench.epoch = _epoch(trace, left)
+            bench.epoch, bench.until = _epoch(trace, left), begun + seconds
             race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter, kept)
             found = race.run(wanted)
         best = found.best if found.best and found.best.ratio >= GAIN else None
