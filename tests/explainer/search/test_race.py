@@ -39,14 +39,21 @@ class PlantedTrial:
 class PlantedBench:
     """100 images/s, times the factor of every change; opening a trial takes a second.
 
-    fails, unsteady: labels; noise: a factor by the number of windows before.
+    fails, unsteady: labels; swing: of what is unsteady; noise: a factor by the number of windows.
     """
 
     def __init__(
-        self, now, factors, fails=(), unsteady="", most=float("inf"), noise=lambda number: 1.0
+        self,
+        now,
+        factors,
+        fails=(),
+        unsteady="",
+        swing=0.2,
+        most=float("inf"),
+        noise=lambda number: 1.0,
     ):
         self.now, self.factors, self.fails, self.most = now, factors, fails, most
-        self.unsteady, self.noise = unsteady, noise
+        self.unsteady, self.swing, self.noise = unsteady, swing, noise
         self.windows, self.asked, self.later = 0, [], []
 
     def open(self, changes):
@@ -65,7 +72,7 @@ class PlantedBench:
         for one in trial.changes:
             rate *= self.factors[one.label]
             if one.label == self.unsteady:
-                rate *= 0.8 if trial.windows % 2 else 1.2
+                rate *= 1 - self.swing if trial.windows % 2 else 1 + self.swing
         trial.windows += 1
         self.windows += 1
         return min(rate, 100 * self.most) * self.noise(self.windows)
@@ -176,6 +183,11 @@ def test_a_surer_single_change_that_gained_less_does_not_replace_the_winner(run)
     _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a")
     assert found.best.low < next(one.low for one in found.tried if one.name == "b")
     assert found.best.name == "a"
+
+
+def test_a_surer_single_change_replaces_a_winner_that_is_not_shown(run):
+    _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a", swing=0.6)
+    assert found.best.name == "b"
 
 
 def test_noise_alone_is_not_shown_to_be_a_gain(run):

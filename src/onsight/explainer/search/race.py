@@ -166,7 +166,8 @@ class Race(Generic[C]):
     def _proven(self, best: Contender[C], singles: list[Tried[C]]) -> Tried[C] | None:
         """The winner beside the unchanged training, in rounds of its own: it was also lucky.
 
-        A single change that gained more, and surely more, is the winner instead.
+        A single change that is surer is the winner instead if it gained more, or if the winner's
+        own gain was not shown.
         """
         again = Contender(best.changes, best.trial)
         while len(again.rounds.plain) < _MOST_ROUNDS and not again.problem:
@@ -178,7 +179,8 @@ class Race(Generic[C]):
             self._round(again)
         found = again.tried()
         for one in filter(_is_settled, singles):
-            if one.low > found.low and one.ratio >= found.ratio:
+            is_shown = found.interval and found.interval.is_shown
+            if one.low > found.low and (one.ratio >= found.ratio or not is_shown):
                 found = one
         if not found.interval:
             return None
