@@ -19,7 +19,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         parts = [nn.Conv2d(1, 32, 3, stride=2, padding=1)]
-        for _ in range(8):
+        for _ in range(16):
             parts += [nn.GroupNorm(1, 32), nn.GELU()]
         self.features = nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1))
         self.classifier = nn.Linear(32, 10)
@@ -49,9 +49,9 @@ def validate(model, loader, criterion, device):
     for images, labels in loader:
         images, labels = images.to(device), labels.to(device)
         outputs = model(images)
-        total_loss += criterion(outputs, labels)
+        total_loss += criterion(outputs, labels).item()
         correct += (outputs.argmax(dim=1) == labels).sum()
-    return total_loss.item() / len(loader), correct.item() / len(loader.dataset)
+    return total_loss / len(loader), correct.item() / len(loader.dataset)
 
 
 def main():
