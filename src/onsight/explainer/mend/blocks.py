@@ -42,7 +42,8 @@ class Under(Mend):
             "forward": "around the forward and the loss",
             "evaluation": "around the whole evaluation loop",
         }
-        return f"{self.opening}  # {around[self.where]}"
+        opening = self.opening.replace("{network}", "model").replace("{device}", "device.type")
+        return f"{opening}  # {around[self.where]}"
 
     def apply(self, draft: Draft) -> None:
         """Write the opening, and indent the block."""

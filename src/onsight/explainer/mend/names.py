@@ -41,9 +41,10 @@ def in_own_names(draft: Draft, site: Site | None, template: str) -> str:
     """Code with the script's own {network} and {device}, the type of the device it computes on."""
     if site is None or "{" not in template:
         return template
-    network = draft.source.code(network_call(draft, site).func)
-    batch = batch_argument(draft, site)
-    placed = batch.id if isinstance(batch, ast.Name) else f"next({network}.parameters())"
+    call = network_call(draft, site)
+    network = draft.source.code(call.func)
+    is_named = bool(call.args) and isinstance(call.args[0], ast.Name)
+    placed = draft.source.code(call.args[0]) if is_named else f"next({network}.parameters())"
     return template.replace("{network}", network).replace("{device}", f"{placed}.device.type")
 
 
