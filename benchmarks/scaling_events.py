@@ -53,11 +53,15 @@ class Events:
 class Shared:
     """So many cores, GPUs or links, shared evenly by all who use them at the same time.
 
-    crowded: the speed of each if all are in use, as a share of its speed if it is in use alone.
+    crowded: the speed of each if all are in use, as a share of its speed if it is in use alone;
+    overfull: what is left of that if more are wanted than there are.
     """
 
-    def __init__(self, events: Events, count: float, crowded: float = 1.0) -> None:
-        self.events, self.count, self.crowded = events, count, crowded
+    def __init__(
+        self, events: Events, count: float, crowded: float = 1.0, overfull: float = 1.0
+    ) -> None:
+        self.events, self.count = events, count
+        self.crowded, self.overfull = crowded, overfull
         self._users: list[tuple[float, int, float, Action]] = []  # by the progress they end at
         self._number = itertools.count()
         self._wanted = 0.0  # of the count, by all users together
@@ -81,7 +85,10 @@ class Shared:
         """Progress a second: all have the same share of what they want."""
         busy = min(self._wanted, self.count)
         load = (busy - 1) / (self.count - 1) if busy > 1 else 0.0
-        return busy / self._wanted * (1 - (1 - self.crowded) * load)
+        speed = 1 - (1 - self.crowded) * load
+        if self._wanted > self.count:
+            speed *= self.overfull
+        return busy / self._wanted * speed
 
     def _advance(self) -> None:
         if self._users:

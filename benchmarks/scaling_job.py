@@ -28,7 +28,8 @@ class Job:
     @property
     def stretch(self) -> int:
         """Steps from one checkpoint to the next: the first after which the interval is over."""
-        return max(1, math.ceil(self.interval / self.step - 1e-9))
+        most = min(self.steps, self.interval / self.step - 1e-9)
+        return max(1, math.ceil(most))
 
 
 @dataclass

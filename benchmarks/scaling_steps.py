@@ -19,13 +19,15 @@ WARM_UP = 10  # steps that are not counted
 class Machine:
     """What the ranks of a machine share.
 
-    crowded: the speed of a core if all are busy, as a share of its speed alone; link_bytes: bytes
-    a second from where the shards are; gpus: 0 if the cores compute.
+    crowded: the speed of a core if all are busy, as a share of its speed alone; overfull: what is
+    left of that if more threads want one; link_bytes: bytes a second from where the shards are;
+    gpus: 0 if the cores compute.
     """
 
     cores: float
     ranks: int
     crowded: float = 1.0
+    overfull: float = 1.0
     link_bytes: float = math.inf
     gpus: int = 0
 
@@ -102,7 +104,7 @@ class _Run:
 
     def _start_machine(self, slowness: list[float], notes: bool) -> None:
         machine, events = self.machine, self.events
-        cores = Shared(events, machine.cores, machine.crowded)
+        cores = Shared(events, machine.cores, machine.crowded, machine.overfull)
         device = Shared(events, machine.gpus) if machine.gpus else cores
         link = Shared(events, 1)
         for number, slower in enumerate(slowness):
