@@ -117,11 +117,11 @@ def check_kill(lines: dict[str, list[dict]]) -> list[list[str]]:
     return rows
 
 
-def gpu_work(lines: dict[str, list[dict]], slow: bool = False) -> Work:
+def gpu_work(lines: dict[str, list[dict]], seconds: float, slow: bool) -> Work:
     """A GPU's share of a step; decoding and its spread as measured here."""
     return Work(
         BATCH,
-        BATCH * GPUS_A_MACHINE / IMAGES_A_MACHINE,
+        seconds,
         calibrated(lines, 256).deviation,
         unit(lines, "decode_seconds"),
         decode_threads=CORES_A_MACHINE // GPUS_A_MACHINE,
@@ -141,10 +141,16 @@ def gpu_exchange(gpus: int) -> Exchange:
     return Exchange(unhidden(seconds, step * 2 / 3, buckets))
 
 
-def gpu_speed(lines: dict[str, list[dict]], gpus: int, slow: bool = False) -> float:
+def gpu_speed(lines: dict[str, list[dict]], gpus: int, seconds: float, slow: bool = False) -> float:
     machine = Machine(CORES_A_MACHINE, GPUS_A_MACHINE, link_bytes=12.5e9, gpus=GPUS_A_MACHINE)
-    work = gpu_work(lines, slow)
+    work = gpu_work(lines, seconds, slow)
     return simulate(machine, work, gpu_exchange(gpus), gpus, steps=30).images_per_second
+
+
+def gpu_seconds(lines: dict[str, list[dict]]) -> float:
+    """Of a GPU's share: so that one machine, whose GPUs wait for each other, is as published."""
+    step = BATCH * GPUS_A_MACHINE / IMAGES_A_MACHINE
+    return step * gpu_speed(lines, GPUS_A_MACHINE, step) / IMAGES_A_MACHINE
 
 
 def gpu_job(lines: dict[str, list[dict]], gpus: int, speed: float, mtbf: float) -> Job:
@@ -165,9 +171,9 @@ def mean_hours(job: Job, mtbf: float, draws: int = 20) -> tuple[float, float]:
 
 
 def plan_rows(lines: dict[str, list[dict]]) -> list[dict[str, float]]:
-    rows = []
+    rows, seconds = [], gpu_seconds(lines)
     for gpus in SIZES:
-        quick, held = gpu_speed(lines, gpus), gpu_speed(lines, gpus, slow=True)
+        quick, held = (gpu_speed(lines, gpus, seconds, slow) for slow in (False, True))
         ideal = IMAGES_A_MACHINE * gpus / GPUS_A_MACHINE
         row = {"gpus": gpus, "speed": quick, "even": quick / ideal, "slow": held / ideal}
         for name, mtbf in (("llama", MTBF_LLAMA), ("rsc", MTBF_RSC)):

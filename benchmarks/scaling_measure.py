@@ -11,7 +11,6 @@ that is killed by SIGKILL.
 """
 
 import argparse
-import io
 import json
 import os
 import statistics
@@ -176,7 +175,9 @@ def max_of(columns: list[list[float]]) -> list[float]:
     return [max(column) for column in zip(*columns, strict=True)]
 
 
-def train(data: str, ranks: int, batch: int, steps: int, epochs: int, *words: str, kill_at: int = 0):
+def train(
+    data: str, ranks: int, batch: int, steps: int, epochs: int, *words: str, kill_at: int = 0
+):
     """Times of the steps of the first rank, of the start, of a kill: seconds since the epoch."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "onsight", "train", data, "--out", f"{folder}/run"]
@@ -190,7 +191,8 @@ def train(data: str, ranks: int, batch: int, steps: int, epochs: int, *words: st
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
-        rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").open()]
+        metrics = Path(folder, "run/metrics.jsonl").read_text()
+        rows = [json.loads(line) for line in metrics.splitlines()]
         times = [one for (one,) in struct.iter_unpack("d", Path(folder, "rank-0").read_bytes())]
         killed = float(Path(folder, "killed").read_text()) if kill_at else 0.0
     print(f"  {ranks} ranks: {[round(row['images_per_second']) for row in rows]}", file=sys.stderr)

@@ -110,19 +110,25 @@ class _Run:
         for number, slower in enumerate(slowness):
             free, ready = Places(events, self.work.ahead), Places(events, 0)
             if self.work.decode_seconds or self.work.picture_bytes:
-                events.start(self._feed(link, cores, free, ready))
+                fetched = Places(events, 0)
+                events.start(self._fetch(link, free, fetched))
+                events.start(self._decode(cores, fetched, ready))
             else:
                 free = None
             events.start(self._train(device, slower, free, ready, notes and number == 0))
 
-    def _feed(self, link: Shared, cores: Shared, free: Places, ready: Places) -> Process:
-        work = self.work
+    def _fetch(self, link: Shared, free: Places, fetched: Places) -> Process:
+        nbytes = self.work.pictures * self.work.picture_bytes
         for _ in range(self.steps):
             yield free.take()
-            if work.picture_bytes:
-                yield link.use(work.pictures * work.picture_bytes / self.machine.link_bytes)
-            if work.decode_seconds:
-                yield cores.use(work.pictures * work.decode_seconds, work.decode_threads)
+            yield link.use(nbytes / self.machine.link_bytes)
+            fetched.give()
+
+    def _decode(self, cores: Shared, fetched: Places, ready: Places) -> Process:
+        seconds = self.work.pictures * self.work.decode_seconds
+        for _ in range(self.steps):
+            yield fetched.take()
+            yield cores.use(seconds, self.work.decode_threads)
             ready.give()
 
     def _train(
