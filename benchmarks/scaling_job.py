@@ -1,0 +1,115 @@
+"""A simulated job: steps, checkpoints that are written beside them, ranks that are lost, restarts.
+
+A lost rank ends the step that all are in. The job is noticed to be lost, started again, and goes on
+from the last checkpoint that was written whole; ranks may be lost at any time, while starting too.
+"""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done, and what it costs, in seconds.
+
+    interval: from one checkpoint to the next; pause: that a checkpoint keeps the step waiting;
+    write: until its file is whole, beside the steps; restart: from a loss to the first new step.
+    """
+
+    steps: int
+    step: float
+    interval: float
+    pause: float = 0.0
+    write: float = 0.0
+    restart: float = 0.0
+
+    @property
+    def stretch(self) -> int:
+        """Steps from one checkpoint to the next: the first after which the interval is over."""
+        most = min(self.steps, self.interval / self.step - 1e-9)
+        return max(1, math.ceil(most))
+
+
+@dataclass
+class Outcome:
+    """How it went: seconds in all, losses of a rank, steps repeated, seconds of each delay."""
+
+    seconds: float = 0.0
+    losses: int = 0
+    steps_repeated: int = 0
+    paused: float = 0.0
+    restarting: float = 0.0
+
+    def efficiency(self, job: Job) -> float:
+        """The share of the time that went into steps that counted."""
+        return job.steps * job.step / self.seconds
+
+
+def exponential(mean: float, seed: int) -> Iterator[float]:
+    """Times between losses without memory: seconds from one to the next."""
+    drawn = random.Random(seed)
+    while True:
+        yield drawn.expovariate(1 / mean)
+
+
+def run_job(job: Job, between_losses: Iterator[float]) -> Outcome:
+    """Follow a job to its end. between_losses: seconds from one loss of a rank to the next."""
+    seen = Outcome()
+    done = saved = 0  # steps made, and those in the last whole checkpoint
+    loss = next(between_losses, math.inf)
+    while True:
+        done, saved = _until_loss(job, saved, loss, seen)
+        if done == job.steps:
+            return seen
+        seen.steps_repeated += done - saved
+        loss = _restart(job, loss, between_losses, seen)
+
+
+def _until_loss(job: Job, saved: int, loss: float, seen: Outcome) -> tuple[int, int]:
+    """Make steps up to the end or a loss: the steps done, and those in a whole checkpoint."""
+    done = written = saved
+    whole_at = seen.seconds  # when the file with the steps in `written` is whole
+    while True:
+        coming = min(job.stretch, job.steps - done)
+        end = seen.seconds + coming * job.step
+        if loss < end:
+            done += int((loss - seen.seconds) / job.step)
+            break
+        done += coming
+        if done == job.steps:
+            seen.seconds = end
+            return done, written
+        resumed = max(end, whole_at) + job.pause  # files are written one after the other
+        if loss < resumed:
+            break
+        seen.paused += resumed - end
+        seen.seconds = resumed
+        saved, written, whole_at = written, done, resumed + job.write
+    seen.seconds = loss
+    return done, written if whole_at <= loss else saved
+
+
+def _restart(job: Job, loss: float, between_losses: Iterator[float], seen: Outcome) -> float:
+    """Start again, as often as it takes; when the next rank is lost."""
+    while True:
+        seen.losses += 1
+        following = loss + next(between_losses, math.inf)
+        seen.seconds = min(loss + job.restart, following)
+        seen.restarting += seen.seconds - loss
+        if following >= loss + job.restart:
+            return following
+        loss = following
+
+
+def young(pause: float, mean: float) -> float:
+    """Young's first-order best interval between checkpoints (1974)."""
+    return math.sqrt(2 * pause * mean)
+
+
+def daly_seconds(job: Job, mean: float) -> float:
+    """Daly's expected time (2006) where a checkpoint is whole as soon as its pause is over."""
+    stretches = job.steps / job.stretch
+    each = math.expm1((job.stretch * job.step + job.pause) / mean)
+    return mean * math.exp(job.restart / mean) * each * stretches
