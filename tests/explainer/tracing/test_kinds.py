@@ -369,8 +369,9 @@ def test_a_stream_is_a_loader_too(recorder):
     assert recorder.loaders.training is loader
 
 
-def test_workers_that_are_kept_begin_an_epoch_each_time(recorder):
-    loader = DataLoader(data(), 16, num_workers=1, persistent_workers=True)
+@pytest.mark.parametrize("is_kept", [False, True], ids=["new workers", "kept workers"])
+def test_workers_begin_an_epoch_each_time(recorder, is_kept):
+    loader = DataLoader(data(), 16, num_workers=1, persistent_workers=is_kept)
     net, epochs = Net(), []
     recorder.loaders.on_epoch = lambda: epochs.append(recorder.steps)
     optimizer = sgd(net)
@@ -380,7 +381,7 @@ def test_workers_that_are_kept_begin_an_epoch_each_time(recorder):
             optimizer.step()
     assert epochs == [4, 8]
     assert counted(recorder) == (12, 192)
-    del loader._iterator
+    loader._iterator = None
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,14 @@ def seen():
 
 @pytest.fixture
 def apply():
-    """A function that puts what-ifs in force, by name and value, and returns the hooks."""
+    """A function that puts what-ifs in force, by name and value, and returns the hooks.
+
+    evaluates: whether no update follows a forward now.
+    """
     patches, threads = Patches(), torch.get_num_threads()
 
-    def put(**changes):
-        hooks = Hooks(patches, lambda: False, lambda network: not network.training)
+    def put(evaluates=lambda: False, **changes):
+        hooks = Hooks(patches, lambda: False, evaluates)
         for what_if in what_ifs_from(changes):
             what_if.install(hooks)
         hooks.install()

@@ -32,7 +32,7 @@ def test_tried_if_a_long_evaluation_builds_no_graphs(seen, share, graphs, count)
 def test_only_evaluation_makes_inference_tensors_of_the_same_values(apply):
     net, images = nn.Linear(2, 2), torch.ones(1, 2)
     expected = net(images)
-    apply(inference_mode=True)
+    apply(evaluates=lambda: not net.training, inference_mode=True)
     assert not net(images).is_inference()
     net.eval()
     assert net(images).is_inference()

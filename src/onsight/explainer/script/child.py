@@ -94,7 +94,7 @@ class ScriptRun:
         self.hooks = Hooks(
             self.recorder.patches,
             self.clock.is_elsewhere,
-            self.recorder.forwards.is_evaluation,
+            lambda: self.recorder.forwards.is_evaluating,
             self.clock,
         )
         self.work = StepWork()

@@ -39,20 +39,19 @@ OnSource = Callable[[ast.Module], dict[str, object]]
 class Hooks:
     """What-ifs register their changes here; `install` makes them.
 
-    is_skipped: whether a call of a module now is not one of the training loop; is_evaluation:
-    whether no update follows a forward of the network now; clock: what the script's time is
-    measured by; notes: changes that were not possible,
-    or not completely.
+    is_skipped: whether a call of a module now is not one of the training loop; is_evaluating:
+    whether no update follows the network's forward that is under way; clock: what the script's time
+    is measured by; notes: changes that were not possible, or not completely.
     """
 
     def __init__(
         self,
         patches: Patches,
         is_skipped: Callable[[], bool],
-        is_evaluation: Callable[[nn.Module], bool],
+        is_evaluating: Callable[[], bool],
         clock: PhaseClock | None = None,
     ) -> None:
-        self.patches, self.is_skipped, self.is_evaluation = patches, is_skipped, is_evaluation
+        self.patches, self.is_skipped, self.is_evaluating = patches, is_skipped, is_evaluating
         self.clock = clock or PhaseClock()
         self.notes: list[str] = []
         self._loaders: list[OnLoader] = []

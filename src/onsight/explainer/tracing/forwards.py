@@ -71,8 +71,13 @@ class Forwards:
         pipeline = module.Pipeline
         patches.put(pipeline, "__call__", timed(pipeline.__call__, self.clock, "augment"))
 
-    def is_evaluation(self, module: nn.Module) -> bool:
-        """Whether no update will follow a forward of the network now."""
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether no update will follow the network's forward that is under way."""
+        return self.phase == "evaluation"
+
+    def _is_evaluation(self, module: nn.Module) -> bool:
+        """Whether no update will follow a forward of the network that begins now."""
         if not module.training or not torch.is_grad_enabled():
             return True
         return self.loaders.is_of_evaluation()
@@ -99,7 +104,7 @@ class Forwards:
     def _around(self, module: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
         phase = self._kind_of(module)
         if phase == "network":
-            evaluating = self.is_evaluation(module)
+            evaluating = self._is_evaluation(module)
             phase = self.phase = "evaluation" if evaluating else "forward"
             self._note(module, args, evaluating)
         elif phase == "loss":

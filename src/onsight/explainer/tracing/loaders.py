@@ -49,8 +49,7 @@ class Loaders:
         patches.put(_ANY, "__init__", self._begin(_ANY.__init__))
         patches.put(_ANY, "__next__", self._draw(_ANY.__next__))
         patches.put(_WITH_WORKERS, "_reset", self._begin_again(_WITH_WORKERS._reset))
-        starting = timed(_WITH_WORKERS.__init__, self.clock, "data")
-        patches.put(_WITH_WORKERS, "__init__", starting)
+        patches.put(_WITH_WORKERS, "__init__", self._begin_workers(_WITH_WORKERS.__init__))
 
     def _watch_making(self, patches: Patches, kind: type) -> None:
         """Remember where loaders of this class are made."""
@@ -127,6 +126,15 @@ class Loaders:
             original(batches, loader, *args, **kwargs)
 
         return begin
+
+    def _begin_workers(self, original: Callable[..., None]) -> Callable[..., None]:
+        starting = timed(original, self.clock, "data")
+
+        def begin_workers(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            self._note_epoch(getattr(loader, "d", loader))  # before `_begin`, which is inside
+            starting(batches, loader, *args, **kwargs)
+
+        return begin_workers
 
     def _begin_again(self, original: Callable[..., None]) -> Callable[..., None]:
         def begin_again(batches: Any, loader: Any, first_iter: bool = False) -> None:

@@ -40,7 +40,7 @@ class Graphed(WhatIf):
 
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
             shapes = [one.shape for one in args if isinstance(one, Tensor)]
-            trains = not hooks.is_evaluation(network) and len(shapes) == len(args)
+            trains = not hooks.is_evaluating() and len(shapes) == len(args)
             if trains and id(network) not in forwards:
                 plain = network.forward
                 torch.cuda.make_graphed_callables(network, tuple(one.clone() for one in args))

@@ -32,7 +32,7 @@ class InferenceMode(WhatIf):
 
     def install(self, hooks: Hooks) -> None:
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
-            with torch.inference_mode(hooks.is_evaluation(network)):
+            with torch.inference_mode(hooks.is_evaluating()):
                 return proceed(*args)
 
         hooks.around_network(around)

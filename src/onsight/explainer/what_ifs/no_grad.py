@@ -32,7 +32,7 @@ class NoGrad(WhatIf):
 
     def install(self, hooks: Hooks) -> None:
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
-            keeps = torch.is_grad_enabled() and not hooks.is_evaluation(network)
+            keeps = torch.is_grad_enabled() and not hooks.is_evaluating()
             with torch.set_grad_enabled(keeps):
                 return proceed(*args)
 
