@@ -61,11 +61,11 @@ def test_only_rules_that_were_looked_for_are_judged(tmp_path):
 
 def test_a_comment_in_a_module_is_judged_by_all_scripts_that_import_it(tmp_path):
     """What is silenced when one script runs the module is used, whatever other scripts run."""
-    net = f"""
+    net = """
         from torch import nn
         class Net(nn.Module):
             def forward(self, x):
-                return nn.functional.softmax(x, 1)  # onsight: ignore[{{}}]
+                return nn.functional.softmax(x, 1)  # onsight: ignore[{}]
     """
     trains = """
         import torch

@@ -16,6 +16,6 @@ for images, labels in DataLoader(train_set, batch_size=64, shuffle=True):
     optimizer.step()
     kept.append(loss)  # onsight: ignore[graph-kept] they are looked at in a debugger
     # expect: unused-ignore
-    numbers.append(loss.item())  # noqa  # onsight: ignore[graph-kept] as above
+    numbers.append(loss.item())  # type: ignore  # onsight: ignore[graph-kept] as above
 
-# fixed:     numbers.append(loss.item())  # noqa
+# fixed:     numbers.append(loss.item())  # type: ignore
