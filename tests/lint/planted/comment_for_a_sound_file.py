@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-# onsight: ignore-file[missing-eval]  # expect: unused-ignore
+# expect: unused-ignore
+# onsight: ignore-file[missing-eval]
 
 model = nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -12,5 +13,3 @@ for _ in range(100):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-
-# fixed: # expect
