@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from onsight.errors import DataError
+from onsight.lint.library import Library
+from onsight.lint.many import read_many
 from onsight.lint.read import read_script
-from onsight.lint.table import rule_table
+from onsight.lint.table import chosen, rule_table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "lint.md"
@@ -42,7 +44,7 @@ def test_every_rule_has_its_script():
 def test_a_planted_fault_is_found_at_its_line_and_nothing_else(path):
     places, fixed = expected(path)
     assert places
-    found = read_script(path)
+    found = read_many([path], Library(), chosen()).sorted
     assert [(one.rule, one.line) for one in found] == places
     for finding in found:
         assert finding.file == path

@@ -15,6 +15,8 @@ from onsight.errors import DataError
 from onsight.lint.library import Library
 from onsight.lint.read import Finding, Reading, read
 from onsight.lint.rule import Rule
+from onsight.lint.rules import unused_ignore
+from onsight.lint.unused import Silenced, runs_by_itself, unused_ignores
 
 _MANY = 200  # files, from which on starting other processes pays
 _PART, _PART_SCRIPTS = 20, 4  # files that a process reads at a time
@@ -30,6 +32,8 @@ class Readings:
     findings: set[Finding] = field(default_factory=set)
     unread: dict[Path, str] = field(default_factory=dict)
     files: set[Path] = field(default_factory=set)
+    silenced: set[Silenced] = field(default_factory=set)
+    with_scripts: set[Path] = field(default_factory=set)  # read for a script, or one themselves
 
     @property
     def sorted(self) -> list[Finding]:
@@ -57,14 +61,27 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
         alone = map_parts(partial(read_part, alone=True), _parts(others, _PART))
         read_for_others: set[Path] = set()
         for path, reading in chain.from_iterable(together):
-            read_for_others |= _add(path, reading, done)
+            read_for_others |= _add(path, texts[path], reading, done)
         for path in imported:
             if path not in read_for_others:
-                read_for_others |= _add(path, _read(path, library, rules, alone=False), done)
+                reading = _read(path, library, rules, alone=False)
+                read_for_others |= _add(path, texts[path], reading, done)
         for path, reading in chain.from_iterable(alone):
             if path not in read_for_others:
-                _add(path, reading, done)
+                _add(path, texts[path], reading, done)
+    if unused_ignore.RULE in rules:
+        done.findings |= set(_unused_ignores(texts, rules, done))
     return done
+
+
+def _unused_ignores(
+    texts: Mapping[Path, str], rules: Sequence[Rule], done: Readings
+) -> Iterator[Finding]:
+    """The comments that silenced nothing in the files that were named and could be read."""
+    checked = {rule.id for rule in rules}
+    for path in texts.keys() - done.unread.keys():
+        judged = path in done.with_scripts
+        yield from unused_ignores(path, texts[path], done.silenced, checked, judged)
 
 
 def _parts(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
@@ -86,13 +103,16 @@ def _read(path: Path, library: Library, rules: Sequence[Rule], alone: bool) -> R
         return str(error)
 
 
-def _add(path: Path, reading: Reading | str, done: Readings) -> set[Path]:
+def _add(path: Path, text: str, reading: Reading | str, done: Readings) -> set[Path]:
     """Note what reading a script gave, and return the files that were read for it."""
     if isinstance(reading, str):
         done.unread[path] = reading
         return {path}
     done.findings |= set(reading.findings)
     done.files |= set(reading.files)
+    done.silenced |= reading.silenced
+    if runs_by_itself(text):
+        done.with_scripts |= set(reading.files)
     return set(reading.files)
 
 

@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from onsight.lint.branches import apart
 from onsight.lint.calls import last_name
 from onsight.lint.facts import Facts
 from onsight.lint.reachable import is_main
-from onsight.lint.scopes import apart
 from onsight.lint.source import FUNCTIONS, Function, own_nodes, start_place
 from onsight.lint.vocabulary import word_set
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
-from onsight.lint.comments import is_ignored
+from onsight.lint.comments import silencing
 from onsight.lint.context import Context
 from onsight.lint.library import Library
 from onsight.lint.rule import Rule
@@ -50,10 +50,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reading:
-    """The findings in a script, and the files that were read for it."""
+    """The findings in a script, the files that were read for it, and what comments silenced."""
 
     findings: list[Finding]
     files: list[Path]
+    silenced: frozenset[tuple[Path, int, str]] = frozenset()  # the comment's line; the rule
 
 
 def read_script(path: Path) -> list[Finding]:
@@ -74,15 +75,17 @@ def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = Fals
     script = Script(path, library, alone)
     said = _said(rules, [source.text for source in script.sources])
     context = Context(script)
+    silenced: set[tuple[Path, int, str]] = set()
+    wanted = [rule for rule in rules if rule.words in said]
     try:
-        found = [one for rule in rules if rule.words in said for one in _findings(rule, context)]
+        found = [one for rule in wanted for one in _findings(rule, context, silenced)]
     except RecursionError as error:
         raise DataError(f"{path} cannot be read: its code is nested too deeply.") from error
     finally:
         vars(context).clear()  # no circle is left, so the trees are freed at once
     files = [source.path for source in script.sources]
     found.sort(key=lambda one: (files.index(one.file), one.line, one.rule))
-    return Reading(found, files)
+    return Reading(found, files, frozenset(silenced))
 
 
 def _said(rules: Iterable[Rule], texts: Sequence[str]) -> set[str]:
@@ -91,10 +94,14 @@ def _said(rules: Iterable[Rule], texts: Sequence[str]) -> set[str]:
     return {words for words in patterns if any(re.search(words, text) for text in texts)}
 
 
-def _findings(rule: Rule, context: Context) -> Iterator[Finding]:
+def _findings(
+    rule: Rule, context: Context, silenced: set[tuple[Path, int, str]]
+) -> Iterator[Finding]:
+    """What a rule finds; what a comment silences is noted instead."""
     for one in rule.check(context):
         source = context.script.source(one.node)
-        if is_ignored(source, one.node, rule.id):
+        if comments := silencing(source, one.node, rule.id):
+            silenced |= {(source.path, comment.line, rule.id) for comment in comments}
             continue
         line, column = _counted(source.character(start_place(one.node)))
         end_line, end_column = _counted(source.character(end_place(one.node)))

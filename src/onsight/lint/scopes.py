@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from onsight.lint.branches import apart
 from onsight.lint.source import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -252,30 +253,6 @@ class Scopes:
                 path = path.partition(".")[0]
             name = alias.asname or path.rpartition(".")[2]
             self._add(Binding(name, "import", node, end_place(node), path=path))
-
-
-def apart(source: Source, one: ast.AST, other: ast.AST) -> bool:
-    """Whether two nodes are in different branches of one `if`, so that only one of them runs."""
-    mine = {parent: child for child, parent in _chain(source, one)}
-    for child, parent in _chain(source, other):
-        if parent in mine:
-            sides = {_side(parent, child), _side(parent, mine[parent])}
-            return isinstance(parent, (ast.If, ast.IfExp)) and sides == {"body", "orelse"}
-    return False
-
-
-def _chain(source: Source, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    for parent in source.ancestors(node):
-        yield node, parent
-        node = parent
-
-
-def _side(parent: ast.AST, child: ast.AST) -> str:
-    for side in ("body", "orelse"):
-        part = getattr(parent, side, None)
-        if child is part or (isinstance(part, list) and any(child is one for one in part)):
-            return side
-    return "test"
 
 
 def _inside(child: ast.AST, scope: ast.AST) -> bool:

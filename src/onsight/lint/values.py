@@ -4,10 +4,11 @@ import ast
 from collections import defaultdict
 from dataclasses import dataclass
 
-from onsight.lint.calls import default, last_name
+from onsight.lint.calls import last_name
+from onsight.lint.definitions import Definitions
 from onsight.lint.scopes import ANY, EACH, Binding, Step
 from onsight.lint.script import Definition, Script
-from onsight.lint.source import FUNCTIONS, Function, own_nodes
+from onsight.lint.source import FUNCTIONS, Function
 from onsight.lint.vocabulary import word_set
 
 Steps = tuple[Step, ...]
@@ -34,14 +35,13 @@ class Origin:
     steps: Steps = ()
 
 
-class Values:
+class Values(Definitions):
     """Follows values through the files of a script."""
 
     def __init__(self, script: Script) -> None:
-        self.script = script
+        super().__init__(script)
         self._known: dict[tuple[ast.AST, Steps], list[Origin]] = {}
         self._depth = self._work = 0
-        self._returned: dict[Function, list[ast.expr]] = {}
         self._calls: dict[str, list[ast.Call]] = defaultdict(list)
         self._sites: dict[Definition, list[ast.Call]] = {}
         for node in script.nodes(ast.Call):
@@ -109,52 +109,6 @@ class Values:
         found = self.script.definition(origin.node.func)
         return found if isinstance(found, ast.ClassDef) else None
 
-    def bases(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """The base classes that are defined in these files."""
-        found = (self.script.definition(base) for base in owner.bases)
-        return [one for one in found if isinstance(one, ast.ClassDef) and one is not owner]
-
-    def lineage(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """A class and all its bases in these files."""
-        line = [owner]
-        for one in line:
-            line.extend(base for base in self.bases(one) if base not in line)
-        return line
-
-    def method(self, owner: ast.ClassDef, name: str) -> Function | None:
-        """The method of a class, its own or inherited."""
-        for one in self.lineage(owner):
-            for node in one.body:
-                if isinstance(node, FUNCTIONS) and node.name == name:
-                    return node
-        return None
-
-    def argument(self, call: ast.Call, function: Function, name: str) -> ast.expr | None:
-        """What a call passes for a parameter, or else its default."""
-        for keyword in call.keywords:
-            if keyword.arg == name:
-                return keyword.value
-        places = [*function.args.posonlyargs, *function.args.args]
-        names = [place.arg for place in places]
-        if name in names:
-            n = names.index(name) - self._bound(call, function)
-            if 0 <= n < len(call.args):
-                ahead = call.args[: n + 1]
-                starred = any(isinstance(one, ast.Starred) for one in ahead)
-                return None if starred else call.args[n]
-        if any(keyword.arg is None for keyword in call.keywords):
-            return None
-        return default(function, name)
-
-    def returns(self, function: Function) -> list[ast.expr]:
-        """What a function returns; nothing for a generator."""
-        if function not in self._returned:
-            nodes = list(own_nodes(function))
-            values = [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
-            yields = any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in nodes)
-            self._returned[function] = [] if yields else values
-        return self._returned[function]
-
     def members(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
         """The values assigned to an attribute of an instance of a class in these files."""
         owners = self.classes(expression.value)
@@ -167,18 +121,6 @@ class Values:
                 if binding.how == "value" and binding.value is not None:
                     found.append((binding.value, binding.steps))
         return found
-
-    def _bound(self, call: ast.Call, function: Function) -> int:
-        """How many of a function's parameters are bound without being in the call (self, cls)."""
-        if not isinstance(self.script.parent(function), ast.ClassDef):
-            return 0
-        decorators = {last_name(one) for one in function.decorator_list}
-        if "staticmethod" in decorators:
-            return 0
-        named = isinstance(call.func, ast.Attribute) and isinstance(
-            self.script.definition(call.func.value), ast.ClassDef
-        )
-        return 0 if named and "classmethod" not in decorators else 1
 
     def _follow(self, expression: ast.AST, steps: Steps) -> list[Origin] | None:
         """The origins found one step further back; None if there is no such step."""
