@@ -95,7 +95,7 @@ def measure_open(place: Path, key: str) -> None:
 
     before = held_bytes()
     stamps = [time.perf_counter()]
-    pack = _read(place, key, ONE_PIXEL)
+    pack = _read(place, key, Job(make_source(1), ONE_PIXEL, threads=usable_cores()))
     assert pack is not None
     names = [pack.index.locators[row] for row in (0, len(pack) // 2, len(pack) - 1)]
     opened = held_bytes()

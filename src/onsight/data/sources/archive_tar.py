@@ -10,6 +10,7 @@ from typing import IO
 
 from onsight.data.sources.archive_members import Members
 from onsight.data.sources.read_file import check_size
+from onsight.data.sources.tar_headers import TarFileHeader, ordinary_headers
 from onsight.errors import PictureError
 
 
@@ -43,16 +44,27 @@ def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
     Raises BrokenTar; DataError if there are too many members.
     """
     members, offsets, sizes = Members(), array("q"), array("q")
-    for info in _headers(file):
-        if not info.isdir() and members.admit(info.name, _refusal(info)):
-            offsets.append(info.offset_data)
-            sizes.append(info.size)
+    for header, refusal in _files(file):
+        if members.admit(header.name, refusal):
+            offsets.append(header.offset)
+            sizes.append(header.size)
     return members, TarReader(file.fileno(), offsets, sizes)
 
 
 def first_names(file: IO[bytes], most: int) -> list[str]:
     """The names of the first members. Raises BrokenTar."""
     return [info.name for info in islice(_headers(file), most)]
+
+
+def _files(file: IO[bytes]) -> Iterator[tuple[TarFileHeader, str]]:
+    """What is no folder, and why its kind cannot be used. Raises BrokenTar."""
+    headers = ordinary_headers(file.fileno())
+    if headers is not None:
+        yield from ((header, "") for header in headers)
+        return
+    for info in _headers(file):
+        if not info.isdir():
+            yield TarFileHeader(info.name, info.offset_data, info.size), _refusal(info)
 
 
 def _headers(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
