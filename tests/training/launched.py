@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
+
+import pytest
 
 SMALL = ["--folds", 1, "--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
 USERS = '''
@@ -41,6 +43,17 @@ class Precise(nn.Module):
     def forward(self, images):
         return self.net(images.double())
 '''
+
+
+@contextmanager
+def users_module(folder, ranks=""):
+    """Make a user's module `theirs` importable, whose network Faulty fails on some ranks."""
+    (folder / "modules").mkdir()
+    (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
+        patch.syspath_prepend(str(folder / "modules"))
+        yield
 
 
 class Launched:
