@@ -86,7 +86,7 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
     for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
         assert reported[name] == alone.results[name]
     assert err.count("; torch ") == 1
-    assert err.count("epoch 1/3") == 3  # of two folds and the model that is kept
+    assert err.count("epoch 1/3") == 1  # that of the model that is kept
     assert err.count("of the 16 pictures of a batch") == 2
     assert files_of(path) == files_of(alone.path)
     assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
