@@ -82,7 +82,7 @@ class Launched:
             self.process.kill()
             self.process.communicate()
 
-    def wait_for(self, path, seconds=60):
+    def wait_for(self, path, seconds=180):
         """Wait until the run has written a file."""
         limit = time.monotonic() + seconds
         while not path.exists():
@@ -103,7 +103,7 @@ class Launched:
                     found[int(variables["RANK"])] = int(folder.name)
         return found
 
-    def end(self, seconds=60):
+    def end(self, seconds=180):
         """(exit code, stdout, stderr); nothing may be left behind."""
         out, err = self.process.communicate(timeout=seconds)
         assert self.ranks() == {}
