@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
+
+import pytest
 
 SMALL = ["--folds", 1, "--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
 USERS = '''
@@ -43,6 +45,17 @@ class Precise(nn.Module):
 '''
 
 
+@contextmanager
+def users_module(folder, ranks=""):
+    """Make a user's module `theirs` importable, whose network Faulty fails on some ranks."""
+    (folder / "modules").mkdir()
+    (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
+        patch.syspath_prepend(str(folder / "modules"))
+        yield
+
+
 class Launched:
     """`python -m onsight train` with a temporary folder of its own."""
 
@@ -69,7 +82,7 @@ class Launched:
             self.process.kill()
             self.process.communicate()
 
-    def wait_for(self, path, seconds=60):
+    def wait_for(self, path, seconds=180):
         """Wait until the run has written a file."""
         limit = time.monotonic() + seconds
         while not path.exists():
@@ -90,7 +103,7 @@ class Launched:
                     found[int(variables["RANK"])] = int(folder.name)
         return found
 
-    def end(self, seconds=60):
+    def end(self, seconds=180):
         """(exit code, stdout, stderr); nothing may be left behind."""
         out, err = self.process.communicate(timeout=seconds)
         assert self.ranks() == {}

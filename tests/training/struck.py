@@ -1,7 +1,8 @@
 """Runs of two ranks, struck by signals at planted instants, and what became of them.
 
-The signals come from a user's network, whose module notes every step with its pictures and strikes
-its own process: in a step, while evaluating, or while a checkpoint is being written.
+The signals come from a user's network, whose module notes every completed step with its pictures
+and strikes its own process: in a step, while evaluating after an epoch or judging at the end, or
+while a checkpoint is being written.
 """
 
 import json
@@ -49,10 +50,26 @@ def strike(place, epoch, step):
 
 
 def augmented(self, batch, epoch, step):
-    now.update(epoch=epoch, step=step, place="step")
-    with open(NOTES / f"steps-{os.getpid()}", "a") as file:
-        file.write(json.dumps([time.time(), epoch, step, batch.ids.tolist()]) + "\\n")
+    now.update(epoch=epoch, step=step, place="step", ids=batch.ids.tolist())
     return real_augmented(self, batch, epoch, step)
+
+
+def make(self, inputs, targets, global_labels):
+    losses = real_make(self, inputs, targets, global_labels)
+    if (NOTES / "slow").exists():
+        time.sleep(0.25)
+    with open(NOTES / f"steps-{os.getpid()}", "a") as file:
+        row = [time.time(), now["epoch"], now["step"], now["ids"], self.step.world.size]
+        file.write(json.dumps(row) + "\\n")
+    return losses
+
+
+def train(self, start=None):
+    progress = real_train(self, start)
+    now["place"] = "judging"
+    if RANK > 0:
+        strike("judging", 0, 0)
+    return progress
 
 
 def end_epoch(self):
@@ -76,6 +93,8 @@ def fsync(descriptor):
 
 
 real_augmented, Update.augmented = Update.augmented, augmented
+real_make, Update.make = Update.make, make
+real_train, Trainer.run = Trainer.run, train
 real_end_epoch, Trainer._end_epoch = Trainer._end_epoch, end_epoch
 real_write, Snapshot.write = Snapshot.write, write
 real_fsync, onsight.files.os.fsync = os.fsync, fsync
@@ -94,6 +113,8 @@ class Precise(nn.Module):
             strike("step", now["epoch"], now["step"])
         elif now["place"] == "evaluating":
             strike("evaluating", now["epoch"], 0)
+        elif now["place"] == "judging":
+            strike("judging", 0, 0)
         return logits
 '''
 WORDS = ["--model", "struck_net:Precise", "--folds", "1", "--threads", "1", "--image-size", "16"]
@@ -112,9 +133,10 @@ class Fault(NamedTuple):
 
 @dataclass
 class Watched:
-    """Lines of stderr with their times."""
+    """Lines of stderr with their times, and when it ended."""
 
     lines: list[tuple[float, str]] = field(default_factory=list)
+    ended: float = 0.0
 
     def read(self, stream):
         """Read to the end, in a thread."""
@@ -122,6 +144,7 @@ class Watched:
         def keep():
             for line in stream:
                 self.lines.append((time.time(), line.rstrip()))
+            self.ended = time.time()
 
         thread = threading.Thread(target=keep, daemon=True)
         thread.start()
@@ -135,7 +158,7 @@ class Watched:
 @contextmanager
 def network(folder, faults):
     """Make the network importable for processes started in the block; they note into the folder."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "struck_net.py").write_text(NETWORK)
     (folder / "faults.json").write_text(json.dumps([list(fault) for fault in faults]))
     with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +174,7 @@ def struck_at(notes, number):
 
 
 def steps_noted(notes):
-    """[(time, epoch, step, ids, process)] of all ranks, in the order of time."""
+    """[(time, epoch, step, ids, number of ranks, process)] of all ranks, in the order of time."""
     rows = []
     for file in notes.glob("steps-*"):
         process = int(file.name.partition("-")[2])
@@ -159,14 +182,13 @@ def steps_noted(notes):
     return sorted(rows)
 
 
-def recovered_after(notes, number):
-    """Seconds from a fault until a process that was started after it made a step; None: never."""
+def recovered_after(notes, number, watched):
+    """Seconds from a fault until new processes completed a step, or the run ended."""
     begun = struck_at(notes, number)
-    first = {}
-    for at, _, _, _, process in steps_noted(notes):
-        first.setdefault(process, at)
-    later = [at for at in first.values() if at > begun]
-    return min(later) - begun if later else None
+    rows = steps_noted(notes)
+    before = {process for at, *_, process in rows if at <= begun}
+    later = [at for at, *_, process in rows if at > begun and process not in before]
+    return min([*later, watched.ended]) - begun
 
 
 def noted_after(notes, number, watched):
@@ -181,21 +203,34 @@ def noted_after(notes, number, watched):
 def check_pictures(notes, epochs):
     """Each epoch's pictures exactly once, and a repeated step has the same; returns the repeats.
 
-    Whatever was repeated replaced what it repeated, so the last time of each step counts.
+    Whatever was repeated replaced what it repeated. Where a number of ranks completed a step only
+    in part, another start of them has it whole.
     """
     shares = defaultdict(lambda: defaultdict(list))
-    for _, epoch, step, ids, _ in steps_noted(notes):
-        shares[epoch, step][tuple(ids)].append(1)
-    whole = {}
+    for _, epoch, step, ids, ranks, _ in steps_noted(notes):
+        shares[epoch, step][ranks, tuple(ids)].append(1)
+    seen = defaultdict(list)
     for (epoch, step), found in shares.items():
-        pictures = sorted(one for ids in found for one in ids)
-        assert len(pictures) == len(set(pictures)), (epoch, step)  # other shares would overlap
-        whole.setdefault(epoch, []).extend(pictures)
-    assert sorted(whole) == list(range(epochs))
-    first = sorted(whole[0])
-    for epoch, pictures in whole.items():
-        assert sorted(pictures) == first == sorted(set(pictures)), epoch
-    return sum(max(map(len, found.values())) - 1 for found in shares.values())
+        batches = defaultdict(list)
+        for ranks, ids in found:
+            batches[ranks] += ids
+        whole = set(max(batches.values(), key=len))
+        for pictures in batches.values():
+            assert len(pictures) == len(set(pictures)), (epoch, step)  # other shares would overlap
+            assert set(pictures) <= whole, (epoch, step)
+        seen[epoch] += whole
+    assert sorted(seen) == list(range(epochs))
+    for epoch, pictures in seen.items():
+        assert sorted(pictures) == sorted(set(seen[0])), epoch
+    return sum(_times(found) - 1 for found in shares.values())
+
+
+def _times(found):
+    """How often a step was completed, whatever the number of ranks."""
+    times = defaultdict(int)
+    for (ranks, _), rows in found.items():
+        times[ranks] = max(times[ranks], len(rows))
+    return sum(times.values())
 
 
 def difference(one, other):

@@ -2,14 +2,11 @@
 
 import csv
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training.ranks import launch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launched import SMALL, USERS, Launched, listening_beyond_loopback
+from launched import SMALL, Launched, listening_beyond_loopback, users_module
 
 ALONE = {
     "model": "lenet",
@@ -67,26 +64,17 @@ def nothing_left():
         Launched.started.pop().abandon()
 
 
-@contextmanager
-def users_module(folder, ranks=""):
-    """Make a user's module `theirs` importable, whose network Faulty fails on some ranks."""
-    (folder / "modules").mkdir()
-    (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
-        patch.syspath_prepend(str(folder / "modules"))
-        yield
-
-
 @pytest.fixture(scope="module")
 def two_ranks(shared_bars, tmp_path_factory):
-    """A run of two ranks, the same run in one process, and what the first printed."""
+    """A run of two ranks with folds, the same run in one process, and what the first printed."""
     folder = tmp_path_factory.mktemp("two")
-    words = [*PRECISE, "--epochs", 3, "--ranks", 2, "--json", "--out", folder / "two"]
+    words = [*PRECISE[2:], "--folds", 2, "--epochs", 3, "--ranks", 2, "--json"]
+    words += ["--out", folder / "two"]
     with users_module(folder):
         code, out, err = Launched(folder, shared_bars, *words).end()
         assert code == 0, err
-        alone = onsight.train(shared_bars, out=folder / "one", epochs=3, **ALONE | THEIRS)
+        fields = {"epochs": 3, "folds": 2} | ALONE | THEIRS
+        alone = onsight.train(shared_bars, out=folder / "one", **fields)
     return folder / "two", alone, out, err
 
 
@@ -98,28 +86,14 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
     for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
         assert reported[name] == alone.results[name]
     assert err.count("; torch ") == 1
-    assert err.count("epoch 1/3") == 1
+    assert err.count("epoch 1/3") == 1  # that of the model that is kept
     assert err.count("of the 16 pictures of a batch") == 2
     assert files_of(path) == files_of(alone.path)
     assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
     mine, theirs = (rows_of(run / "predictions.csv") for run in (alone.path, path))
-    assert len(mine) == alone.results["images"]
-    for column in ("path", "label", "predicted"):
+    assert len(mine) == alone.results["images"] == 120
+    for column in ("path", "label", "predicted", "fold"):
         assert [row[column] for row in theirs] == [row[column] for row in mine]
-
-
-def test_folds_are_the_same_with_two_ranks_as_in_one_process(shared_bars, tmp_path):
-    words = [*PRECISE, "--epochs", 1, "--ranks", 2, "--folds", 2, "--out", tmp_path / "two"]
-    with users_module(tmp_path):
-        code, _, err = Launched(tmp_path, shared_bars, *words[2:]).end()
-        assert code == 0, err
-        fields = {"epochs": 1, "folds": 2} | ALONE | THEIRS
-        alone = onsight.train(shared_bars, out=tmp_path / "one", **fields)
-    mine, theirs = (rows_of(run / "predictions.csv") for run in (alone.path, tmp_path / "two"))
-    assert len(mine) == 120
-    for column in ("path", "predicted", "fold"):
-        assert [row[column] for row in theirs] == [row[column] for row in mine]
-    assert files_of(tmp_path / "two") == files_of(alone.path)
 
 
 def test_every_rank_has_its_entry_in_the_placement(two_ranks):
@@ -138,33 +112,9 @@ def test_every_rank_has_its_entry_in_the_placement(two_ranks):
     assert len(re.findall("^placement: everything is on cpu.*other ranks on cpu$", err, re.M)) == 1
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job_and_is_named(bars, tmp_path, rank):
+def test_nobody_listens_beyond_loopback_and_no_rank_outlives_a_killed_launcher(bars, tmp_path):
     run, processes = start_endless(bars, tmp_path)
     assert listening_beyond_loopback([run.process.pid, *processes.values()]) == []
-    os.kill(processes[rank], signal.SIGKILL)
-    code, out, err = run.end(PROMISED_SECONDS)
-    assert (code, out) == (1, "")
-    assert err.count("error: ") == 1
-    place = f"process {processes[rank]} on {socket.gethostname()}, last seen "
-    assert f"error: rank {rank} ({place}" in err
-    assert ") was lost, killed by SIGKILL" in err
-    assert "Traceback" not in err
-    assert f"--out {tmp_path / 'run'} --resume" in err
-
-
-def test_a_stopped_rank_ends_the_job_and_is_named(bars, tmp_path):
-    run, processes = start_endless(bars, tmp_path)
-    os.kill(processes[1], signal.SIGSTOP)
-    code, out, err = run.end(PROMISED_SECONDS)
-    assert (code, out) == (1, "")
-    assert err.count("error: ") == 1
-    assert f"error: rank 1 (process {processes[1]} on " in err
-    assert "has not been heard from" in err
-
-
-def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
-    run, _ = start_endless(bars, tmp_path)
     run.process.kill()
     limit = time.monotonic() + PROMISED_SECONDS
     while run.ranks():
@@ -199,6 +149,11 @@ def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path):
         for key, tensor in expected.items():
             assert torch.allclose(found[key], tensor, rtol=1e-10, atol=1e-10), (name, key)
         assert len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) == 40
+        for column in ("path", "predicted"):
+            mine, theirs = (
+                rows_of(one / "predictions.csv") for one in (whole.path, tmp_path / name)
+            )
+            assert [row[column] for row in mine] == [row[column] for row in theirs]
 
 
 def weights_of(run):

@@ -1,73 +1,74 @@
-"""A run that loses ranks goes on from its last checkpoint, and ends as if nothing had been."""
+"""A run that loses ranks goes on from its last checkpoint, and ends as if nothing had been.
+
+Few runs for many promises: each start of the ranks takes seconds.
+"""
 
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import onsight
+from onsight.report.console import SilentReporter
+
 sys.path.insert(0, str(Path(__file__).parent))
 import struck
-from launched import Launched
+from launched import Launched, users_module
 from struck import Fault
 
 EPOCHS, INTERVAL = 3, 2  # steps between two checkpoints
+FAULTS = [
+    Fault("step", 1, 0, 3),
+    Fault("saving", 0, 1, 2),
+    Fault("evaluating", 1, 1, 0, signal.SIGSTOP),
+    Fault("evaluating", 0, 2, 0),
+]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(shared_bars, tmp_path_factory):
-    """The same run without faults."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    words = ["--checkpoint-steps", INTERVAL]
-    code, watched, notes, out = struck.run(
-        folder, shared_bars, [], EPOCHS, *words, launched=Launched
-    )
-    assert code == 0, watched.text
-    assert struck.check_pictures(notes, EPOCHS) == 0
-    return out
+def lost(shared_bars, tmp_path_factory):
+    """A run with these faults, of which it may not be restarted after the last, then resumed."""
+    folder = tmp_path_factory.mktemp("lost")
+    words = [folder, shared_bars, FAULTS, EPOCHS, "--checkpoint-steps", INTERVAL]
+    words += ["--restarts", len(FAULTS) - 1]
+    code, watched, notes, run = struck.run(*words, launched=Launched)
+    resumed, again, _, _ = struck.run(*words, "--resume", launched=Launched)
+    assert resumed == 0, again.text
+    return SimpleNamespace(code=code, watched=watched, notes=notes, run=run)
 
 
-def test_ranks_killed_in_a_step_while_evaluating_and_while_saving(
-    shared_bars, undisturbed, tmp_path
-):
-    faults = [
-        Fault("step", 1, 0, 3),
-        Fault("saving", 0, 1, 2),
-        Fault("evaluating", 0, 1, 0),
-    ]
-    words = ["--checkpoint-steps", INTERVAL, "--restarts", len(faults)]
-    code, watched, notes, out = struck.run(
-        tmp_path, shared_bars, faults, EPOCHS, *words, launched=Launched
-    )
-    assert code == 0, watched.text
-    for number, fault in enumerate(faults):
-        _, line = struck.noted_after(notes, number, watched)
-        assert f"rank {fault.rank} (process " in line
-        assert "was lost, killed by SIGKILL" in line
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_lost_rank_is_named_wherever_it_is_lost(lost, number):
+    fault = FAULTS[number]
+    line = struck.noted_after(lost.notes, number, lost.watched)[1] or lost.watched.lines[-1][1]
+    assert f"rank {fault.rank} (process " in line
+    assert ", last seen " in line
+    stopped = fault.signal == signal.SIGSTOP
+    what = "has not been heard from for 15 s" if stopped else "was lost, killed by SIGKILL"
+    assert what in line
+
+
+def test_ranks_are_started_again_as_often_as_asked_then_the_run_ends(lost):
+    assert lost.code == 1
+    assert "started again (3 of at most 3 times)" in lost.watched.text
+    assert lost.watched.text.count("started again") == 3
+    last = lost.watched.lines[-1][1]
+    assert last.startswith("error: rank 0 (process ")
+    assert f"--out {lost.run} --resume" in last
+    assert lost.watched.text.count("error: ") == 1
+    assert "Traceback" not in lost.watched.text
+
+
+def test_every_picture_counts_once_and_little_is_repeated(lost):
     # Checkpoints are written beside the step: one more may be lost with the process.
-    assert struck.check_pictures(notes, EPOCHS) <= len(faults) * (2 * INTERVAL)
-    assert struck.difference(undisturbed, out) <= 1e-12
+    assert struck.check_pictures(lost.notes, EPOCHS) <= len(FAULTS) * (2 * INTERVAL)
 
 
-def test_a_rank_that_stops_while_evaluating_is_replaced(shared_bars, undisturbed, tmp_path):
-    faults = [Fault("evaluating", 1, 1, 0, signal.SIGSTOP)]
-    words = ["--checkpoint-steps", INTERVAL]
-    code, watched, notes, out = struck.run(
-        tmp_path, shared_bars, faults, EPOCHS, *words, launched=Launched
-    )
-    assert code == 0, watched.text
-    _, line = struck.noted_after(notes, 0, watched)
-    assert "rank 1 (process " in line
-    assert "has not been heard from for 15 s" in line
-    assert struck.difference(undisturbed, out) <= 1e-12
-
-
-def test_a_run_that_may_not_be_restarted_again_ends(shared_bars, tmp_path):
-    faults = [Fault("step", 1, 0, 1), Fault("step", 1, 0, 2)]
-    words = ["--checkpoint-steps", INTERVAL, "--restarts", 1]
-    code, watched, _, _ = struck.run(
-        tmp_path, shared_bars, faults, EPOCHS, *words, launched=Launched
-    )
-    assert code == 1
-    assert watched.text.count("the ranks are started again (1 of at most 1 times)") == 1
-    assert watched.text.count("error: rank 1 (process ") == 1
+def test_the_weights_are_those_of_an_undisturbed_run(lost, shared_bars, tmp_path):
+    fields = {"model": "theirs:Precise", "image_size": "16", "batch_size": 16, "folds": 1}
+    fields |= {"threads": 1, "plan": "default", "epochs": EPOCHS, "reporter": SilentReporter()}
+    with users_module(tmp_path):
+        alone = onsight.train(shared_bars, out=tmp_path / "alone", **fields)
+    assert struck.difference(alone.path, lost.run) <= 1e-12

@@ -244,6 +244,14 @@ def test_a_rank_is_described_with_its_machine_and_what_it_did_last(store, hasty)
         rank.leave()
 
 
+def test_the_launcher_describes_a_rank_by_its_very_last_heartbeat(store, hasty):
+    launcher = LauncherWatchdog(store, 2)
+    launcher.leave()  # it reads none from now on
+    store.set("place/1", "process 7 on gpu03")
+    store.set("beat/1", "3 8 9 0 in epoch 1, step 5")
+    assert launcher.describe(1) == "rank 1 (process 7 on gpu03, last seen in epoch 1, step 5)"
+
+
 @pytest.mark.parametrize(("node", "launched"), [(0, False), (1, False), (0, True)])
 def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
     store, monkeypatch, node, launched

@@ -241,8 +241,10 @@ class LauncherWatchdog:
                 kill(self.store, rank)
 
     def describe(self, rank: int) -> str:
-        """A rank with its process and machine, and what it did last, as far as known."""
-        return describe(self.store, rank, self.heartbeats.last_seen[rank].doing)
+        """A rank with its process and machine, and what it did by its very last heartbeat."""
+        latest = Heartbeats(rank + 1, time.monotonic())
+        latest.read(self.store, time.monotonic())
+        return describe(self.store, rank, latest.last_seen[rank].doing)
 
 
 def describe(store: Store, rank: int, doing: str) -> str:

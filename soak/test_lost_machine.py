@@ -1,0 +1,132 @@
+"""torchrun's elastic mode, a whole run: two machines, one is lost, it comes back (2, 1, 2 ranks).
+
+Both machines are process groups of this one, each with an agent of torchrun and a rank.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+
+import struck  # noqa: E402
+from launched import Launched  # noqa: E402
+from struck import Watched  # noqa: E402
+
+from conftest import make_bars  # noqa: E402
+
+EPOCHS, INTERVAL = 60, 4  # steps between two checkpoints
+PATIENCE = 300
+
+
+class Machine:
+    """An agent of torchrun with its rank, in a session of its own."""
+
+    def __init__(self, port, *words):
+        launcher = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
+        launcher += ["--rdzv-id", "job", "--rdzv-backend", "c10d"]
+        launcher += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
+        launcher += ["--rdzv-conf", "last_call_timeout=5", "--local-addr", "127.0.0.1"]
+        command = [sys.executable, "-m", "torch.distributed.run", *launcher, "-m", "onsight"]
+        self.process = subprocess.Popen(
+            [*command, "train", *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        )
+        self.watched = Watched()
+        self.reading = self.watched.read(self.process.stdout)
+
+    def lose(self):
+        """End the agent and its rank at once."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        ranks = children.read_text().split() if self.process.poll() is None else []
+        for number in (self.process.pid, *map(int, ranks)):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.end()
+
+    def end(self):
+        """Its exit code; closes its streams."""
+        with self.process:
+            code = self.process.wait(PATIENCE)
+            self.reading.join()
+        return code
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def wait_for_steps(notes, ranks, count, since, machines):
+    """Wait until this number of ranks has completed so many steps since a time; the last's time."""
+    limit = time.monotonic() + PATIENCE
+    while True:
+        rows = [row for row in struck.steps_noted(notes) if row[4] == ranks and row[0] > since]
+        if len(rows) >= count:
+            return rows[0][0]
+        for machine in machines:
+            assert machine.process.poll() is None, machine.watched.text
+        assert time.monotonic() < limit, "\n".join(one.watched.text for one in machines)
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def started():
+    machines = []
+    yield machines
+    for machine in machines:
+        machine.lose()
+
+
+def two_one_two(folder, bars, started):
+    """Notes, run folder and seconds: lost to going on alone, come back to going on together."""
+    notes, out = folder / "notes", folder / "run"
+    with struck.network(notes, []):
+        (notes / "slow").touch()
+        words = [bars, *struck.WORDS, "--epochs", EPOCHS, "--out", out, "--device", "cpu"]
+        words += ["--checkpoint-steps", INTERVAL]
+        port = free_port()
+        started.append(Machine(port, *words))
+        time.sleep(1)  # the first is where they meet
+        started.append(Machine(port, *words))
+        wait_for_steps(notes, 2, 20, 0.0, started)
+        lost_at = time.time()
+        started.pop().lose()
+        alone_at = wait_for_steps(notes, 1, 10, lost_at, started)
+        came_at = time.time()
+        started.append(Machine(port, *words))
+        together_at = wait_for_steps(notes, 2, 10, came_at, started)
+        (notes / "slow").unlink()
+        codes = [machine.end() for machine in started]
+    said = "\n".join(machine.watched.text for machine in started)
+    assert codes == [0, 0], said
+    return notes, out, said, {"alone": alone_at - lost_at, "together": together_at - came_at}
+
+
+def test_a_machine_that_is_lost_and_comes_back_changes_nothing(tmp_path, started):
+    bars = make_bars(tmp_path / "bars")
+    notes, out, said, seconds = two_one_two(tmp_path, bars, started)
+    ranks = [row[4] for row in struck.steps_noted(notes)]
+    assert [number for number, _ in groupby(ranks)] == [2, 1, 2]
+    assert "was lost; the job was ended" in said
+    repeats = struck.check_pictures(notes, EPOCHS)
+    assert repeats <= 2 * INTERVAL
+    words = ["--checkpoint-steps", INTERVAL]
+    whole = struck.run(tmp_path / "whole", bars, [], EPOCHS, *words, launched=Launched)
+    assert whole[0] == 0, whole[1].text
+    difference = struck.difference(whole[3], out)
+    print(f"{seconds}, {repeats} steps repeated, greatest difference {difference:g}")
+    assert difference <= 1e-10
