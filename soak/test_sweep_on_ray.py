@@ -85,6 +85,7 @@ def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(pictures, sw
     print(f"{len(names)} of {len(names)} runs with equal predictions")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own code
 def test_the_server_answers_on_ray_serve_as_the_model_does(pictures, swept):
     import ray
     from ray import serve

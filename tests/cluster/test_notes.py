@@ -86,14 +86,16 @@ def test_ranks_begin_again_once_ray_has_given_up_the_lost_machine(monkeypatch):
         looks.append(1)
         return [{"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": len(looks) < 4}]
 
-    monkeypatch.setattr(trainer.time, "sleep", lambda seconds: None)
+    slept = []
+    monkeypatch.setattr(trainer.time, "sleep", slept.append)
     ray = SimpleNamespace(nodes=nodes)
-    trainer.wait_until_given_up(ray, {"b"})
-    assert len(looks) == 4
-    trainer.wait_until_given_up(ray, {"b"})
-    assert len(looks) == 5
+    trainer.wait_until_noticed(ray, {"a", "b"}, {"b"})
+    assert slept == [0.5, 0.5, 0.5, trainer._LOOK_SECONDS]
+    trainer.wait_until_noticed(ray, {"b"}, set())
+    assert slept[4:] == [trainer._LOOK_SECONDS]
     monkeypatch.setattr(trainer, "_GIVEN_UP_SECONDS", 0.0)
-    trainer.wait_until_given_up(ray, {"a"})  # alive: only its process did not answer
+    trainer.wait_until_noticed(ray, {"a"}, {"a"})  # alive: only its process did not answer
+    assert len(slept) == 5
 
 
 class ActorUnavailableError(Exception):

@@ -12,6 +12,7 @@ from onsight.cluster.shares import Share
 FOLDER = "ray"  # in the checkpoints of the run: Ray Train's own notes, a few kilobytes
 _STARTS = 3  # of ranks that fail before they run: a machine without Onsight
 _GIVEN_UP_SECONDS = 30.0  # until Ray believes a machine lost that does not answer; usually 15
+_LOOK_SECONDS = 21.0  # until Ray Train hears of it, which looks every 20
 
 
 def fit(job: Job, notes: Any, share: Share) -> None:
@@ -67,21 +68,27 @@ def _telling(notes: Any) -> Any:
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
             ray.get(notes.lose.remote(*describe_loss(worker_exceptions)))
             silent = [rank for rank, error in worker_exceptions.items() if _is_silent(error)]
-            wait_until_given_up(ray, ray.get(notes.nodes_of.remote(silent)))
+            ended = [notes.nodes_of.remote(ranks) for ranks in ([*worker_exceptions], silent)]
+            wait_until_noticed(ray, ray.get(ended[0]), ray.get(ended[1]))
 
     return Telling()
 
 
-def wait_until_given_up(ray: Any, nodes: set[str]) -> None:
-    """Wait until Ray has given up these machines.
+def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
+    """Wait until Ray Train knows which machines are gone, so that it places no ranks on them.
 
-    Ray Train would place ranks on them at once, and only try fewer after a minute in vain.
+    Without that it would try fewer ranks only after a minute in vain. lost: machines of ranks that
+    ended; silent: those of them that do not answer.
     """
     until = time.monotonic() + _GIVEN_UP_SECONDS
-    while nodes & {node["NodeID"] for node in ray.nodes() if node["Alive"]}:
-        if time.monotonic() > until:
-            return
+    while silent & _live(ray) and time.monotonic() < until:
         time.sleep(0.5)
+    if lost - _live(ray):
+        time.sleep(_LOOK_SECONDS)
+
+
+def _live(ray: Any) -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
 def _is_silent(error: Exception) -> bool:
