@@ -18,7 +18,8 @@ def _no_limit_of_cores(monkeypatch):
 def fake_ray(monkeypatch):
     """The module ray, which runs everything here; the environment is restored."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     modules = make_fake_ray()
     for name, module in modules.items():
         monkeypatch.setitem(__import__("sys").modules, name, module)

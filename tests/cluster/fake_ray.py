@@ -66,6 +66,7 @@ def make_fake_ray(nodes=({"CPU": 1.0},), size=1):
     ray.init = lambda **given: ray.calls.append(("init", given))
     ray.shutdown = lambda: ray.calls.append(("shutdown", {}))
     ray.nodes = lambda: [{"Alive": True, "Resources": node} for node in nodes]
+    ray.get_runtime_context = lambda: SimpleNamespace(get_node_id=lambda: "node")
     ray.remote, ray.get, ray.put = remote, get, lambda one: one
     ray.wait = lambda results, timeout: (results, [])
     ray.exceptions = SimpleNamespace(RayError=RayError)

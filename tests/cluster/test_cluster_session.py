@@ -1,6 +1,7 @@
 """Reaching a cluster: the user's or one of ours, quiet and on loopback, with clear errors."""
 
 import os
+import re
 import socket
 import sys
 
@@ -18,6 +19,7 @@ def test_auto_starts_a_quiet_cluster_on_loopback_and_ends_it(fake_ray):
     assert given["include_dashboard"] is False
     assert end == "shutdown"
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert re.search(os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"], "(raylet) anything")  # to stdout
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"  # else it listens everywhere
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64  # else Ray writes one into the home folder

@@ -99,6 +99,10 @@ def test_no_cluster_no_extra_and_no_shared_disk_are_explained(ray, tmp_path, mon
     ray.init = refuse
     with pytest.raises(ConfigError, match="no Ray cluster answers there"):
         on_ray.run_on("ray://host:10001")([], "demo", SilentReporter())
+    for address in ("host", "ray://host", "http://host:80", "ray://"):
+        with pytest.raises(ConfigError, match="is not an address: give auto, ray://HOST:PORT or"):
+            on_ray.run_on(address)
+    assert on_ray.run_on("host:6379")
     monkeypatch.setitem(sys.modules, "ray.tune", None)
     with pytest.raises(ConfigError, match=r"pip install 'onsight\[cluster\]'"):
         on_ray.run_on("auto")

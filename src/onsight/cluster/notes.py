@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from onsight.errors import OnsightError
+from onsight.words import plural
 
 _MOST_LOSSES = 3  # in a row without a new checkpoint: going on would repeat them for ever
 
@@ -46,6 +47,8 @@ class Notes:
         self.size = 0
         self.checkpoint = ""
         self.losses: list[str] = []
+        self.places: dict[int, str] = {}
+        self.nodes: dict[int, str] = {}
 
     def say(self, line: str) -> None:
         """A line for the user."""
@@ -62,16 +65,26 @@ class Notes:
             place = (
                 "the last checkpoint" if checkpoint else "the beginning: there was no checkpoint"
             )
-            self.say(f"going on with {size} of the ranks from {place}")
+            self.say(f"going on with {plural(size, 'rank')} from {place}")
         self.size = size
         if checkpoint != self.checkpoint:
             self.losses = []
         self.checkpoint = checkpoint
 
-    def lose(self, reason: str) -> None:
-        """Ranks were lost; after too many losses without progress, the run fails."""
+    def enter(self, rank: int, place: str, node: str) -> None:
+        """A rank has this process and machine; node: Ray's name of the machine."""
+        self.places[rank], self.nodes[rank] = place, node
+
+    def nodes_of(self, ranks: list[int]) -> set[str]:
+        """Ray's names of the machines of these ranks, as far as known."""
+        return {self.nodes[rank] for rank in ranks if rank in self.nodes}
+
+    def lose(self, rank: int, why: str) -> None:
+        """A rank was lost; after too many losses without progress, the run fails."""
         if self.failure:
             return
+        place = f" ({self.places[rank]})" if rank in self.places else ""
+        reason = f"rank {rank}{place} was lost: {why}"
         self.losses.append(reason)
         self.say(f"note: {reason}")
         if len(self.losses) >= _MOST_LOSSES:

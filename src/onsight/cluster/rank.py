@@ -45,6 +45,7 @@ def run_rank(settings: dict[str, Any]) -> None:
 
 
 def _train(job: Job, notes: Any, cpus: int) -> None:
+    import ray
     from ray import train as ray_train
     from ray.train.collective import broadcast_from_rank_zero
 
@@ -53,7 +54,10 @@ def _train(job: Job, notes: Any, cpus: int) -> None:
 
     context = ray_train.get_context()
     rank, size = context.get_world_rank(), context.get_world_size()
-    job.refuse_unseen(socket.gethostname())
+    machine = socket.gethostname()
+    node = ray.get_runtime_context().get_node_id()
+    ray.get(notes.enter.remote(rank, f"process {os.getpid()} on {machine}", node))
+    job.refuse_unseen(machine)
     meeting = broadcast_from_rank_zero(_call_meeting(job, notes, size) if rank == 0 else None)
     fields = {"threads": cpus, **job.arguments(meeting["resume"])}
     if size == 1:

@@ -19,8 +19,9 @@ _CLIENT = "ray://"
 _ANSWER_SECONDS = 10.0
 
 # Ray counts its users unless it is told not to, and what it starts listens on every interface
-# unless it believes that clusters are unsupported here. A token that is given is in no file.
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+# unless it believes that clusters are unsupported here. A token that is given is in no file. Lines
+# of Ray's about a lost machine would go to stdout, which is for results; ours name the loss.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
 _OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
 

@@ -33,8 +33,8 @@ def sweep(
         str | None,
         Parameter(
             group=RUN,
-            help="Hand the runs to Ray Tune: auto for the cluster of this machine, or a ray:// "
-            "address. Default: one after the other, here.",
+            help="Hand the runs to Ray Tune: auto for the cluster of this machine, ray://HOST:PORT "
+            "or HOST:PORT. Default: one after the other, here.",
         ),
     ] = None,
     recipe: Recipe = None,

@@ -5,6 +5,7 @@ is started again, and then continues from the run's last checkpoint.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -23,7 +24,7 @@ _TUNE = "ray-tune"  # Tune's own files, in the sweep's folder
 
 
 def run_on(cluster: str) -> Callable[[Sequence[PlannedRun], str, Reporter], dict[str, str]]:
-    """What trains runs on this cluster: auto, or a ray:// address. Raises ConfigError."""
+    """What trains runs on this cluster: auto, ray://HOST:PORT, HOST:PORT. Raises ConfigError."""
     _check(cluster)
 
     def run_all(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> dict[str, str]:
@@ -40,8 +41,10 @@ def run_on(cluster: str) -> Callable[[Sequence[PlannedRun], str, Reporter], dict
 
 
 def _check(cluster: str) -> None:
-    if cluster != "auto" and not cluster.startswith("ray://"):
-        raise ConfigError(f"--cluster {cluster}: say auto, or an address such as ray://host:10001")
+    if cluster != "auto" and not re.fullmatch(r"(ray://)?[^\s/]+:\d+", cluster):
+        raise ConfigError(
+            f"--cluster {cluster} is not an address: give auto, ray://HOST:PORT or HOST:PORT"
+        )
     try:
         import ray.tune  # noqa: F401
     except ImportError as error:

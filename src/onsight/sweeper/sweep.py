@@ -36,9 +36,9 @@ def sweep(
     """Train every combination of the values in tries, such as "learning_rate=0.001,0.003".
 
     Runs are ordinary run folders in `out`; what has finished there is kept on resume. cluster:
-    `auto` or a ray:// address, otherwise they run here, one after the other. fields: those of the
-    config, the same for all runs. Raises UserError, and OnsightError if no run finished;
-    Interrupted after a signal.
+    `auto`, ray://HOST:PORT or HOST:PORT, otherwise they run here, one after the other. fields:
+    those of the config, the same for all runs. Raises UserError, and OnsightError
+    if no run finished; Interrupted after a signal.
     """
     reporter = reporter or Reporter()
     space = read_space(tries)

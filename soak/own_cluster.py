@@ -1,0 +1,37 @@
+"""A Ray cluster of one's own: on loopback, with a token of its own, and small."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_VARIABLES = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then stays on loopback
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+}
+_MEMORY = {"object_store_memory": 200_000_000}
+
+
+@contextmanager
+def own_cluster(cpus: int, **variables: str) -> Iterator[Any]:
+    """A ray.cluster_utils.Cluster of one node; its processes and commands see these variables."""
+    former = dict(os.environ)
+    os.environ |= {**_VARIABLES, "RAY_AUTH_TOKEN": secrets.token_hex(32), **variables}
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": cpus, "include_dashboard": False, **_MEMORY}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+        os.environ.clear()
+        os.environ |= former
+
+
+def add_node(cluster: Any) -> Any:
+    """One more node of one CPU; the new node."""
+    return cluster.add_node(num_cpus=1, **_MEMORY)
