@@ -12,7 +12,7 @@ from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled, Forward
-from onsight.training.step.deferred_losses import DeferredLosses
+from onsight.training.step.deferred_losses import DeferredLosses, NonFiniteGradients
 from onsight.training.step.losses import Loss
 
 
@@ -60,6 +60,8 @@ class Step:
         self.on_refused: Callable[[str], object] = lambda reason: None
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
+        # An accelerator would have to be waited for; a scaler leaves such updates out itself.
+        self.guards_gradients = device.type == "cpu" and not scales
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
@@ -172,8 +174,19 @@ class Step:
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        if self.guards_gradients:
+            self._check_gradients()
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+
+    def _check_gradients(self) -> None:
+        groups = self.optimizer.param_groups
+        found = [one.grad for group in groups for one in group["params"] if one.grad is not None]
+        if torch.stack([one.sum() for one in found]).isfinite().all():
+            return  # far faster than to look at each value
+        if not all(one.to_dense().isfinite().all() for one in found):  # not only a sum too large
+            raise NonFiniteGradients
 
 
 def _weighed(loss: Tensor, factor: Tensor | float) -> Tensor:
