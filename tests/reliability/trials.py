@@ -55,12 +55,12 @@ class Trial:
     def kill(self):
         self.process.kill()
 
-    def wait(self, timeout=120):
+    def wait(self, timeout=900):
         self.process.join(timeout)
         assert self.process.exitcode is not None, f"it hangs: {self.log.read_text()}"
         return self.process.exitcode
 
-    def end(self, timeout=120):
+    def end(self, timeout=900):
         code = self.wait(timeout)
         self.process.close()
         return Ended(code, self.log.read_text(errors="replace"))
