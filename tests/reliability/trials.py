@@ -57,7 +57,8 @@ class Trial:
 
     def wait(self, timeout=900):
         self.process.join(timeout)
-        assert self.process.exitcode is not None, f"it hangs: {self.log.read_text()}"
+        said = self.log.read_text(errors="replace") if self.log.exists() else "nothing yet"
+        assert self.process.exitcode is not None, f"it hangs: {said}"
         return self.process.exitcode
 
     def end(self, timeout=900):
