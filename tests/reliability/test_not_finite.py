@@ -1,4 +1,4 @@
-"""NaN and infinity in an input, a loss or a gradient: no update, named, and what is saved is whole."""
+"""NaN or infinity in an input, a loss or a gradient: no update, named, and all saved is finite."""
 
 import functools
 import json
@@ -91,4 +91,6 @@ def check_ended(ended, out, told):
         assert all(one.isfinite().all() for one in tensors.values()), path
         if path.name == "last.safetensors":
             now = facts["progress"]
-            assert now["epoch"] * (STEPS // 3) + now["step"] == (epoch - 1) * (STEPS // 3) + step - 1
+            assert (
+                now["epoch"] * (STEPS // 3) + now["step"] == (epoch - 1) * (STEPS // 3) + step - 1
+            )

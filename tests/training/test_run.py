@@ -30,8 +30,8 @@ from onsight.errors import (
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training.ranks import world
-from onsight.training.step.step import Step
 from onsight.training.run_folder.folder import claim_folder
+from onsight.training.step.step import Step
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 

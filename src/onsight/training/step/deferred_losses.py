@@ -23,7 +23,7 @@ class NonFiniteStepError(OnsightError):
 
 
 class NonFiniteGradients(NonFiniteStepError):
-    """The gradients of a step are NaN or infinite, though its loss is not; no weight was changed."""
+    """The gradients of a step are not finite, though its loss is; no weight was changed."""
 
     def __init__(self) -> None:
         OnsightError.__init__(self, "the loss is finite, but its gradients are not")

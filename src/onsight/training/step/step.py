@@ -179,7 +179,6 @@ class Step:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-
     def _check_gradients(self) -> None:
         groups = self.optimizer.param_groups
         found = [one.grad for group in groups for one in group["params"] if one.grad is not None]
