@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -90,14 +91,23 @@ def test_a_fault_of_the_decoder_is_the_pictures_reason(
     assert not process.is_running
 
 
-def test_after_a_crash_the_next_picture_gets_a_new_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiff_process, "_idle", [TiffProcess(CRASHES)])
+@pytest.fixture
+def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Lets the next processes crash, so many of them."""
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(tiff_process, "_idle", [])
+    monkeypatch.setattr(
+        tiff_process, "TiffProcess", lambda: TiffProcess(*[commands.pop()] if commands else [])
+    )
+    yield lambda count: commands.extend([CRASHES] * count)
+    tiff_process._end_idle()
+
+
+def test_after_a_crash_the_next_picture_gets_a_new_process(crash: Callable[[int], None]) -> None:
+    crash(2)
     with pytest.raises(PictureError, match="its decoder crashed"):
         decode(tiff())
     assert decode(tiff()).shape == (20, 30, 3)
-    tiff_process._end_idle()
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_decoder() -> None:
@@ -144,14 +154,11 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_source_with_such_a_picture_is_decoded_but_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiff_process, "_idle", [TiffProcess(CRASHES)])
+def test_a_source_with_such_a_picture_is_decoded_but_for_it(crash: Callable[[int], None]) -> None:
+    crash(2)
     contents = [tiff(seed) for seed in range(3)]
     index = Index.of([Row(name, "one") for name in ("a.tif", "b.tif", "c.tif")])
     source = Source("test", Path("/data"), index, contents.__getitem__, "three", "a test")
     decoded = decode_all(io.BytesIO(), Job(source, PictureFormat(20, 30, 3)))
     assert decoded.source_rows == [1, 2]
     assert decoded.problems == [Problem("a.tif", "decode", "its decoder crashed")]
-    tiff_process._end_idle()

@@ -55,12 +55,13 @@ class Trial:
     def kill(self):
         self.process.kill()
 
-    def wait(self, timeout=120):
+    def wait(self, timeout=900):
         self.process.join(timeout)
-        assert self.process.exitcode is not None, f"it hangs: {self.log.read_text()}"
+        said = self.log.read_text(errors="replace") if self.log.exists() else "nothing yet"
+        assert self.process.exitcode is not None, f"it hangs: {said}"
         return self.process.exitcode
 
-    def end(self, timeout=120):
+    def end(self, timeout=900):
         code = self.wait(timeout)
         self.process.close()
         return Ended(code, self.log.read_text(errors="replace"))
@@ -82,20 +83,12 @@ def _run(words, log, prepare):
 
 
 def training(data, out, *more, epochs=3):
-    """The words of a small run."""
-    cache = Path(out).with_name(f"{Path(out).name}-cache")
-    return [
-        "train",
-        data,
-        "--out",
-        out,
-        "--cache-folder",
-        cache,
-        "--epochs",
-        epochs,
-        *PLAIN.split(),
-        *more,
-    ]
+    """The words of a small run; more words take the place of plain ones."""
+    words, cache = PLAIN.split(), Path(out).with_name(f"{Path(out).name}-cache")
+    plain = zip(words[::2], words[1::2], strict=True)
+    settings = [word for name, value in plain if name not in more for word in (name, value)]
+    paths = [data, "--out", out, "--cache-folder", cache]
+    return ["train", *paths, "--epochs", epochs, *settings, *more]
 
 
 def train(data, out, *more, epochs=3, prepare=None):
@@ -104,10 +97,10 @@ def train(data, out, *more, epochs=3, prepare=None):
     return Trial(words, Path(out).with_name(f"{Path(out).name}.log"), prepare).end()
 
 
-def resume(data, out, *more):
+def resume(data, out, *more, prepare=None):
     """Go on with a run, or begin again if it was killed before it had begun."""
     again = ["--resume"] if (Path(out) / "config.toml").exists() else []
-    return train(data, out, *again, *more)
+    return train(data, out, *again, *more, prepare=prepare)
 
 
 def leftovers(out):

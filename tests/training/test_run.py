@@ -31,6 +31,7 @@ from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training.ranks import world
 from onsight.training.run_folder.folder import claim_folder
+from onsight.training.step.step import Step
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
@@ -395,19 +396,37 @@ class Spoiling(nn.Module):
         return logits
 
 
+def test_a_nan_in_a_gradient_stops_the_run_before_the_update(bars, tmp_path):
+    net = Spoiling()
+    with pytest.raises(NonFiniteLoss, match=r"gradients are not at epoch 1, step 5 of .*\.png"):
+        onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
+    assert all(one.isfinite().all() for one in net.parameters())
+
+
 SPOILED = r"gradients of epoch 1, step 5 of \d+ are not finite, though its loss is.*\.png"
 
 
-def test_a_nan_in_a_gradient_is_blamed_on_its_own_step(bars, tmp_path):
+@pytest.fixture
+def unguarded(monkeypatch):
+    """As on an accelerator, where looking at every gradient would mean waiting for it."""
+    monkeypatch.setattr(Step, "_check_gradients", lambda step: None)
+
+
+def test_a_nan_in_a_gradient_is_blamed_on_its_own_step(bars, tmp_path, unguarded):
     with pytest.raises(NonFiniteLoss, match=SPOILED):
         onsight.train(bars, out=tmp_path / "run", model=Spoiling(), **FAST)
 
 
-def test_weights_that_a_gradient_has_spoiled_are_not_saved(bars, tmp_path, monkeypatch):
-    monkeypatch.setattr(world, "StopRequest", lambda: StopAfter(5))
+@pytest.mark.parametrize("ends", [StopAfter(5), StopAfter(100)])
+def test_weights_that_a_gradient_has_spoiled_are_not_saved(
+    bars, tmp_path, monkeypatch, unguarded, ends
+):
+    """Neither when the run is stopped then, nor as the best when it was the step of an epoch."""
+    monkeypatch.setattr(world, "StopRequest", lambda: ends)
+    fields = {**FAST, "validation_fraction": 0.0, "batch_size": 22, "epochs": 1}
     with pytest.raises(NonFiniteLoss, match=SPOILED):
-        onsight.train(bars, out=tmp_path / "run", model=Spoiling(), **FAST)
-    assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+        onsight.train(bars, out=tmp_path / "run", model=Spoiling(), **fields)
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 def test_training_stops_early_when_validation_no_longer_improves(bars, tmp_path):

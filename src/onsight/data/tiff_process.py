@@ -22,16 +22,31 @@ _MESSAGE_BYTES = 10_000
 
 
 def decode_tiff(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-    """Decode a TIFF as Pillow does. Raises PictureError, also if its decoder hangs or crashes."""
+    """Decode a TIFF as Pillow does. Raises PictureError, also if its decoder hangs or crashes.
+
+    A process that ends is replaced once: it may have been killed for want of memory elsewhere, and
+    a picture that crashes its decoder does so again.
+    """
     try:
         decoder = _idle.pop()
     except IndexError:
         decoder = TiffProcess()
     try:
+        return _decode(decoder, data, background, pixel_limit)
+    except DecoderCrashed:
+        return _decode(TiffProcess(), data, background, pixel_limit)
+
+
+def _decode(decoder: "TiffProcess", data: bytes, background: Colour, pixel_limit: int) -> Pixels:
+    try:
         return decoder.decode(data, background, pixel_limit)
     finally:
         if decoder.is_running:
             _idle.append(decoder)
+
+
+class DecoderCrashed(PictureError):
+    """The process ended before it had answered."""
 
 
 class TiffProcess:
@@ -70,7 +85,7 @@ class TiffProcess:
             content = b"" if problem else self._link.recv_bytes(3 * pixel_limit)
         except (EOFError, OSError) as error:
             self.end()
-            raise PictureError("its decoder crashed") from error
+            raise DecoderCrashed("its decoder crashed") from error
         except BaseException:
             self.end()
             raise

@@ -401,6 +401,7 @@ class Trainer:
         return True
 
     def _save_best(self) -> None:
+        self._refuse_spoiled_weights()
         if self.world.is_main:
             self._write(self.folder.best_weights, snapshot_weights(self.classifier.net))
 
@@ -430,8 +431,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._flush()  # weights that a bad loss has spoiled must not replace good ones
-        if not self._has_finite_weights():
-            raise NonFiniteLoss(self._explain_spoiled(self.progress.step - 1))
+        self._refuse_spoiled_weights()
         self.saved_at = time.monotonic()
         if self.world.is_main:
             facts = {**asdict(self.progress), "data_key": self.data_key}
@@ -503,6 +503,10 @@ class Trainer:
             f"--learning-rate. Earlier good weights, if any, are in "
             f"{self.folder.path / 'checkpoints'}"
         )
+
+    def _refuse_spoiled_weights(self) -> None:
+        if not self._has_finite_weights():
+            raise NonFiniteLoss(self._explain_spoiled(self.progress.step - 1))
 
     def _has_finite_weights(self) -> bool:
         finite = [one.isfinite().all() for one in self.step.model.parameters()]

@@ -22,6 +22,14 @@ class NonFiniteStepError(OnsightError):
         self.steps_ago = steps_ago
 
 
+class NonFiniteGradients(NonFiniteStepError):
+    """The gradients of a step are not finite, though its loss is; no weight was changed."""
+
+    def __init__(self) -> None:
+        OnsightError.__init__(self, "the loss is finite, but its gradients are not")
+        self.steps_ago = 0
+
+
 class DeferredLosses:
     """Takes the loss of each step and returns it when it is known.
 

@@ -12,7 +12,7 @@ from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled, Forward
-from onsight.training.step.deferred_losses import DeferredLosses
+from onsight.training.step.deferred_losses import DeferredLosses, NonFiniteGradients
 from onsight.training.step.losses import Loss
 
 
@@ -60,6 +60,8 @@ class Step:
         self.on_refused: Callable[[str], object] = lambda reason: None
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
+        # An accelerator would have to be waited for; a scaler leaves such updates out itself.
+        self.guards_gradients = device.type == "cpu" and not scales
 
     def __call__(
         self, inputs: Tensor, targets: Tensor, global_labels: Tensor | None = None
@@ -169,9 +171,15 @@ class Step:
         self.scaler.scale(_weighed(loss, share * self.world.size)).backward()
 
     def _update(self) -> None:
+        norm = None
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        elif self.guards_gradients:
+            found = [one.grad for one in self.model.parameters() if one.grad is not None]
+            norm = nn.utils.get_total_norm(found)
+        if self.guards_gradients and norm is not None and not norm.isfinite():
+            raise NonFiniteGradients
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

@@ -1,0 +1,42 @@
+"""A run that goes on with another number of ranks: each picture once an epoch, the same weights."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+
+import struck  # noqa: E402
+from launched import Launched  # noqa: E402
+from struck import Fault  # noqa: E402
+
+from conftest import make_bars  # noqa: E402
+
+EPOCHS = 6
+STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM comes
+
+
+@pytest.mark.parametrize("ranks", [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 3, 1)])
+def test_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path):
+    bars = make_bars(tmp_path / "bars")
+    notes, out = train(tmp_path / "run", bars, STOPS, ranks)
+    assert struck.check_pictures(notes, EPOCHS) == 0
+    _, whole = train(tmp_path / "whole", bars, [], [1])
+    assert struck.difference(whole, out) <= 1e-12
+
+
+def train(folder, data, stops, ranks):
+    """(notes, run folder) of a run that is stopped, and goes on with the next number of ranks."""
+    folder.mkdir()
+    notes, out = folder / "notes", folder / "run"
+    faults = [Fault("step", 0, *stop, signal.SIGTERM) for stop in stops]
+    words = [data, *struck.WORDS, "--epochs", EPOCHS, "--out", out]
+    with struck.network(notes, faults):
+        for number, count in enumerate(ranks):
+            again = ["--resume"] if number else []
+            code, _, err = Launched(folder, *words, *again, "--ranks", count).end(300)
+            assert code == (143 if number < len(stops) else 0), err
+    return notes, out

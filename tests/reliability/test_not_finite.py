@@ -1,0 +1,96 @@
+"""NaN or infinity in an input, a loss or a gradient: no update, named, and all saved is finite."""
+
+import functools
+import json
+import math
+import random
+
+import pytest
+from tally import Tally, count
+from test_kills import STEPS
+from trials import leftovers, resume, train
+
+from onsight.tensorfile import read_tensors
+from onsight.training.step.step import Step
+from onsight.training.trainer import Trainer
+from onsight.training.verify_resume.same import compare_folders
+
+PLACES = ("input", "loss", "gradient")
+VALUES = (math.nan, math.inf, -math.inf)
+
+
+def plant(place, value, at, told):
+    """Spoil one number of a step; write where it was, and whether weights were updated after it."""
+    real_train, real_make, real_update = Trainer._train_step, Step._make_gradients, Step._update
+    made = 0
+
+    def train_step(self, batch):
+        nonlocal made
+        made += 1
+        if made == at:
+            where = [self.progress.epoch + 1, self.progress.step + 1, self.name_pictures(batch)]
+            told.write_text(json.dumps(where))
+        real_train(self, batch)
+
+    def make_gradients(self, inputs, targets, global_labels):
+        if made != at:
+            return real_make(self, inputs, targets, global_labels)
+        if place == "input":
+            inputs = inputs.clone()
+            inputs.view(-1)[7] = value
+        if place == "loss":
+            real_loss = self._forward
+            self._forward = lambda *part: (real_loss(*part)[0] + value, real_loss(*part)[1])
+        real_make(self, inputs, targets, global_labels)
+        if place == "gradient":
+            *_, last = self.model.parameters()
+            last.grad.view(-1)[-1] = value
+        return None
+
+    def update(self):
+        before = [one.clone() for one in self.model.parameters()]
+        try:
+            real_update(self)
+        finally:
+            same = all(a.equal(b) for a, b in zip(before, self.model.parameters(), strict=True))
+            if made == at and not same:
+                told.with_suffix(".updated").touch()
+
+    Trainer._train_step, Step._make_gradients, Step._update = train_step, make_gradients, update
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_number_that_is_not_finite_ends_the_run(place, undisturbed, shared_bars, tmp_path):
+    tally, drawn = Tally(f"not finite: {place}"), random.Random(place)
+    for number in range(count(20, 1)):
+        out, told = tmp_path / f"{number}", tmp_path / f"{number}.told"
+        value, at = VALUES[(number + PLACES.index(place)) % 3], drawn.randrange(1, STEPS + 1)
+        with tally.trial(f"{value} in step {at}"):
+            ended = train(
+                shared_bars, out, prepare=functools.partial(plant, place, value, at, told)
+            )
+            check_ended(ended, out, told)
+            assert resume(shared_bars, out).code == 0
+            assert compare_folders(undisturbed, out).differences == []
+    tally.end()
+
+
+def check_ended(ended, out, told):
+    """Nothing was updated from that step, which is named with its pictures; all saved is finite."""
+    assert ended.code == 1, ended.said
+    assert "Traceback" not in ended.said
+    epoch, step, pictures = json.loads(told.read_text())
+    said = " ".join(ended.said.split())
+    assert f"at epoch {epoch}, step {step} of {STEPS // 3}; the weights were not updated" in said
+    assert f"Pictures of that step: {pictures}" in said
+    assert not told.with_suffix(".updated").exists()
+    assert leftovers(out) == []
+    assert not (out / "model.safetensors").exists()
+    for path in out.rglob("*.safetensors"):
+        tensors, facts = read_tensors(path)
+        assert all(one.isfinite().all() for one in tensors.values()), path
+        if path.name == "last.safetensors":
+            now = facts["progress"]
+            assert (
+                now["epoch"] * (STEPS // 3) + now["step"] == (epoch - 1) * (STEPS // 3) + step - 1
+            )
