@@ -109,9 +109,9 @@ def _are_sound(blocks: list[bytes]) -> bool:
         if not (digits | ends).all() or (ends[:, :-1] & digits[:, 1:]).any():
             return False
     said = np.zeros(len(table), np.int64)
-    for column in table[:, _CHECKSUM].T:
+    checksums = table[:, _CHECKSUM]
+    for column in checksums.T:
         said = np.where(column >= _ZERO, 8 * said + column - _ZERO, said)
-    field = table[:, _CHECKSUM]
-    spaces = field.shape[1] * _SPACE  # which stand in the field while it is computed
-    total = table.sum(axis=1, dtype=np.int64) - field.sum(axis=1, dtype=np.int64) + spaces
+    spaces = checksums.shape[1] * _SPACE  # which stand in the field while it is computed
+    total = table.sum(axis=1, dtype=np.int64) - checksums.sum(axis=1, dtype=np.int64) + spaces
     return bool((said == total).all())

@@ -36,7 +36,7 @@ from onsight.report.console import Reporter
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
 _PROOF_SECONDS = 8.0  # kept for the mended script, beside the time that its start takes
-_CEILINGS_SECONDS = 6.0  # kept for the device's ceilings, at the end
+_CEILINGS_SECONDS = 7.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
 _LONGEST_EPOCH = 0.12  # of the time, to be measured as a whole
