@@ -107,7 +107,7 @@ def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
         ({"seed": 3}, "--seed is given and tried"),
         ({"folds": "5"}, "leave out --folds"),
         ({"test_fraction": 0}, "must be above 0"),
-        ({"cluster": "here"}, "say auto"),
+        ({"cluster": "here"}, "give auto"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_run(

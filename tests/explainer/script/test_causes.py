@@ -135,6 +135,16 @@ def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
     assert find_cause(trace(**facts), [tried(1.01, bf16=True)], cores=2).name == cause
 
 
+def test_without_a_gain_or_a_part_of_half_the_time_all_parts_are_told():
+    seen = trace(data=0.4, other=0.31, forward=0.1, backward=0.1, optimizer=0.09)
+    cause = find_cause(seen, [tried(1.01, bf16=True)], cores=2)
+    assert cause.name == "spread"
+    assert cause.sentence == (
+        "no part takes half of the time: 40.0% is waiting for the loader, 31.0% is Python between "
+        "torch's calls, 29.0% is the network computing"
+    )
+
+
 HOST_WAITS = {"sync": 0.9, "forward": 0.05, "other": 0.05}  # for an accelerator
 
 

@@ -13,7 +13,7 @@ from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.explainer.what_ifs.workers import Workers
 from onsight.words import percent, plural
 
-_HALF = 0.5  # of the time, for evaluation to be the cause if no change helps
+_HALF = 0.5  # of the time, for a part of it to be the cause if no change helps
 _TIE = 0.9  # times the best lower end: as good, on a machine that is never quiet
 _MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was seen
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
@@ -72,6 +72,15 @@ def _by_phases(trace: Trace) -> Cause:
     if evaluation > _HALF:
         return NoGrad(True).cause(trace) if trace.graphs_kept else evaluation_cause(trace)
     compute = trace.share("forward", "backward", "optimizer") + evaluation
+    parts = {
+        "waiting for the loader": trace.share("data"),
+        "the network computing": compute,
+        "Python between torch's calls": other,
+    }
+    if _HALF > max(parts.values()) > trace.share("copy", "sync"):
+        largest = sorted(parts.items(), key=lambda part: -part[1])
+        shares = ", ".join(f"{percent(share)} is {name}" for name, share in largest)
+        return Cause("spread", f"no part takes half of the time: {shares}")
     if trace.share("data") > max(compute, other):
         return loading_cause(trace)
     if trace.pageable_bytes_per_step and trace.share("copy") > compute:
