@@ -40,7 +40,8 @@ def check_level(rows, settled, what):
     grown = (after[0] - before[0]) / MIB
     print(f"\n| {what} | {grown:.1f} MiB, {after[1] - before[1]} files, {after[2] - before[2]} |")
     assert grown <= 20
-    assert after[1:] == before[1:]
+    assert after[1] == before[1]
+    assert after[2] <= before[2]  # one may end meanwhile
 
 
 def test_epochs_leave_nothing_behind(shared_bars, tmp_path):

@@ -182,7 +182,7 @@ class Step:
     def _check_gradients(self) -> None:
         groups = self.optimizer.param_groups
         found = [one.grad for group in groups for one in group["params"] if one.grad is not None]
-        if torch.stack([one.sum() for one in found]).isfinite().all():
+        if not found or torch.stack([one.sum() for one in found]).isfinite().all():
             return  # far faster than to look at each value
         if not all(one.to_dense().isfinite().all() for one in found):  # not only a sum too large
             raise NonFiniteGradients
