@@ -161,7 +161,9 @@ def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
     training.process.send_signal(signal.SIGINT)
     training.finish(expected=130)
     done = len((run / "metrics.jsonl").read_text().splitlines())
-    again = Command(f"train {garments} --resume", out=run, cluster=cluster.address)
+    again = Command(
+        f"train {garments} --model precise:Precise --resume", out=run, cluster=cluster.address
+    )
     again.wait_for(f"epoch {done + 1}/2000")
     again.process.send_signal(signal.SIGTERM)
     again.finish(expected=143)

@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,12 @@ def keep_former(path: Path, former: Path) -> None:
     """Give a file a second name in its folder, which it keeps when the first one is replaced."""
     spare = temporary_beside(former)
     try:
-        spare.unlink(missing_ok=True)
-        os.link(path, spare)
-        os.replace(spare, former)
-    except OSError:  # a disk without hard links: only the file itself is kept
-        spare.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk without hard links: only the file itself is kept
+            spare.unlink(missing_ok=True)
+            os.link(path, spare)
+            os.replace(spare, former)
+    finally:
+        spare.unlink(missing_ok=True)  # a rename does nothing if both names are one file already
 
 
 def is_unfinished(name: str) -> bool:

@@ -38,9 +38,10 @@ def note_epochs(told):
 def check_level(rows, settled, what):
     before, after = rows[settled], rows[-1]
     grown = (after[0] - before[0]) / MIB
-    print(f"\n| {what} | {grown:.1f} MiB, {after[1] - before[1]} files, {after[2] - before[2]} |")
+    files = min(row[1] for row in rows[-3:]) - min(row[1] for row in rows[settled:][:3])
+    print(f"\n| {what} | {grown:.1f} MiB, {files} files, {after[2] - before[2]} |")
     assert grown <= 20
-    assert after[1] == before[1]
+    assert files == 0  # of three times each: a checkpoint may just be written at one of them
     assert after[2] <= before[2]  # one may end meanwhile
 
 

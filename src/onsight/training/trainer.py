@@ -168,6 +168,8 @@ class Trainer:
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()
         self._wait_for_writer()
+        self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
+        self._stop_if_asked()
         if self.world.is_main:
             self.folder.former_checkpoint.unlink(missing_ok=True)  # training is over
         return self.progress
@@ -423,9 +425,12 @@ class Trainer:
             self._save()
             self._wait_for_writer()
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
+            place = f"in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps"
+            if not self.budget and self._is_over:
+                place = "after the last epoch, before the results"
             raise Interrupted(
-                f"stopped in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps; "
-                f"a checkpoint was written: continue with --out {self.folder.to_resume} --resume",
+                f"stopped {place}; a checkpoint was written: continue with --out "
+                f"{self.folder.to_resume} --resume",
                 number,
             )
 

@@ -28,7 +28,10 @@ def ask_to_stop(signal_number: int) -> None:
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Note these signals in a request while the block runs; then restore the handlers."""
+    """Note these signals in a request while the block runs; then restore the handlers.
+
+    One that came when the block no longer looked is passed on to them.
+    """
 
     def note(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
@@ -41,6 +44,8 @@ def stop_on_signals(request: StopRequest) -> Iterator[None]:
             yield
     finally:
         _open.remove(request)
+    if request and threading.current_thread() is threading.main_thread():
+        signal.raise_signal(request.signal_number or signal.SIGTERM)
 
 
 @contextmanager

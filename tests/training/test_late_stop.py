@@ -1,0 +1,51 @@
+"""A signal that comes when training has no step left is obeyed too."""
+
+import signal
+
+import pytest
+
+import onsight
+from onsight.errors import Interrupted
+from onsight.report.console import SilentReporter
+from onsight.training.ranks.signals import StopRequest, ask_to_stop, stop_on_signals
+from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
+from onsight.training.verify_resume.same import compare_folders
+
+
+def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch, trained):
+    real = CheckpointWriter.wait
+
+    def asked(self):
+        ask_to_stop(signal.SIGHUP)
+        real(self)
+
+    fields = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointWriter, "wait", asked)
+        with pytest.raises(Interrupted, match="after the last epoch, before the results") as ended:
+            onsight.train(bars, out=tmp_path / "run", **fields)
+    assert ended.value.exit_code == 129
+    assert not (tmp_path / "run" / "results.json").exists()
+    onsight.train(bars, out=tmp_path / "run", resume=True, reporter=SilentReporter())
+    assert compare_folders(trained.path, tmp_path / "run").differences == []
+
+
+def obey():
+    with stop_on_signals(StopRequest()):
+        signal.raise_signal(signal.SIGTERM)
+        raise Interrupted("obeyed", signal.SIGTERM)
+
+
+def test_a_signal_that_nobody_looked_for_any_more_goes_to_the_former_handler():
+    received = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        with stop_on_signals(StopRequest()):
+            signal.raise_signal(signal.SIGTERM)
+            assert received == []
+        assert received == [signal.SIGTERM]
+        with pytest.raises(Interrupted):
+            obey()
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, former)
