@@ -15,13 +15,17 @@ _MEMORY = {"object_store_memory": 200_000_000}
 
 
 @contextmanager
-def own_cluster(cpus: int, **variables: str) -> Iterator[Any]:
-    """A ray.cluster_utils.Cluster of one node; its processes and commands see these variables."""
+def own_cluster(cpus: int, client_port: int | None = None, **variables: str) -> Iterator[Any]:
+    """A ray.cluster_utils.Cluster of one node; its processes and commands see these variables.
+
+    client_port: where it answers ray:// addresses.
+    """
     former = dict(os.environ)
     os.environ |= {**_VARIABLES, "RAY_AUTH_TOKEN": secrets.token_hex(32), **variables}
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": cpus, "include_dashboard": False, **_MEMORY}
+    node |= {"ray_client_server_port": client_port} if client_port else {}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:

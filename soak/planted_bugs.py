@@ -91,12 +91,12 @@ RELIABILITY = [
     ),
     Bug("tensorfile.py", "if found != digest:", "if False:", _DAMAGE),
     Bug(
-        "training/trainer.py",
+        "training/run_folder/saves.py",
         "self.folder.former_checkpoint if self.last_is_whole else None",
         "None",
         _DAMAGE,
     ),
-    Bug("training/trainer.py", "raise error from None", "return {}", _DAMAGE),
+    Bug("training/run_folder/saves.py", "raise error from None", "return {}", _DAMAGE),
     Bug("training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
     Bug(
         "training/trainer.py",
@@ -106,7 +106,7 @@ RELIABILITY = [
     ),
     Bug(
         "training/trainer.py",
-        "time.monotonic() - self.saved_at >= config.checkpoint_seconds",
+        "self.saves.seconds_ago >= config.checkpoint_seconds",
         "False",
         _KILLS,
     ),
@@ -117,15 +117,15 @@ RELIABILITY = [
         _AROUND,
     ),
     Bug(
-        "training/trainer.py",
+        "training/finite_check.py",
         "if not self._has_finite_weights():",
         "if False:",
         f"{_RUN} -k spoiled",
     ),
     Bug(
         "training/trainer.py",
-        "self._refuse_spoiled_weights()\n        if self.world.is_main:",
-        "if self.world.is_main:",
+        "self.finite.refuse_spoiled_weights(self.progress)\n        self.saves.save_best",
+        "self.saves.save_best",
         f"{_RUN} -k spoiled",
     ),
     Bug("training/step/step.py", "if self.guards_gradients:", "if False:", _NOT_FINITE),

@@ -31,6 +31,8 @@ def test_a_planted_bug_makes_a_test_fail(bug, tmp_path):
         check=False,
     )
     assert done.returncode == 1, done.stdout[-2000:]
+    noticed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    print("\n".join(noticed))
 
 
 def test_there_are_sixty_guards():

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,30 +15,25 @@ from torch import Tensor
 from onsight.config import Config, Switch
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DataError, Interrupted, NonFiniteLoss
-from onsight.evaluation.metrics import share
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
-from onsight.tensorfile import DamagedFile
 from onsight.training.autotune.adapt import Adaptation
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
+from onsight.training.epoch_rows import epoch_line, epoch_row, split_facts
+from onsight.training.finite_check import FiniteCheck
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.ranks.ddp import gather_per_image
-from onsight.training.run_folder.checkpoint import (
-    OtherCheckpoint,
-    Snapshot,
-    load_checkpoint,
-    snapshot,
-    snapshot_weights,
-)
+from onsight.training.run_folder.checkpoint import snapshot, snapshot_weights
 from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.run_folder.placement_check import PlacementCheck
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
+from onsight.training.run_folder.saves import Saves
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
@@ -79,7 +73,6 @@ class Trainer:
         self.adaptation = adaptation
         # where it reports and saves
         self.world = update.step.world
-        self.name_pictures = name_pictures
         self.keep_epoch = keep_epoch
         self.keep_switch = keep_switch
         self.folder = folder
@@ -90,13 +83,13 @@ class Trainer:
         self.placement = PlacementCheck(update, folder, reporter)
         self.blends = Blends(folder.start_weights)
         self.writer = writer or CheckpointWriter()
+        self.saves = Saves(folder, self.writer, self.world, reporter)
         # how far it has come
         self.progress = Progress()
+        self.finite = FiniteCheck(self.step, loader, config.seed, name_pictures, folder.checkpoints)
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
         self.switches = deque(config.switches)  # those still to come
-        self.saved_at = time.monotonic()
-        self.last_is_whole = False  # the last checkpoint, which is kept when the next is written
         self.step.on_halved = self._on_halved
         self.step.on_refused = self._on_refused
 
@@ -105,7 +98,7 @@ class Trainer:
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return  # stopped before its first checkpoint: start from the beginning
-        facts = self._load_checkpoint()
+        facts = self.saves.load(self.step, self.update.average)
         if facts.pop("data_key") != self.data_key:
             raise DataError(
                 f"the pictures changed since the run in {self.folder.to_resume} began; "
@@ -117,30 +110,13 @@ class Trainer:
             self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
         self.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
 
-    def _load_checkpoint(self) -> dict[str, Any]:
-        """The progress of the last checkpoint or, if that is damaged, of the one before it."""
-        last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
-        try:
-            facts = load_checkpoint(last, self.step, self.update.average)
-        except OtherCheckpoint:
-            raise
-        except DamagedFile as error:
-            try:
-                facts = load_checkpoint(former, self.step, self.update.average)
-            except DamagedFile:
-                raise error from None
-            self.reporter.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
-        else:
-            self.last_is_whole = True
-        return facts
-
     def _settle_into_budget(self, budget: Budget) -> None:
         """Keep the time that saving will take at the end; validate on no more than fits."""
         self.watched = {name: shortened(loader, budget) for name, loader in self.watched.items()}
         budget.look()
         before = budget.now
         self._save()
-        self._wait_for_writer()
+        self.saves.wait()
         budget.look()
         budget.saved(budget.now - before)
 
@@ -167,11 +143,10 @@ class Trainer:
         if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
             self.reporter.warn("there was no time for a single step: the model has not learned")
             self._save_best()
-        self._wait_for_writer()
+        self.saves.wait()
         self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
         self._stop_if_asked()
-        if self.world.is_main:
-            self.folder.former_checkpoint.unlink(missing_ok=True)  # training is over
+        self.saves.drop_former()
         return self.progress
 
     def _begin_from(self, start: EpochRow) -> None:
@@ -196,7 +171,7 @@ class Trainer:
         for part in self.blends.of(self.classifier.net):
             per_image = self._evaluate(loader, self.classifier)
             in_time = len(per_image) == len(loader.ids)
-            if in_time and self._keep_best(_results("validation", per_image)):
+            if in_time and self._keep_best(split_facts("validation", per_image)):
                 now.best_blend = part
         now.validation_seconds += time.perf_counter() - begun
         if now.best_blend < 1:
@@ -254,7 +229,7 @@ class Trainer:
         try:
             self._read(update(batch, now.epoch, now.step))
         except NonFiniteStepError as error:
-            raise NonFiniteLoss(self._explain_non_finite(error, now.step)) from error
+            raise NonFiniteLoss(self.finite.explain(error, now.epoch, now.step)) from error
 
     def _switch(self, switch: Switch) -> None:
         torch.set_num_threads(switch.threads)
@@ -307,7 +282,9 @@ class Trainer:
         try:
             self._read(self.step.flush())
         except NonFiniteStepError as error:
-            raise NonFiniteLoss(self._explain_non_finite(error, self.progress.step - 1)) from error
+            raise NonFiniteLoss(
+                self.finite.explain(error, self.progress.epoch, self.progress.step - 1)
+            ) from error
 
     @property
     def _steps_done(self) -> int:
@@ -345,31 +322,15 @@ class Trainer:
             name: self._evaluate(loader, self._judge) for name, loader in self.watched.items()
         }
         now.validation_seconds += time.perf_counter() - begun
-        facts: dict[str, Any] = {
-            "epoch": now.epoch + 1,
-            "train_loss": now.mean_loss,
-            "learning_rate": self.step.optimizer.param_groups[0]["lr"],
-            "seconds": now.epoch_seconds,
-            "images_per_second": now.epoch_images / now.epoch_seconds,
-            "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
-            "lines": now.epoch_lines,
-        }
-        for name, per_image in judged.items():
-            facts |= _results(name, per_image)
-        row = cast(EpochRow, facts)
-        if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
-            raise NonFiniteLoss(
-                f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
-                f"try a lower --learning-rate. The weights from before that epoch, if any, are in "
-                f"{self.folder.path / 'checkpoints'}"
-            )
+        rate = self.step.optimizer.param_groups[0]["lr"]
+        row = epoch_row(now, judged, rate, self.folder.checkpoints)
         now.close_epoch()
         if self.record:
             self.record.add(row)
             self.keep_epoch(now.epoch, row)
         self._keep_best(row)
         self._save()
-        self.reporter.say(_epoch_line(row, 0 if self.budget else self.config.epochs))
+        self.reporter.say(epoch_line(row, 0 if self.budget else self.config.epochs))
         if not self._is_over:
             self._adapt()
 
@@ -403,9 +364,8 @@ class Trainer:
         return True
 
     def _save_best(self) -> None:
-        self._refuse_spoiled_weights()
-        if self.world.is_main:
-            self._write(self.folder.best_weights, snapshot_weights(self.classifier.net))
+        self.finite.refuse_spoiled_weights(self.progress)
+        self.saves.save_best(lambda: snapshot_weights(self.classifier.net))
 
     def _out_of_patience(self) -> bool:
         patience = self.config.patience_epochs
@@ -416,14 +376,14 @@ class Trainer:
         self._stop_if_asked()
         steps, config = self.progress.step, self.config
         is_due = config.checkpoint_steps and steps % config.checkpoint_steps == 0
-        if is_due or time.monotonic() - self.saved_at >= config.checkpoint_seconds:
+        if is_due or self.saves.seconds_ago >= config.checkpoint_seconds:
             self._save()
 
     def _stop_if_asked(self) -> None:
         """Save and raise Interrupted if a signal has asked for it."""
         if self.world.stopping:
             self._save()
-            self._wait_for_writer()
+            self.saves.wait()
             now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
             place = f"in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps"
             if not self.budget and self._is_over:
@@ -436,31 +396,9 @@ class Trainer:
 
     def _save(self) -> None:
         self._flush()  # weights that a bad loss has spoiled must not replace good ones
-        self._refuse_spoiled_weights()
-        self.saved_at = time.monotonic()
-        if self.world.is_main:
-            facts = {**asdict(self.progress), "data_key": self.data_key}
-            taken = snapshot(self.step, self.update.average, facts)
-            former = self.folder.former_checkpoint if self.last_is_whole else None
-            self._write(self.folder.last_checkpoint, taken, former)
-            self.last_is_whole = True
-
-    def _write(self, path: Path, taken: Snapshot, former: Path | None = None) -> None:
-        """Begin to write a file; waits only if those before it are not written yet.
-
-        former: where the file that is there now is kept.
-        """
-        with self.world.watchdog_paused():
-            self.writer.write(path, taken, former)
-        while self.writer.trouble:
-            self.reporter.warn(self.writer.trouble.pop(0))
-
-    def _wait_for_writer(self) -> None:
-        self.world.does("waiting until the checkpoints are written")
-        with self.world.watchdog_paused():
-            self.writer.wait()
-        while self.writer.trouble:
-            self.reporter.warn(self.writer.trouble.pop(0))
+        self.finite.refuse_spoiled_weights(self.progress)
+        facts = {**asdict(self.progress), "data_key": self.data_key}
+        self.saves.save(lambda: snapshot(self.step, self.update.average, facts))
 
     def _watch_speed(self) -> None:
         if self.adaptation:
@@ -478,66 +416,3 @@ class Trainer:
         if now.best_accuracy >= 0:
             facts["best accuracy"] = now.best_accuracy
         return facts
-
-    def _explain_non_finite(self, error: NonFiniteStepError, newest: int) -> str:
-        """Describe the failure. newest: the last step that was begun."""
-        now = self.progress
-        step = newest - error.steps_ago
-        guards = self.step.guards_weights
-        if self.step.losses.lag == 0 and not self._has_finite_weights():
-            return self._explain_spoiled(step - 1)
-        batch = next(self.loader.epoch(self.config.seed, now.epoch, step))
-        spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
-        return (
-            f"{error} at epoch {now.epoch + 1}, step {step + 1} of {self.loader.steps}; "
-            f"{'the weights were not updated from it' if guards else spoiled}. "
-            f"Pictures of that step: {self.name_pictures(batch)}. Try a lower --learning-rate"
-            f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. "
-            f"Earlier good weights, if any, are in {self.folder.path / 'checkpoints'}"
-        )
-
-    def _explain_spoiled(self, step: int) -> str:
-        """Describe gradients that were not finite. step: -1 is the last of the epoch before."""
-        epoch = self.progress.epoch - (step < 0)
-        step %= self.loader.steps
-        batch = next(self.loader.epoch(self.config.seed, epoch, step))
-        return (
-            f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
-            "finite, though its loss is; the weights that they spoiled were not saved. "
-            f"Pictures of that step: {self.name_pictures(batch)}. Try --clip-norm 1 or a lower "
-            f"--learning-rate. Earlier good weights, if any, are in "
-            f"{self.folder.path / 'checkpoints'}"
-        )
-
-    def _refuse_spoiled_weights(self) -> None:
-        if not self._has_finite_weights():
-            raise NonFiniteLoss(self._explain_spoiled(self.progress.step - 1))
-
-    def _has_finite_weights(self) -> bool:
-        finite = [one.isfinite().all() for one in self.step.model.parameters()]
-        return bool(torch.stack(finite).all())  # one wait for the device
-
-
-def _results(name: str, per_image: PerImageResults) -> dict[str, Any]:
-    right = int((per_image.labels == per_image.predicted).sum())
-    return {
-        f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **share(f"{name}_accuracy", right, len(per_image)),
-        f"{name}_images": len(per_image),
-    }
-
-
-def _epoch_line(row: Mapping[str, Any], epochs: int) -> str:
-    of = f"/{epochs}" if epochs else ""
-    line = f"epoch {row['epoch']}{of}: loss {row['train_loss']:.4f}"
-    for name in ("validation", "test"):
-        if row.get(f"{name}_accuracy") is not None:
-            low, high = row[f"{name}_accuracy_low"], row[f"{name}_accuracy_high"]
-            line += (
-                f", {name} {fixed_percent(row[f'{name}_accuracy'])} "
-                f"({100 * low:.1f} to {100 * high:.1f}, n = {row[f'{name}_images']:,})"
-            )
-    return line + (
-        f", {row['images_per_second']:,.0f} images/s, "
-        f"{100 * row['data_wait_share']:.1f}% of the time waiting for data"
-    )

@@ -33,10 +33,15 @@ class RunFolder:
         path = self.path / "folds" / str(fold)
         return RunFolder(path, None, resumed=True, run=self.path)
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / _CHECKPOINTS
+
     def make_checkpoints(self) -> None:
         """Make the folder of the checkpoints."""
         with disk_errors(self.path):
-            (self.path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     @property
     def to_resume(self) -> Path:
@@ -50,31 +55,31 @@ class RunFolder:
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints, which a finished fold no longer needs."""
-        shutil.rmtree(self.path / _CHECKPOINTS, ignore_errors=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     @property
     def last_checkpoint(self) -> Path:
         """The path of the latest checkpoint."""
-        return self.path / _CHECKPOINTS / "last.safetensors"
+        return self.checkpoints / "last.safetensors"
 
     @property
     def former_checkpoint(self) -> Path:
         """The path of the checkpoint before the latest, in case that one is damaged."""
-        return self.path / _CHECKPOINTS / "former.safetensors"
+        return self.checkpoints / "former.safetensors"
 
     @property
     def best_weights(self) -> Path:
         """The path of the best weights so far."""
-        return self.path / _CHECKPOINTS / "best.safetensors"
+        return self.checkpoints / "best.safetensors"
 
     @property
     def start_weights(self) -> Path:
         """The path of the weights that fine-tuning began with, a fitted head's."""
-        return self.path / _CHECKPOINTS / "start.safetensors"
+        return self.checkpoints / "start.safetensors"
 
     def epoch_file(self, epoch: int) -> Path:
         """The path of an epoch's model file; epochs are counted from 1."""
-        return self.path / _CHECKPOINTS / f"epoch-{epoch:02d}.safetensors"
+        return self.checkpoints / f"epoch-{epoch:02d}.safetensors"
 
     @property
     def model_file(self) -> Path:
@@ -90,7 +95,7 @@ class RunFolder:
             return
         with suppress(OSError):
             if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
-                (self.path / _CHECKPOINTS).rmdir()
+                self.checkpoints.rmdir()
                 (self.path / CONFIG).unlink(missing_ok=True)
                 (self.path / JOB).unlink(missing_ok=True)
                 (self.path / _LOCK).unlink()

@@ -1,0 +1,71 @@
+"""Numbers that are not finite: the step and its pictures are named, spoiled weights not saved."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from onsight.data.loader import Batch, Loader
+from onsight.errors import NonFiniteLoss
+from onsight.training.run_folder.progress import Progress
+from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.training.step.step import Step
+
+
+class FiniteCheck:
+    """Tells from which pictures a loss or gradients came that are not finite.
+
+    checkpoints: the folder where good weights may be.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        loader: Loader,
+        seed: int,
+        name_pictures: Callable[[Batch], str],
+        checkpoints: Path,
+    ) -> None:
+        self.step = step
+        self.loader = loader
+        self.seed = seed
+        self.name_pictures = name_pictures
+        self.earlier = f"Earlier good weights, if any, are in {checkpoints}"
+
+    def explain(self, error: NonFiniteStepError, epoch: int, newest: int) -> str:
+        """Describe a loss that is not finite. newest: the last step that was begun."""
+        step = newest - error.steps_ago
+        if self.step.losses.lag == 0 and not self._has_finite_weights():
+            return self._explain_spoiled(epoch, step - 1)
+        spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
+        guarded = "the weights were not updated from it"
+        return (
+            f"{error} at epoch {epoch + 1}, step {step + 1} of {self.loader.steps}; "
+            f"{guarded if self.step.guards_weights else spoiled}. "
+            f"Pictures of that step: {self._pictures(epoch, step)}. "
+            f"Try a lower --learning-rate"
+            f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. {self.earlier}"
+        )
+
+    def refuse_spoiled_weights(self, now: Progress) -> None:
+        """Raise NonFiniteLoss if the weights are not finite: they must not replace good ones."""
+        if not self._has_finite_weights():
+            raise NonFiniteLoss(self._explain_spoiled(now.epoch, now.step - 1))
+
+    def _explain_spoiled(self, epoch: int, step: int) -> str:
+        """Describe gradients that were not finite. step: -1 is the last of the epoch before."""
+        epoch -= step < 0
+        step %= self.loader.steps
+        return (
+            f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
+            "finite, though its loss is; the weights that they spoiled were not saved. "
+            f"Pictures of that step: {self._pictures(epoch, step)}. Try --clip-norm 1 or a lower "
+            f"--learning-rate. {self.earlier}"
+        )
+
+    def _pictures(self, epoch: int, step: int) -> str:
+        return self.name_pictures(next(self.loader.epoch(self.seed, epoch, step)))
+
+    def _has_finite_weights(self) -> bool:
+        finite = [one.isfinite().all() for one in self.step.model.parameters()]
+        return bool(torch.stack(finite).all())  # one wait for the device
