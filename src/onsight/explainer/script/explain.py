@@ -147,7 +147,7 @@ def explain_script(
         best,
         found.left_out,
         merged(mends_of(best.changes, trace), script) if best else [],
-        cause_of_ranks(trace) or find_cause(trace, found.tried if best else [], usable_cores()),
+        cause_of_ranks(trace) or find_cause(trace, found.tried, best, usable_cores()),
         findings,
         time.monotonic() - begun,
         delivery,
