@@ -53,7 +53,7 @@ class Sites:
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder.resolve()}/"
-        self._is_own: dict[CodeType, bool] = {}
+        self._is_own: dict[str, bool] = {}
 
     def here(self, most: int = 1) -> tuple[Site, ...]:
         """At most so many of the user's lines that led to this call, the innermost first."""
@@ -95,10 +95,10 @@ class Sites:
         )
 
     def _owns(self, code: CodeType) -> bool:
-        if code not in self._is_own:
-            name = code.co_filename
-            self._is_own[code] = name.startswith(self.folder) and not is_package(name)
-        return self._is_own[code]
+        name = code.co_filename  # code objects of two files may be equal
+        if name not in self._is_own:
+            self._is_own[name] = name.startswith(self.folder) and not is_package(name)
+        return self._is_own[name]
 
 
 def is_package(file: str) -> bool:
