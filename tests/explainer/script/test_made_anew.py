@@ -59,7 +59,7 @@ ANEW = "loader = DataLoader(**(loader.saved | {'sampler': SequentialSampler(data
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(MAKE, ""), ("", MAKE), ("", f"{MAKE}\n{ANEW}")],
+    [(MAKE, ANEW), ("", MAKE), ("", f"{MAKE}\n{ANEW}")],
     ids=["forked at the optimizer", "forked at the loader", "forked at the first of two loaders"],
 )
 def test_the_loader_that_is_trained_from_has_the_change(tmp_path, before, after):
