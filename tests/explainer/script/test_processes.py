@@ -87,7 +87,8 @@ def test_a_stopped_process_does_nothing(processes):
 @pytest.mark.parametrize(
     ("before", "what_ifs", "count"),
     [
-        ("import threading; threading.Timer(99, print).start()", {}, 2),  # cannot be forked later
+        # a thread that is seen by nobody who starts it: the script cannot be forked later
+        ("import _thread, time; _thread.start_new_thread(time.sleep, (99,))", {}, 2),
         ("", {"rare_reads": (1,)}, 2),  # its text is changed before it runs
         ("", {"short_spin": True}, 2),  # read when torch is loaded: a fresh process
     ],
@@ -98,6 +99,30 @@ def test_where_a_later_fork_is_not_possible_the_script_runs_from_its_start(
     trace = processes(before).start(what_ifs_from(what_ifs), 0.1).trace()
     assert trace.images > 0
     assert reads(tmp_path) == count
+
+
+@pytest.mark.parametrize(
+    ("thread", "more"),
+    [
+        ("threading.Timer(99, print)", 1),  # as loggers start one
+        ("threading.Thread(target=print)", 0),  # as it may read pictures before the training
+    ],
+)
+def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
+    processes, tmp_path, thread, more
+):
+    again = "thread.join(0.5); open(sys.argv[1], 'a').write('read again\\n')"
+    script = processes(f"import threading; thread = {thread}; thread.start(); {again}")
+    script.start(seconds=0.1, is_full=True).trace()
+    before = reads(tmp_path)
+    changed = script.start(what_ifs_from({"fused": True, "batch_factor": 2}), 0.1).trace()
+    assert (changed.optimizer.is_fused, changed.loader.batch_size) == (True, 16)
+    assert reads(tmp_path) == before + more
+
+
+def test_a_script_that_fails_beside_a_thread_is_told_with_its_own_words(processes):
+    with pytest.raises(ScriptFailed, match="ZeroDivisionError"):
+        processes("import threading; threading.Timer(99, print).start(); 1 / 0")
 
 
 def test_a_script_that_fails_is_told_with_its_own_words(processes):

@@ -1,9 +1,10 @@
-"""A site knows where the call ends that was seen, by which it is found in the syntax tree."""
+"""Sites are of the user's lines, and know where the call ends, to be found in the syntax tree."""
 
 import ast
 from pathlib import Path
 
-from onsight.explainer.tracing.sites import Sites
+import onsight
+from onsight.explainer.tracing.sites import Site, Sites
 
 
 def test_the_end_of_a_call_is_that_of_its_node():
@@ -16,6 +17,14 @@ def test_the_end_of_a_call_is_that_of_its_node():
     calls = [one for one in ast.walk(ast.parse(Path(__file__).read_text())) if _is_here(one)]
     (call,) = calls
     assert (here.line, here.end) == (call.lineno, (call.end_lineno, call.end_col_offset))
+
+
+def test_onsights_own_lines_are_not_the_users_even_if_its_checkout_is_in_their_folder():
+    source = Path(onsight.__file__)
+    sites = Sites(source.parents[1])
+    own = compile("1", str(source.parent / "explainer" / "dispatch.py"), "exec")
+    users = compile("1", str(source.parents[1] / "train.py"), "exec")
+    assert sites.of(((own, 1), (users, 1))) == (Site(file=users.co_filename, line=1),)
 
 
 def _is_here(node):

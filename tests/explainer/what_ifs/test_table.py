@@ -95,6 +95,22 @@ def test_what_removes_a_fault_that_was_seen_comes_before_guesses(seen, facts, fi
     assert {"1 thread", "bf16 autocast"} < set(labels)
 
 
+@pytest.mark.parametrize(
+    ("item", "waits", "first"),
+    [
+        ({"transform_share": 0.9}, 0.8, "items kept in memory"),
+        ({"waiting_share": 0.9}, 0.8, "items kept in memory"),
+        ({"transform_share": 0.9, "is_random": True}, 0.8, "1 worker"),  # other items each epoch
+        ({"transform_share": 0.1}, 0.8, "1 worker"),
+        ({"transform_share": 0.9}, 0.4, "1 worker"),
+    ],
+)
+def test_slow_work_that_gives_the_same_in_every_epoch_is_a_fault(seen, item, waits, first):
+    labels = [one.label for one in what_ifs_for(seen(item=item, waits=waits))]
+    loading = ("items kept", "fixed transforms", "files", "1 worker")
+    assert next(label for label in labels if label.startswith(loading)) == first
+
+
 def test_fewer_threads_come_late_where_steps_are_long(seen):
     phases = dict.fromkeys(PHASES, 0.0) | {"forward": 100.0}
     long = seen(shape=[3, 32, 32], seconds=100.0, steps=100, phases=phases)

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
 from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
 from onsight.explainer.script.seeding import seed_everything
-from onsight.explainer.tracing.sites import Site
+from onsight.explainer.tracing.sites import Site, is_package
 from onsight.files import write_atomically
 from onsight.testing.twin.as_cuda import twin_as_cuda
 from onsight.testing.twin.machine import NAME, Machine
@@ -104,7 +104,7 @@ class TwinRun:
 
     def _owns(self, file: str) -> bool:
         is_near = Path(file).is_relative_to(self.request.script.parent)
-        return is_near and "site-packages" not in file
+        return is_near and not is_package(file)
 
     def _failure(self, error: BaseException) -> Failure:
         site, frame = None, error.__traceback__

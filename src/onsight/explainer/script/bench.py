@@ -120,6 +120,8 @@ class ScriptBench:
         if trace is None:  # perhaps it only dislikes being forked
             trace = plain.begin(start())
         self.item = trace.item
+        if trace.loader and not trace.loader.is_shuffled:  # it cannot be told by its arguments
+            self.processes.training = trace.loader.site
         self.losses, self.rate = trace.losses, trace.images_per_second
         self.startup_seconds = trace.startup_seconds
         return trace, plain

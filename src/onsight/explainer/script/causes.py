@@ -1,9 +1,9 @@
 """What holds a script back: the cause whose removal is shown to gain most, with the evidence."""
 
-from onsight.explainer.interval import SHOWN
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.tried import Tried
+from onsight.explainer.what_ifs.batch import LargerBatch
 from onsight.explainer.what_ifs.inference_mode import evaluation_cause
 from onsight.explainer.what_ifs.loading import LOADING, is_crowded, loading_cause
 from onsight.explainer.what_ifs.no_grad import NoGrad
@@ -19,33 +19,37 @@ _MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was s
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 
-def find_cause(trace: Trace, tried: list[Tried[WhatIf]], cores: int) -> Cause:
+def find_cause(
+    trace: Trace, tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None, cores: int
+) -> Cause:
     """The cause that the what-ifs which surely gained most stand for; without, the largest phase.
 
-    What-ifs that cannot be told apart count together: the cause of most of them is taken. A mistake
-    that surely costs time comes before other ways to compute the same, which gain beside it too.
+    best: proven in rounds of its own. What-ifs that cannot be told apart count together: the cause
+    of most of them is taken. A mistake that surely costs time comes before other ways to compute
+    the same, which gain beside it too.
     """
-    faster = [one for one in tried if one.ratio >= GAIN]
-    if not faster:
+    proven = [best] if best else []
+    sure = [one for one in tried if _is_sure(one)] or [one for one in proven if _is_sure(one)]
+    if not sure:
         return _by_phases(trace)
-    most = max(one.low for one in faster)
-    level = most if most >= GAIN else max(one.ratio for one in faster)
-    ends = {id(one): one.low if most >= GAIN else one.ratio for one in faster}
-    best = sorted(
-        (one for one in faster if ends[id(one)] >= _TIE * level), key=lambda one: -ends[id(one)]
-    )
-    if all(one.changes[0].group in _ARITHMETIC for one in best):
-        best = [one for one in faster if _removes_mistake(one)] or best
-    causes = [_cause_of(one.changes[0], trace, faster, cores) for one in best]
+    level = _TIE * max(one.low for one in sure)
+    most = sorted((one for one in sure if one.low >= level), key=lambda one: -one.low)
+    if all(one.changes[0].group in _ARITHMETIC for one in most):
+        most = [one for one in sure if isinstance(one.changes[0], _MISTAKES)] or most
+    faster = [one for one in tried if one.ratio >= GAIN]
+    causes = [_cause_of(one, trace, faster, cores) for one in most]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
 
 
-def _removes_mistake(one: Tried[WhatIf]) -> bool:
-    return one.low >= SHOWN and isinstance(one.changes[0], _MISTAKES)
+def _is_sure(one: Tried[WhatIf]) -> bool:
+    return one.interval is not None and one.interval.is_shown
 
 
-def _cause_of(what_if: WhatIf, trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:
+def _cause_of(one: Tried[WhatIf], trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:
+    what_if = one.changes[0]
+    if isinstance(what_if, LargerBatch) and what_if.fixed_share(one.low) < _HALF:
+        return _by_phases(trace)
     if what_if.group in LOADING and _workers_crowd(trace, faster, cores):
         assert trace.loader
         return Cause(

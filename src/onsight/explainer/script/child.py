@@ -96,6 +96,7 @@ class ScriptRun:
             self.clock.is_elsewhere,
             lambda: self.recorder.forwards.is_evaluating,
             self.clock,
+            self._is_training_loader,
         )
         self.work = StepWork()
         self.first_step_seconds = 0.0
@@ -151,6 +152,11 @@ class ScriptRun:
         if self.channel and os.getpid() == self.process:
             self.channel.send({"ended": "failed"})
         leave(FAILED)
+
+    def _is_training_loader(self) -> bool:
+        """Whether a loader is made at the line of the one that the unchanged script trains from."""
+        known = self.request.training if self.request else None
+        return known is not None and self.recorder.sites.made().site == known
 
     def _rewrite(self, tree: ast.Module) -> dict[str, object]:
         """What what-ifs change in the text, once they are there; the names that it needs then."""

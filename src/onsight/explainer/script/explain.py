@@ -11,6 +11,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
+from onsight.explainer.interleave import FEWEST_ROUNDS
 from onsight.explainer.mend.delivery import Delivery, deliver
 from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
@@ -35,7 +36,7 @@ from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
-_PROOF_SECONDS = 8.0  # kept for the mended script, beside the time that its start takes
+_PROOF_SECONDS = 8.0  # kept for the mended script at least, beside the time that its start takes
 _CEILINGS_SECONDS = 7.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
@@ -124,8 +125,7 @@ def explain_script(
         wanted = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
         if wanted:
-            proof = _PROOF_SECONDS + 2 * trace.startup_seconds  # it is started from its beginning
-            kept = proof if write else 0.0
+            kept = _proof_seconds(trace) if write else 0.0
             left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
             reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
             bench.epoch, bench.until = _epoch(trace, left), begun + seconds
@@ -147,7 +147,7 @@ def explain_script(
         best,
         found.left_out,
         merged(mends_of(best.changes, trace), script) if best else [],
-        cause_of_ranks(trace) or find_cause(trace, found.tried if best else [], usable_cores()),
+        cause_of_ranks(trace) or find_cause(trace, found.tried, best, usable_cores()),
         findings,
         time.monotonic() - begun,
         delivery,
@@ -157,6 +157,12 @@ def explain_script(
 def _window_seconds(trace: Trace) -> float:
     """Long enough for some steps."""
     return max(_WINDOW_SECONDS, _WINDOW_STEPS * trace.seconds / trace.steps)
+
+
+def _proof_seconds(trace: Trace) -> float:
+    """To start the mended script from its beginning and measure both in the fewest rounds."""
+    rounds = FEWEST_ROUNDS * 2 * _window_seconds(trace)
+    return trace.startup_seconds + max(_PROOF_SECONDS, rounds)
 
 
 def _epoch(trace: Trace, seconds: float) -> Epoch | None:

@@ -25,10 +25,11 @@ class ForkPoint:
     Until then torch computes in one thread, because a pool of threads does not survive a fork; what
     the script says about threads is kept for later, in `threads`. reached: called at that point,
     in the script's own frame; when it returns, the call is made, as what-ifs may have changed it.
+    is_here: called before a thread is started; whether that is the point.
     """
 
-    def __init__(self, reached: Callable[[], None]) -> None:
-        self.reached = reached
+    def __init__(self, reached: Callable[[], None], is_here: Callable[[], bool]) -> None:
+        self.reached, self.is_here = reached, is_here
         self.threads = torch.get_num_threads()
         self._patches = Patches()
 
@@ -37,21 +38,45 @@ class ForkPoint:
         torch.set_num_threads(1)
         for owner, name in _events():
             self._patches.put(owner, name, self._first(owner, name))
+        self._patches.put(threading.Thread, "start", self._start(threading.Thread.start))
         self._patches.put(torch, "set_num_threads", self._set_threads)
         self._patches.put(torch, "get_num_threads", lambda: self.threads)
 
     def _first(self, owner: Any, name: str) -> Callable[..., Any]:
-        @functools.wraps(getattr(owner, name))
+        proceed = getattr(owner, name)
+        is_over = False
+
+        @functools.wraps(proceed)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.current_thread() is threading.main_thread():
-                self._patches.undo()
-                self.reached()
-            return getattr(owner, name)(*args, **kwargs)
+            nonlocal proceed, is_over
+            # Lightning puts this function back after we have restored the original one.
+            if not is_over and _is_main_thread():
+                is_over = True
+                self._reach()
+                proceed = getattr(owner, name)
+            return proceed(*args, **kwargs)
 
         return call
 
+    def _start(self, original: Callable[[threading.Thread], None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def start(thread: threading.Thread) -> None:
+            if _is_main_thread() and self.is_here():
+                self._reach()
+            original(thread)
+
+        return start
+
+    def _reach(self) -> None:
+        self._patches.undo()
+        self.reached()
+
     def _set_threads(self, count: int) -> None:
         self.threads = count
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def why_not(native_threads: int) -> str:

@@ -3,7 +3,7 @@
 import ast
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, TypedDict
 
 from torch import nn
@@ -41,7 +41,8 @@ class Hooks:
 
     is_skipped: whether a call of a module now is not one of the training loop; is_evaluating:
     whether no update follows the network's forward that is under way; clock: what the script's time
-    is measured by; notes: changes that were not possible, or not completely.
+    is measured by; is_known: whether a loader that is made now is known to be for training, though
+    it may draw nothing; notes: changes that were not possible, or not completely.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Hooks:
         is_skipped: Callable[[], bool],
         is_evaluating: Callable[[], bool],
         clock: PhaseClock | None = None,
+        is_known: Callable[[], bool] = lambda: False,
     ) -> None:
         self.patches, self.is_skipped, self.is_evaluating = patches, is_skipped, is_evaluating
-        self.clock = clock or PhaseClock()
+        self.clock, self.is_known = clock or PhaseClock(), is_known
         self.notes: list[str] = []
         self._loaders: list[OnLoader] = []
         self._networks: list[Around] = []
@@ -80,6 +82,12 @@ class Hooks:
         if self._networks:
             RootCalls(self._around, self.is_skipped).install(self.patches)
 
+    def is_for_training(self, arguments: LoaderArguments) -> bool:
+        """Whether the loader draws its items in random order, or is known to be for training."""
+        is_stream = isinstance(arguments["dataset"], IterableDataset)  # which draws them itself
+        is_drawn = is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
+        return is_drawn or self.is_known()
+
     def rewrite(self, tree: ast.Module) -> dict[str, object]:
         """Rewrite the script's syntax tree in place; returns the names that it then needs."""
         names: dict[str, object] = {}
@@ -90,6 +98,7 @@ class Hooks:
     def _make_loader(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
 
+        @wraps(original)  # Lightning reads its signature, to make the loader anew
         def make(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
             bound.apply_defaults()
@@ -146,12 +155,6 @@ def set_workers(arguments: LoaderArguments, workers: int) -> None:
     if workers == 0:
         arguments |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
         arguments |= {"multiprocessing_context": None}
-
-
-def is_drawn(arguments: LoaderArguments) -> bool:
-    """Whether the loader draws its items in random order, as loaders for training do."""
-    is_stream = isinstance(arguments["dataset"], IterableDataset)  # which draws them itself
-    return is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
 
 
 def fastai_arguments(dataset: Any, keywords: dict[str, Any]) -> LoaderArguments:

@@ -20,6 +20,7 @@ from onsight.explainer.script.running import Running, ScriptProcess
 from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
+from onsight.explainer.tracing.sites import Site
 from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import WhatIf
 
@@ -33,7 +34,7 @@ class Processes:
     """Starts a script again and again, in the cheapest way there is; a context that ends them all.
 
     limit_seconds: for each process until it reports, at first from its start; ranks: processes that
-    train together in each run.
+    train together in each run; training: where the training loader is made, once that is known.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Processes:
         self._servers: dict[Start, Channel] = {}
         self._controls: list[Channel] = []
         self._count = 0
+        self.training: Site | None = None
 
     def __enter__(self) -> "Processes":
         if sys.platform == "linux":
@@ -182,6 +184,7 @@ class Processes:
             out=self._path(f"{self._count}.json"),
             changes=changes,
             is_full=False,
+            training=self.training,
         )
 
     def _fork(

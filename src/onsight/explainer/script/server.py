@@ -16,11 +16,13 @@ import torch
 
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
-from onsight.explainer.script.ending import leave
+from onsight.explainer.script.ending import FAILED, leave
 from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
 from onsight.explainer.script.leftovers import end_marked, own_mark
 from onsight.explainer.script.trace import Request
 from onsight.hardware.usage import seconds_since_start
+
+_CANNOT_BE_FORKED = 76  # the exit code of a copy that came to its point with threads
 
 _codes: dict[int, int] = {}  # of forked processes that have ended, by pid
 
@@ -77,9 +79,12 @@ def _run_to_fork_point(
     begun = time.monotonic()
     import_module("torch._dynamo")  # what torch does at the first step takes a second
     native_threads = max(native_threads, count_native_threads())
+    is_copy = False
 
     def reached() -> None:
         problem = why_not(native_threads)
+        if problem and is_copy:
+            leave(_CANNOT_BE_FORKED)
         control.send({"ready": not problem, "problem": problem})
         earlier = loading + time.monotonic() - begun
         request, channel, _ = serve(control, is_forked=True)
@@ -87,8 +92,24 @@ def _run_to_fork_point(
         torch.set_num_threads(point.threads)
         run.begin(request, channel, earlier)
 
+    def is_here() -> bool:
+        """Let a copy go on with the thread, which may have ended when it comes to the point."""
+        nonlocal is_copy
+        if is_copy or why_not(native_threads):
+            return False
+        _flush()
+        pid = os.fork()
+        if not pid:
+            is_copy, run.process = True, os.getpid()
+            return False
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code != _CANNOT_BE_FORKED:
+            leave(FAILED if code else 0)
+        return True
+
     torch.set_num_threads(threads)
-    point = ForkPoint(reached)
+    point = ForkPoint(reached, is_here)
     point.install()
     run.execute()
 

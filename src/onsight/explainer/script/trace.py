@@ -22,7 +22,7 @@ class Request(BaseModel):
     the data set and count the work of a step; rate: images/s of the script as it is, far below
     which the run ends early (0: never); epoch: measured as a whole, if given; environment:
     variables of one of several ranks; timelines: a folder for those of all ranks, if they are
-    wanted.
+    wanted; training: where the loader is made that the unchanged script trains from.
     """
 
     script: Path
@@ -38,6 +38,7 @@ class Request(BaseModel):
     epoch: Epoch | None = None
     environment: dict[str, str] = {}
     timelines: Path | None = None
+    training: Site | None = None
 
 
 class LoaderFacts(BaseModel):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from torch import Tensor
@@ -106,6 +107,7 @@ class Loaders:
         return not self._loaders and key == id(self._current)
 
     def _make(self, original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)  # Lightning reads its signature, to make the loader anew
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
             made = self.sites.made()
             original(loader, *args, **kwargs)

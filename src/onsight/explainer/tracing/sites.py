@@ -1,5 +1,6 @@
 """The lines of the user's own files that a call came from."""
 
+import os
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -9,6 +10,7 @@ from types import CodeType, FrameType
 from pydantic import BaseModel
 
 _DEPTH = 100  # frames to look at, at most: those of frameworks are many
+_ONSIGHT = f"{Path(__file__).parents[2]}{os.sep}"  # a checkout may lie in the user's folder
 _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
@@ -47,11 +49,11 @@ Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions,
 
 
 class Sites:
-    """Finds lines of files in a folder, but not of packages installed in it."""
+    """Finds lines of files in a folder, but not of Onsight's or packages installed in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder.resolve()}/"
-        self._is_own: dict[CodeType, bool] = {}
+        self._is_own: dict[str, bool] = {}
 
     def here(self, most: int = 1) -> tuple[Site, ...]:
         """At most so many of the user's lines that led to this call, the innermost first."""
@@ -93,10 +95,15 @@ class Sites:
         )
 
     def _owns(self, code: CodeType) -> bool:
-        if code not in self._is_own:
-            name = code.co_filename
-            self._is_own[code] = name.startswith(self.folder) and "site-packages" not in name
-        return self._is_own[code]
+        name = code.co_filename  # code objects of two files may be equal
+        if name not in self._is_own:
+            self._is_own[name] = name.startswith(self.folder) and not is_package(name)
+        return self._is_own[name]
+
+
+def is_package(file: str) -> bool:
+    """Whether a file belongs to a package, installed or Onsight itself, and is not the user's."""
+    return "site-packages" in file or file.startswith(_ONSIGHT)
 
 
 def _site_of(frame: FrameType) -> Site:

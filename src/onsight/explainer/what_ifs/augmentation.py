@@ -11,7 +11,7 @@ from onsight.explainer.mend.kept import augmented_batches
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.whole import Advice
 from onsight.explainer.script.augmenting import Moved, can_move, move_to_batches
-from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
+from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.memory import base_dataset
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.keeping import Keeper
@@ -51,7 +51,7 @@ class AugmentBatches(WhatIf):
                 by_dataset[id(base)] = move_to_batches(base)
             augment = by_dataset[id(base)]
             if augment is None:
-                if is_drawn(arguments):
+                if hooks.is_for_training(arguments):
                     raise ValueError("the data set has no random transforms that can be moved")
                 return
             moved[id(loader)] = augment

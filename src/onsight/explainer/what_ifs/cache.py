@@ -14,7 +14,7 @@ from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.memory import KeptFiles, base_dataset
 from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.keeping import Keeper
-from onsight.explainer.what_ifs.loading import has_items, loading_cause
+from onsight.explainer.what_ifs.loading import has_items, loading_cause, repeats_slow_work
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
 
 _LABELS = {
@@ -45,6 +45,9 @@ class Cache(WhatIf):
     @property
     def label(self) -> str:
         return _LABELS[self.value]
+
+    def removes_fault(self, seen: Seen) -> bool:
+        return repeats_slow_work(seen.trace)
 
     def install(self, hooks: Hooks) -> None:
         files, keeper = KeptFiles(), Keeper(hooks)

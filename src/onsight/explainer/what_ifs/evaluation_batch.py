@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from onsight.explainer.mend.calls import loader_keywords
 from onsight.explainer.mend.mend import Mend
-from onsight.explainer.script.hooks import Hooks, LoaderArguments, is_drawn
+from onsight.explainer.script.hooks import Hooks, LoaderArguments
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.inference_mode import evaluation_cause
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -37,7 +37,7 @@ class EvaluationBatch(WhatIf):
     def install(self, hooks: Hooks) -> None:
         def change(loader: object, arguments: LoaderArguments) -> None:
             size = arguments["batch_size"]
-            if size and not is_drawn(arguments) and arguments["batch_sampler"] is None:
+            if size and not hooks.is_for_training(arguments) and arguments["batch_sampler"] is None:
                 arguments["batch_size"] = max(size, self.value)
 
         hooks.on_loader(change)

@@ -28,6 +28,15 @@ def is_crowded(trace: Trace, cores: int) -> bool:
     return workers >= 2 and workers + trace.threads > cores
 
 
+def repeats_slow_work(trace: Trace) -> bool:
+    """Whether it waits most for transforms, or a disk, that give the same in every epoch."""
+    item = trace.item
+    if item is None or trace.share("data") <= _HALF:
+        return False
+    is_fixed = item.transform_share > _MOST and not item.is_random
+    return is_fixed or item.waiting_share > _HALF
+
+
 def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
     """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
     waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"
