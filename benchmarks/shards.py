@@ -160,6 +160,7 @@ def web_server(folder: Path, work: Path):
     if program is None:
         yield None
         return
+    work.chmod(0o711)  # nginx's worker is another user
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     places = "".join(

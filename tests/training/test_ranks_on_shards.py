@@ -9,7 +9,8 @@ import pytest
 import onsight
 from onsight.report.console import SilentReporter
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "data" / "shards")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "shards"))
 from faulty_server import serving
 from launched import SMALL, Launched, users_module
 from shard_files import make_shards
