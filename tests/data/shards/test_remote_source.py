@@ -12,6 +12,7 @@ from onsight.cli import main
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.shards import retry
+from onsight.data.shards.remote import Remote
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
 from onsight.errors import ConfigError, DataError, DiskError, RemoteFailed
@@ -206,6 +207,28 @@ def test_s3_asks_as_often_as_is_said_and_tells_why_it_waits(monkeypatch, no_paus
         assert sum(server.asked.values()) == retry.TRIES
     assert len(caplog.messages) == 1
     assert f"try 1 of {retry.TRIES} failed" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*/part-*.tar"])
+def test_a_folder_whose_listing_fails_for_a_moment_is_not_left_out(
+    pattern, monkeypatch, no_pauses, tmp_path
+):
+    wanted = [tmp_path / folder / "part-000.tar" for folder in "ab"]
+    for path in wanted:
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+    remote = Remote.open(f"file://{tmp_path}{pattern}")
+    failed, ls = [], remote.filesystem.ls
+
+    def fail_once(path, *args, **kwargs):
+        if path.endswith("/b") and not failed:
+            failed.append(path)
+            raise ConnectionResetError
+        return ls(path, *args, **kwargs)
+
+    monkeypatch.setattr(remote.filesystem, "ls", fail_once)
+    assert [file.path for file in remote.files((".tar",))] == [str(path) for path in wanted]
+    assert failed
 
 
 def test_decoding_begins_with_what_the_index_has_left_among_the_copies(tmp_path):
