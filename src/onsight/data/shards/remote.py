@@ -128,12 +128,24 @@ class Remote:
         return {path: facts for path, facts in found.items() if pattern.match(path)}
 
     def _below(self, folder: str, depth: int) -> dict[str, Mapping[str, Any]]:
-        # By default a folder whose listing fails, if only for a moment, is left out, also by glob.
-        how = {"maxdepth": depth, "detail": True, "on_error": "raise"}
-        found: dict[str, Mapping[str, Any]] = retried(
-            lambda: self.filesystem.find(folder, **how), self.url
+        """The files in a folder and so many levels of it.
+
+        fsspec's find and glob leave out a folder whose listing fails, if only for a moment.
+        """
+        start = f"{folder.rstrip('/')}/" if folder else ""
+        listed: list[Mapping[str, Any]] = retried(
+            lambda: self.filesystem.ls(folder, detail=True), self.url
         )
-        return {path: facts for path, facts in found.items() if facts.get("type") != "directory"}
+        found: dict[str, Mapping[str, Any]] = {}
+        for facts in listed:
+            path = str(facts["name"])
+            if not path.startswith(start) or path == start:  # a web page links to other places too
+                continue
+            if facts.get("type") != "directory":
+                found[path] = facts
+            elif depth > 1:
+                found |= self._below(path, depth - 1)
+        return found
 
     def _named_by_index(self) -> dict[str, Mapping[str, Any]]:
         """The shards that an index file beside them lists."""
