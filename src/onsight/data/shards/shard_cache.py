@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from onsight.data.locks import locked
 from onsight.errors import DiskError
-from onsight.files import disk_errors, sync_folder
+from onsight.files import disk_errors
 from onsight.words import data_size
 
 _SHARE = 0.5  # of the free space on the disk, where no limit is given
@@ -84,8 +84,7 @@ class ShardCache:
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
-                    os.replace(temporary, path)
-                    sync_folder(self._folder)
+                    os.replace(temporary, path)  # if a power cut undoes it, there is no copy
                     return Descriptor(os.dup(file.fileno()))
             except BaseException:
                 temporary.unlink(missing_ok=True)
