@@ -1,14 +1,15 @@
 """What does an epoch from an object store cost?
 
-    python benchmarks/shards.py store [--pictures 1500] [--rounds 3]
+    python benchmarks/shards.py store [--pictures 10000] [--rounds 3] [--shard-pictures 200]
+    python benchmarks/shards.py web --pictures 20000 --rounds 4 --shard-pictures 500
 
 An S3-compatible server of this machine (needs s3fs and moto[server]; it listens on loopback
 and ends with this process) holds shards of JPEGs. An epoch is streamed from a local folder, from
 the server with nothing copied yet, and from the server while it answers one request in five with
 500 or 503, slowly, or half. moto takes as much of the two cores as the training that it serves, so
 the shards are also fetched from nginx, if that is installed, which takes next to nothing; and the
-processor's time of the training alone is stated. Each epoch is checked: every picture once, and the
-same pixels.
+processor's time of the training alone is stated. `web` is without moto, for larger shards. Each
+epoch is checked: every picture once, and the same pixels.
 """
 
 import argparse
@@ -25,15 +26,21 @@ import sys
 import tarfile
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 from harness import circumstances, run_json, table, write_section
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
-SHARD_PICTURES = 50  # few, so that there are shards to mix; what a shard costs weighs more so
 FAULTS = ("500", "503", "slow", "cut")
+NAMES = {
+    "local": "local folder",
+    "web": "HTTP from nginx, nothing copied yet",
+    "copied": "S3, copies kept from before",
+    "sound": "S3, nothing copied yet",
+    "faulty": "S3, one request in five goes wrong, nothing copied yet",
+}
 
 
 def serve(port_file: str, share: float) -> None:
@@ -90,11 +97,11 @@ def write_tar(path: Path, samples) -> None:
                 archive.addfile(info, io.BytesIO(data))
 
 
-def make_photos(folder: Path, pictures: int) -> None:
-    for start in range(0, pictures, SHARD_PICTURES):
-        numbers = range(start, min(start + SHARD_PICTURES, pictures))
+def make_photos(folder: Path, pictures: int, each: int) -> None:
+    for start in range(0, pictures, each):
+        numbers = range(start, min(start + each, pictures))
         samples = [(f"{one:07d}.jpg", jpeg(one), b"c%d" % (one % 10)) for one in numbers]
-        write_tar(folder / f"part-{start // SHARD_PICTURES:04d}.tar", samples)
+        write_tar(folder / f"part-{start // each:04d}.tar", samples)
 
 
 def epoch(url: str, cache: str, keep_copies: int) -> None:
@@ -141,16 +148,18 @@ def upload(folder: Path, port: int) -> None:
         filesystem.pipe_file(f"{BUCKET}/set/{path.name}", path.read_bytes())
 
 
-def with_server(share: float, folder: Path, work: Path):
-    """A started server that holds the shards: its process and its port."""
+@contextmanager
+def s3_server(share: float, folder: Path, work: Path):
+    """A started server that holds the shards: its address."""
     port_file = work / f"port-{share}"
     command = [sys.executable, __file__, "serve", str(port_file), str(share)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    while not port_file.exists() or not port_file.read_text():
-        time.sleep(0.05)
-    port = int(port_file.read_text())
-    upload(folder, port)
-    return process, port
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while not port_file.exists() or not port_file.read_text():
+            time.sleep(0.05)
+        port = int(port_file.read_text())
+        upload(folder, port)
+        yield f"http://127.0.0.1:{port}"
+        process.stdin.close()
 
 
 @contextmanager
@@ -160,6 +169,7 @@ def web_server(folder: Path, work: Path):
     if program is None:
         yield None
         return
+    work.chmod(0o711)  # nginx's worker is another user
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     places = "".join(
@@ -180,100 +190,90 @@ def web_server(folder: Path, work: Path):
             process.terminate()
 
 
-def measure_store(pictures: int, rounds: int) -> None:
+def measure(what: str, pictures: int, rounds: int, each: int) -> None:
     os.environ |= {"AWS_ACCESS_KEY_ID": "made", "AWS_SECRET_ACCESS_KEY": "up"}
     os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made, ExitStack() as started:
         work = Path(made)
         folder = work / "photos"
         folder.mkdir()
-        make_photos(folder, pictures)
-        servers = {
-            "sound": with_server(0.0, folder, work),
-            "faulty": with_server(0.2, folder, work),
-        }
-        digests = set()
-        try:
-            with web_server(folder, work) as web:
-                kinds = ["local", "web", "sound", "copied", "faulty"]
-                speeds = {kind: [] for kind in kinds if web or kind != "web"}
-                worked = {kind: [] for kind in speeds}
-                for _, kind in itertools.product(range(rounds), speeds):
-                    if kind in ("local", "web"):
-                        url, endpoint = str(folder) if kind == "local" else web, ""
-                    else:
-                        server = "sound" if kind == "copied" else kind
-                        url = f"s3://{BUCKET}/set"
-                        endpoint = f"http://127.0.0.1:{servers[server][1]}"
-                    os.environ["AWS_ENDPOINT_URL"] = endpoint
-                    if not endpoint:
-                        del os.environ["AWS_ENDPOINT_URL"]
-                    cache = work / f"cache-{kind}"
-                    keep = str(int(kind in ("copied", "local")))
-                    found = run_json(sys.executable, __file__, "epoch", url, str(cache), keep)
-                    speeds[kind].append(found["images_per_second"])
-                    worked[kind].append(found["worked"])
-                    digests.add(found["digest"])
-                    print(kind, found, file=sys.stderr)
-        finally:
-            for process, _ in servers.values():
-                process.stdin.close()
-                process.wait()
-    show_store(speeds, worked, digests, pictures, rounds)
+        make_photos(folder, pictures, each)
+        places = {"local": (str(folder), "")}
+        if web := started.enter_context(web_server(folder, work)):
+            places["web"] = web, ""
+        if what == "store":
+            sound, faulty = (
+                started.enter_context(s3_server(share, folder, work)) for share in (0.0, 0.2)
+            )
+            url = f"s3://{BUCKET}/set"
+            places |= {"sound": (url, sound), "copied": (url, sound), "faulty": (url, faulty)}
+        show(what, measure_epochs(places, work, rounds), pictures, each)
 
 
-def show_store(speeds, worked, digests, pictures: int, rounds: int) -> None:
-    names = {
-        "local": "local folder",
-        "web": "HTTP from nginx, nothing copied yet",
-        "copied": "S3, copies kept from before",
-        "sound": "S3, nothing copied yet",
-        "faulty": "S3, one request in five goes wrong, nothing copied yet",
-    }
+def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) -> dict:
+    """What each epoch told, by kind. places: URL and the address of the S3 server by kind."""
+    found = {kind: [] for kind in places}
+    for _, (kind, (url, endpoint)) in itertools.product(range(rounds), places.items()):
+        os.environ["AWS_ENDPOINT_URL"] = endpoint
+        if not endpoint:
+            del os.environ["AWS_ENDPOINT_URL"]
+        keep = str(int(kind in ("copied", "local")))
+        command = [sys.executable, __file__, "epoch", url, str(work / f"cache-{kind}"), keep]
+        found[kind].append(run_json(*command))
+        print(kind, found[kind][-1], file=sys.stderr)
+    return found
+
+
+def show(what: str, found: dict, pictures: int, each: int) -> None:
+    speeds, worked = (
+        {kind: [one[fact] for one in all_of_it] for kind, all_of_it in found.items()}
+        for fact in ("images_per_second", "worked")
+    )
     rows = []
-    for kind, name in ((kind, names[kind]) for kind in speeds):
+    for kind in found:
         work = [there / here for there, here in zip(worked[kind], worked["local"], strict=True)]
         ratios = [one / here for one, here in zip(speeds[kind], speeds["local"], strict=True)]
-        speed = statistics.median(speeds[kind])
         rows.append(
             [
-                name,
-                f"{speed:,.0f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{min(ratios):.2f} to {max(ratios):.2f}",
+                NAMES[kind],
+                f"{statistics.median(speeds[kind]):,.0f}",
+                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
                 f"{statistics.median(worked[kind]):,.0f}",
                 f"{statistics.median(work):.2f} ({min(work):.2f} to {max(work):.2f})",
             ]
         )
+    digests = {one["digest"] for all_of_it in found.values() for one in all_of_it}
     same = "the same bits in each" if len(digests) == 1 else f"{len(digests)} DIFFERENT EPOCHS"
+    title = "An epoch from shards" if what == "store" else "An epoch from larger shards"
     lines = [
-        "## An epoch from shards",
+        f"## {title}",
         "",
         f"{circumstances('numpy')}. {pictures:,} JPEGs of {SIDE}x{SIDE} pixels in shards of "
-        f"{SHARD_PICTURES}, decoded for {TRAINED[0]}x{TRAINED[1]}; the server is moto's, on the "
-        f"same two cores; {rounds} rounds, taken in turns. Every picture once, {same}; an epoch "
-        "resumed in the middle has the rest of its pictures in the same order.",
+        f"{each}, decoded for {TRAINED[0]}x{TRAINED[1]}; the server is on the same two cores, and "
+        f"that of S3 is moto's; {len(speeds['local'])} rounds, taken in turns. Every picture once, "
+        f"{same}; an epoch resumed in the middle has the rest of its pictures in the same order.",
         "",
         *table(
-            ["from", "images/s", "of local", "range", "µs of processor an image", "of local"], rows
+            ["from", "images/s", "of local (range)", "µs of processor an image", "of local"], rows
         ),
     ]
-    write_section("shards_store", lines)
+    write_section(f"shards_{what}", lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what")
+    parser.add_argument("what", choices=["store", "web", "serve", "epoch"])
     parser.add_argument("rest", nargs="*")
-    parser.add_argument("--pictures", type=int, default=1500)
+    parser.add_argument("--pictures", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shard-pictures", type=int, default=200)
     args = parser.parse_args()
     if args.what == "serve":
         serve(args.rest[0], float(args.rest[1]))
     elif args.what == "epoch":
         epoch(args.rest[0], args.rest[1], int(args.rest[2]))
     else:
-        measure_store(args.pictures, args.rounds)
+        measure(args.what, args.pictures, args.rounds, args.shard_pictures)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """DATA behind URLs: fsspec's memory filesystem, and a server with planted faults."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
 from faulty_server import serving
 from shard_files import index_of, make_shards, png, tar
 
+from onsight.cli import main
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.shards import retry
+from onsight.data.shards.remote import Remote
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
 from onsight.errors import ConfigError, DataError, DiskError, RemoteFailed
@@ -96,13 +99,13 @@ def test_a_server_that_keeps_failing_is_named_and_what_was_read_is_kept(tmp_path
     files = make_shards(3, 4)
     url = "{}/part-{{000..002}}.tar"
     with serving(files) as server:
-        server.faults = {("GET", "part-002.tar"): [503] * retry.TRIES}
+        server.faults = {("GET", "part-000.tar"): [503] * retry.TRIES}
         with pytest.raises(RemoteFailed, match=f"{retry.TRIES} tries failed") as caught:
             find_source(url.format(server.url), cache_folder=tmp_path)
-        assert "part-002.tar" in str(caught.value)
+        assert "part-000.tar" in str(caught.value)
         server.asked.clear()
         assert len(find_source(url.format(server.url), cache_folder=tmp_path).index) == 12
-        assert server.asked["GET", "part-000.tar"] == 0
+        assert server.asked["GET", "part-002.tar"] == 0
 
 
 def test_broken_shards_and_members_are_listed(memory):
@@ -165,8 +168,78 @@ def test_what_is_no_set_of_shards_is_explained(memory):
     memory.pipe_file("/set/a.jpg", b"x")
     with pytest.raises(DataError, match="onsight shard"):
         find_source("memory://set")
-    with pytest.raises(DataError, match=r"onsight\[remote\]"):
+    with pytest.raises(DataError, match="nosuch"):
         find_source("nosuch://set")
+
+
+@pytest.mark.parametrize(
+    ("url", "package"), [("gs://b/set", "gcsfs"), ("gcs://b", "gcsfs"), ("az://b/set", "adlfs")]
+)
+def test_a_package_that_is_missing_is_named(url, package, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)  # not to be imported, though installed
+    for words in (["train", url, "--out", tmp_path / "run"], ["shard", tmp_path, "--out", url]):
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        said = capsys.readouterr().err.splitlines()
+        assert stop.value.code == 2
+        assert (
+            said[-1] == f"error: {url} needs a package that is not installed: pip install {package}"
+        )
+
+
+class Always(dict):
+    """The same fault whatever is asked for."""
+
+    def get(self, key, default=None):
+        return [503]
+
+
+def test_s3_asks_as_often_as_is_said_and_tells_why_it_waits(monkeypatch, no_pauses, caplog):
+    pytest.importorskip("s3fs")
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.0)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "made-up")
+    with serving({}) as server:
+        server.faults = Always()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        with pytest.raises(RemoteFailed, match=f"{retry.TRIES} tries failed"):
+            find_source("s3://bucket/set")
+        assert sum(server.asked.values()) == retry.TRIES
+    assert len(caplog.messages) == 1
+    assert f"try 1 of {retry.TRIES} failed" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*/part-*.tar"])
+def test_a_folder_whose_listing_fails_for_a_moment_is_not_left_out(
+    pattern, monkeypatch, no_pauses, tmp_path
+):
+    wanted = [tmp_path / folder / "part-000.tar" for folder in "ab"]
+    for path in wanted:
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+    remote = Remote.open(f"file://{tmp_path}{pattern}")
+    failed, ls = [], remote.filesystem.ls
+
+    def fail_once(path, *args, **kwargs):
+        if path.endswith("/b") and not failed:
+            failed.append(path)
+            raise ConnectionResetError
+        return ls(path, *args, **kwargs)
+
+    monkeypatch.setattr(remote.filesystem, "ls", fail_once)
+    assert [file.path for file in remote.files((".tar",))] == [str(path) for path in wanted]
+    assert failed
+
+
+def test_decoding_begins_with_what_the_index_has_left_among_the_copies(tmp_path):
+    files = make_shards(30, 4)
+    with serving(files) as server:
+        reading = Reading(shard_cache_gigabytes=24.5 * max(map(len, files.values())) / 1e9)
+        source = find_source(f"{server.url}/part-{{000..029}}.tar", reading, tmp_path)
+        dataset = open_dataset(source, make_config({}), (6, 6), tmp_path, 1)
+        assert len(dataset.pack.index) == 120
+        asked = {name: count for (method, name), count in server.asked.items() if method == "GET"}
+    assert 30 < sum(asked.values()) <= 30 + 8  # from the first on: each twice
 
 
 def test_a_drawn_part_keeps_its_shards(memory):

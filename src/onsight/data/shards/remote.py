@@ -1,7 +1,8 @@
 """Files behind an fsspec URL: listed with what changes when they do, and read in parts."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,15 @@ from onsight.data.shards.retry import retried
 from onsight.errors import DataError, RemoteFailed
 
 INDEX_NAME = "index.json"  # as `widsindex` of webdataset and `onsight shard` write it
-_DEPTH = 2  # folders below the URL that are looked into
+_DEPTH, _DEEPEST = 2, 32  # levels below the URL that are looked into; for ** in it
 _SILENCE_SECONDS = 30  # without a byte, after which a connection counts as lost
 _AT_ONCE = 16  # requests for the facts of files
+# What opens URLs of a scheme; other schemes may be opened by packages of their users' choice.
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a", "http", "https"), "'onsight[remote]'"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+}
 _VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "LastModified", "Last-Modified", "mtime")
 
 
@@ -42,11 +49,14 @@ class Remote:
             from fsspec.core import url_to_fs
 
             filesystem, root = url_to_fs(url, **_options(url))
-        except (ImportError, ValueError) as error:
-            raise DataError(
-                f"{url} cannot be opened: {error}. pip install 'onsight[remote]' brings s3 and "
-                "http; gs needs gcsfs, az adlfs"
-            ) from error
+        except ImportError as error:
+            package = _PACKAGES.get(url.partition("://")[0].lower())
+            remedy = f"pip install {package}" if package else str(error)
+            raise DataError(f"{url} needs a package that is not installed: {remedy}") from error
+        except ValueError as error:
+            raise DataError(f"{url} cannot be opened: {error}") from error
+        if _is_s3(url):
+            filesystem.retries = 1  # `retried` asks again, and says so
         return cls(url, filesystem, root)
 
     def files(self, endings: tuple[str, ...]) -> list[RemoteFile]:
@@ -96,19 +106,46 @@ class Remote:
         if "{" in self.root:
             return {path: {} for path in spelt_out(self.root)}
         if any(sign in self.root for sign in "*["):
-            return self._asked(lambda: self.filesystem.glob(self.root, detail=True))
+            return self._matching()
         if self.root.endswith((".tar", ".parquet")):
             return {self.root: {}}
         if _is_http(self.root) and (named := self._named_by_index()):
             return named
-        return (
-            self._asked(lambda: self.filesystem.find(self.root, maxdepth=_DEPTH, detail=True))
-            or self._named_by_index()
-        )
+        try:
+            found = self._below(self.root, _DEPTH)
+        except (FileNotFoundError, PermissionError):  # what cannot be listed may be read
+            found = {}
+        return found or self._named_by_index()
 
-    def _asked(self, call: Callable[[], Any]) -> dict[str, Mapping[str, Any]]:
-        found: dict[str, Mapping[str, Any]] = retried(call, self.url)
-        return {path: facts for path, facts in found.items() if facts.get("type") != "directory"}
+    def _matching(self) -> dict[str, Mapping[str, Any]]:
+        """The files that a pattern stands for."""
+        from fsspec.utils import glob_translate
+
+        pattern = re.compile(glob_translate(self.root))
+        folder = re.split(r"[*\[]", self.root)[0].rpartition("/")[0]
+        depth = _DEEPEST if "**" in self.root else self.root.count("/") - folder.count("/")
+        found = self._below(folder, depth)
+        return {path: facts for path, facts in found.items() if pattern.match(path)}
+
+    def _below(self, folder: str, depth: int) -> dict[str, Mapping[str, Any]]:
+        """The files in a folder and so many levels of it.
+
+        fsspec's find and glob leave out a folder whose listing fails, if only for a moment.
+        """
+        start = f"{folder.rstrip('/')}/" if folder else ""
+        listed: list[Mapping[str, Any]] = retried(
+            lambda: self.filesystem.ls(folder, detail=True), self.url
+        )
+        found: dict[str, Mapping[str, Any]] = {}
+        for facts in listed:
+            path = str(facts["name"])
+            if not path.startswith(start) or path == start:  # a web page links to other places too
+                continue
+            if facts.get("type") != "directory":
+                found[path] = facts
+            elif depth > 1:
+                found |= self._below(path, depth - 1)
+        return found
 
     def _named_by_index(self) -> dict[str, Mapping[str, Any]]:
         """The shards that an index file beside them lists."""
@@ -147,12 +184,30 @@ class Remote:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """How to open a URL: what fsspec's own configuration leaves open."""
-    if not _is_http(url):
-        return {}
-    from aiohttp import ClientTimeout
+    """How to open a URL: beside fsspec's own configuration, what a request may cost."""
+    if _is_http(url):
+        from aiohttp import ClientTimeout
 
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)}}
+        timeout = ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
+        return {"client_kwargs": {**_configured("http", "client_kwargs"), "timeout": timeout}}
+    if _is_s3(url):
+        # Five tries of botocore for each of five of s3fs for each of ours made a server that is
+        # silent one for most of an hour.
+        once = {"retries": {"total_max_attempts": 1}, "read_timeout": _SILENCE_SECONDS}
+        return {"config_kwargs": {**_configured("s3", "config_kwargs"), **once}}
+    return {}
+
+
+def _configured(protocol: str, name: str) -> dict[str, Any]:
+    """An option in fsspec's configuration, which a given one would replace as a whole."""
+    from fsspec.config import conf
+
+    found: dict[str, Any] = conf.get(protocol, {}).get(name, {})
+    return found
+
+
+def _is_s3(url: str) -> bool:
+    return url.startswith(("s3://", "s3a://"))
 
 
 def _is_http(url: str) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import http.client
+import logging
 import random
 import sys
 import time
@@ -12,6 +13,7 @@ from onsight.errors import RemoteFailed
 
 TRIES = 7
 FIRST_PAUSE_SECONDS = 0.5  # doubled after each try: 0.5, 1, 2, 4, 8, 16
+PATIENCE_SECONDS = 5.0  # after which a failure is told: what nobody tells of looks like a hang
 
 # What asking again does not change: 404, 403, 400, 405, 501 in the words of fsspec's filesystems.
 _FINAL = (
@@ -32,6 +34,7 @@ _TRANSPORT = {
 }
 
 _Result = TypeVar("_Result")
+_logger = logging.getLogger(__name__)
 
 
 def retried(call: Callable[[], _Result], what: str) -> _Result:
@@ -40,6 +43,7 @@ def retried(call: Callable[[], _Result], what: str) -> _Result:
     what: the address, for the message. Raises RemoteFailed after the last try; a failure that
     does not pass (a 4xx answer but 408 and 429) is raised at once, as it is.
     """
+    begun, is_told = time.monotonic(), False
     for number in range(TRIES):
         try:
             return call()
@@ -52,6 +56,12 @@ def retried(call: Callable[[], _Result], what: str) -> _Result:
                     f"{type(error).__name__}: {error}. What was read so far is kept: repeat the "
                     "command, a training with --resume, once the server answers"
                 ) from error
+            if not is_told and time.monotonic() - begun > PATIENCE_SECONDS:
+                is_told = True
+                _logger.warning(
+                    "%s: try %d of %d failed (%s: %s); trying again",
+                    *(what, number + 1, TRIES, type(error).__name__, error),
+                )
         # Jitter: many readers that failed together do not come back together.
         time.sleep(FIRST_PAUSE_SECONDS * 2**number * random.uniform(0.5, 1.0))
     raise AssertionError("unreachable")

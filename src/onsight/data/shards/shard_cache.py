@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from onsight.data.locks import locked
 from onsight.errors import DiskError
-from onsight.files import disk_errors, sync_folder
+from onsight.files import disk_errors
 from onsight.words import data_size
 
 _SHARE = 0.5  # of the free space on the disk, where no limit is given
@@ -84,8 +84,7 @@ class ShardCache:
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
-                    os.replace(temporary, path)
-                    sync_folder(self._folder)
+                    os.replace(temporary, path)  # if a power cut undoes it, there is no copy
                     return Descriptor(os.dup(file.fileno()))
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -123,9 +122,10 @@ class ShardCache:
     def _entries(self) -> list[tuple[int, int, Path]]:
         """(time of last use, bytes, path) of everything in the folder."""
         found = []
-        for path in self._folder.iterdir():
-            with suppress(FileNotFoundError):
-                if path.suffix in (_ENDING, _UNFINISHED):
-                    facts = path.stat()
-                    found.append((facts.st_mtime_ns, facts.st_size, path))
+        with os.scandir(self._folder) as entries:  # whose facts cost a third of those of paths
+            for entry in entries:
+                if entry.name.endswith((_ENDING, _UNFINISHED)):
+                    with suppress(FileNotFoundError):
+                        facts = entry.stat()
+                        found.append((facts.st_mtime_ns, facts.st_size, Path(entry.path)))
         return found

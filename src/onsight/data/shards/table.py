@@ -3,7 +3,6 @@
 import hashlib
 import json
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -140,25 +139,30 @@ def _read_new(
     kept: ShardTable | None,
 ) -> ShardTable:
     known = {shard: number for number, shard in enumerate(kept.shards)} if kept else {}
-    new = [number for number, shard in enumerate(store.shards) if shard not in known]
-    parts: list[ShardRows] = []
+    found = {
+        number: kept.part(known[shard])
+        for number, shard in enumerate(store.shards)
+        if kept and shard in known
+    }
+    # From the last on: decoding begins with the first, and finds those read last among the copies.
+    new = [number for number in reversed(range(len(store.shards))) if number not in found]
     saved = time.monotonic()
     try:
-        for number, shard in enumerate(store.shards):
-            if kept and shard in known:
-                parts.append(kept.part(known[shard]))
-                continue
-            done = bisect_left(new, number)
+        for done, number in enumerate(new):
             store.expect(new[done : done + _AHEAD])
             rows = read(number)
-            parts.append(replace(rows, digest=store.digests.get(number, "")))
+            found[number] = replace(rows, digest=store.digests.get(number, ""))
             if place and time.monotonic() - saved > _SAVED_EVERY_SECONDS:
-                _save(place, ShardTable.of(parts))
+                _save(place, _in_order(found))
                 saved = time.monotonic()
     finally:
-        if place and parts:
-            _save(place, ShardTable.of(parts))
-    return ShardTable.of(parts)
+        if place and found:
+            _save(place, _in_order(found))
+    return _in_order(found)
+
+
+def _in_order(found: dict[int, ShardRows]) -> ShardTable:
+    return ShardTable.of([found[number] for number in sorted(found)])
 
 
 def table_place(cache_folder: Path | None, *facts: object) -> Path | None:
