@@ -154,6 +154,16 @@ def test_a_change_that_is_not_shown_to_help_is_no_cause():
     assert find_cause(seen, [lucky], proven, cores=2).name == "threads"
 
 
+def test_the_proven_winner_comes_before_a_surer_smaller_gain():
+    seen = trace(workers=8, item=item(), data=0.4, forward=0.3, backward=0.3)
+    once, larger = tried(2.5, low=0.1, workers=0), tried(1.37, low=1.2, batch_factor=4)
+    proven = tried(2.2, low=1.8, workers=0)
+    assert find_cause(seen, [once, larger], proven, cores=2).name == "oversubscribed"
+    together = tried(2.2, low=1.8, workers=0, bf16=True)
+    assert find_cause(seen, [once, larger], together, cores=2).name == "oversubscribed"
+    assert find_cause(seen, [once, larger], None, cores=2).name == "compute"
+
+
 @pytest.mark.parametrize(
     ("low", "cause"), [(1.4, "compute"), (1.59, "compute"), (1.61, "small-batch")]
 )

@@ -28,8 +28,7 @@ def find_cause(
     of most of them is taken. A mistake that surely costs time comes before other ways to compute
     the same, which gain beside it too.
     """
-    proven = [best] if best else []
-    sure = [one for one in tried if _is_sure(one)] or [one for one in proven if _is_sure(one)]
+    sure = _sure(tried, best)
     if not sure:
         return _by_phases(trace)
     level = _TIE * max(one.low for one in sure)
@@ -40,6 +39,16 @@ def find_cause(
     causes = [_cause_of(one, trace, faster, cores) for one in most]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
+
+
+def _sure(tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None) -> list[Tried[WhatIf]]:
+    """Those shown to gain; the winner by its own rounds, if it is one change or else unknown."""
+    sure = [one for one in tried if _is_sure(one)]
+    if best is None or not _is_sure(best):
+        return sure
+    others = [one for one in sure if one.changes != best.changes[:1]]
+    is_known = len(others) < len(sure)
+    return sure if is_known and len(best.changes) > 1 else [*others, best]
 
 
 def _is_sure(one: Tried[WhatIf]) -> bool:
