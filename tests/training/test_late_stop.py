@@ -30,22 +30,23 @@ def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch
     assert compare_folders(trained.path, tmp_path / "run").differences == []
 
 
-def obey():
+def obey(number):
     with stop_on_signals(StopRequest()):
-        signal.raise_signal(signal.SIGTERM)
-        raise Interrupted("obeyed", signal.SIGTERM)
+        signal.raise_signal(number)
+        raise Interrupted("obeyed", number)
 
 
-def test_a_signal_that_nobody_looked_for_any_more_goes_to_the_former_handler():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_nobody_looked_for_any_more_goes_to_the_former_handler(number):
     received = []
-    former = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    former = signal.signal(number, lambda number, frame: received.append(number))
     try:
         with stop_on_signals(StopRequest()):
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
             assert received == []
-        assert received == [signal.SIGTERM]
+        assert received == [number]
         with pytest.raises(Interrupted):
-            obey()
-        assert received == [signal.SIGTERM]
+            obey(number)
+        assert received == [number]
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(number, former)
