@@ -29,6 +29,7 @@ def note_epochs(told):
 
     def noted(self):
         real(self)
+        self.saves.wait()  # else a checkpoint may just be written
         with open(told, "a", encoding="utf-8") as file:
             file.write(json.dumps(taken()) + "\n")
 
@@ -38,11 +39,10 @@ def note_epochs(told):
 def check_level(rows, settled, what):
     before, after = rows[settled], rows[-1]
     grown = (after[0] - before[0]) / MIB
-    files = min(row[1] for row in rows[-3:]) - min(row[1] for row in rows[settled:][:3])
-    print(f"\n| {what} | {grown:.1f} MiB, {files} files, {after[2] - before[2]} |")
+    print(f"\n| {what} | {grown:.1f} MiB, {after[1] - before[1]} files, {after[2] - before[2]} |")
     assert grown <= 20
-    assert files == 0  # of three times each: a checkpoint may just be written at one of them
-    assert after[2] <= before[2]  # one may end meanwhile
+    assert after[1] == before[1]
+    assert after[2] <= before[2] + 1  # one of another test's may end or begin meanwhile
 
 
 def test_epochs_leave_nothing_behind(shared_bars, tmp_path):

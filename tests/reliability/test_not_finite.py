@@ -28,7 +28,11 @@ def plant(place, value, at, told):
         nonlocal made
         made += 1
         if made == at:
-            where = [self.progress.epoch + 1, self.progress.step + 1, self.name_pictures(batch)]
+            where = [
+                self.progress.epoch + 1,
+                self.progress.step + 1,
+                self.finite.name_pictures(batch),
+            ]
             told.write_text(json.dumps(where))
         real_train(self, batch)
 

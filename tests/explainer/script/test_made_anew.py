@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 def optimizer_of(net):
     return torch.optim.SGD(net.parameters(), 0.1)
 
-data = TensorDataset(torch.randn(256, 3), torch.zeros(256, dtype=torch.long))
+data = TensorDataset(torch.randn(64, 3), torch.zeros(64, dtype=torch.long))
 net = nn.Linear(3, 2)
 {before}
 with arguments_saved():
@@ -74,7 +74,7 @@ def test_the_loader_that_is_trained_from_has_the_change(tmp_path, before, after)
         assert (trace.loader.batch_size, trace.loader.workers) == (8, 0)
         for changes in ((LargerBatch(2, 16),), (Workers(1),)):
             trial = bench.open(changes)
-            assert trial.measure(0.1) > 0  # raises Untried if the change does not show
+            assert trial.measure(1.0) > 0  # raises Untried if the change does not show
             trial.close()
             assert trial.first.evaluation_loader.batch_size == 8
         assert processes.forget_servers()  # it could be forked

@@ -87,8 +87,12 @@ def test_a_stopped_process_does_nothing(processes):
 @pytest.mark.parametrize(
     ("before", "what_ifs", "count"),
     [
-        # a thread that is seen by nobody who starts it: the script cannot be forked later
-        ("import _thread, time; _thread.start_new_thread(time.sleep, (99,))", {}, 2),
+        # threads that nobody sees being started: the script cannot be forked later
+        (
+            "import _thread, time\nfor _ in range(9):\n    _thread.start_new_thread(time.sleep, (99,))",
+            {},
+            2,
+        ),
         ("", {"rare_reads": (1,)}, 2),  # its text is changed before it runs
         ("", {"short_spin": True}, 2),  # read when torch is loaded: a fresh process
     ],
