@@ -84,15 +84,18 @@ def test_a_stopped_process_does_nothing(processes):
         time.sleep(0.01)
 
 
+# Nobody sees them being started, so the script cannot be forked later.
+NINE_THREADS = """
+import _thread, time
+for _ in range(9):
+    _thread.start_new_thread(time.sleep, (99,))
+"""
+
+
 @pytest.mark.parametrize(
     ("before", "what_ifs", "count"),
     [
-        # threads that nobody sees being started: the script cannot be forked later
-        (
-            "import _thread, time\nfor _ in range(9):\n    _thread.start_new_thread(time.sleep, (99,))",
-            {},
-            2,
-        ),
+        (NINE_THREADS, {}, 2),
         ("", {"rare_reads": (1,)}, 2),  # its text is changed before it runs
         ("", {"short_spin": True}, 2),  # read when torch is loaded: a fresh process
     ],
