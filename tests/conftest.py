@@ -1,6 +1,9 @@
 """Small data sets that tests share."""
 
+import fcntl
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
@@ -46,6 +49,32 @@ def model_from_scratch_unless_asked():
 def own_cache(tmp_path_factory, monkeypatch):
     """Each test has a cache of its own."""
     monkeypatch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def build_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Build an expensive folder once for all test processes: `build_once(name, build) -> Path`.
+
+    `build` fills the empty folder it is given; nobody changes it afterwards. Tests in other
+    processes wait for it. If it raises, the next test that needs the folder tries again.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # every worker has a folder of its own inside the run's
+    shared = base / "shared"
+    shared.mkdir(exist_ok=True)
+
+    def build_once(name: str, build: Callable[[Path], object]) -> Path:
+        folder = shared / name
+        with open(shared / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                unfinished = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
+                build(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return build_once
 
 
 def shape_picture(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarray:
