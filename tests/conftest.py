@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-import tempfile
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,10 +68,12 @@ def build_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pa
         folder = shared / name
         with open(shared / f"{name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                unfinished = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=shared))
-                build(unfinished)
-                unfinished.rename(folder)
+            done = shared / f"{name}.done"
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                build(folder)
+                done.touch()
         return folder
 
     return build_once
