@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak reliability api-fuzz browser format lock sbom \
-	audit release-check clean bench bench-full bench-gpu
+.PHONY: demo test setup lint types imports unit soak soak-parallel soak-alone reliability api-fuzz \
+	browser format lock sbom audit release-check clean bench bench-full bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -33,12 +33,28 @@ imports: setup
 unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
-soak: setup reliability  ## 100,000 mutated pictures, bombs, lost ranks, Ray: some minutes
-	$(BIN)/pip install --quiet --disable-pip-version-check 'ray[data,serve,train,tune]>=2.60,<3'
-	$(BIN)/pytest soak --timeout 3600 -rP
+# These measure seconds or memory, or start processes on both cores: one at a time.
+SOAK_ALONE := $(addprefix soak/test_,bomb_files.py lost_machine.py lost_ranks.py rank_count.py \
+	ray.py ray_client.py serve.py sweep_on_ray.py)
+
+soak: reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
+
+soak-parallel: setup  ## planted bugs, 100,000 mutated pictures, Pillow's own
+	$(BIN)/pytest soak $(addprefix --ignore=,$(SOAK_ALONE)) -n 2 --timeout 3600 -rP
+
+soak-alone: setup .venv-soak/installed  ## bombs, a server under attack, lost ranks and machines, Ray
+	.venv-soak/bin/python -m pytest $(SOAK_ALONE) --timeout 3600 -rP
+
+# Ray beside the packages of .venv, which stays as it is.
+.venv-soak/installed: .venv/installed
+	$(PYTHON) -m venv .venv-soak
+	cd .venv-soak/lib/python*/site-packages && $(CURDIR)/$(BIN)/python -c 'import sysconfig; \
+		print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > venv.pth
+	.venv-soak/bin/pip install --quiet --disable-pip-version-check 'ray[data,serve,train,tune]>=2.60,<3'
+	@touch $@
 
 reliability: setup  ## kills, signals, damage and full disks in the counts of docs/reliability.md
-	RELIABILITY=full $(BIN)/pytest tests/reliability --timeout 3600 -rP
+	RELIABILITY=full $(BIN)/pytest tests/reliability -n 2 --dist worksteal --timeout 3600 -rP
 
 .venv-fuzz/installed: soak/requirements-api-fuzz.txt
 	$(PYTHON) -m venv .venv-fuzz
@@ -140,4 +156,4 @@ bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/explain_planted.py --only pageable_copies
 
 clean:
-	rm -rf .venv .venv-bench .venv-fuzz .venv-release .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -8,24 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from planted_bugs import BUGS
+from planted_bugs import BUGS, Bug
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+OPTIONS = ["-x", "--timeout", "60", "-p", "no:cacheprovider", "-p", "no:xdist"]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.file}: {bug.guard}" for bug in BUGS])
-def test_a_planted_bug_makes_a_test_fail(bug, tmp_path):
-    planted = shutil.copytree(SOURCE, tmp_path / "src")
+def test_a_planted_bug_makes_a_test_fail(bug: Bug, tmp_path: Path) -> None:
+    planted = shutil.copytree(
+        SOURCE, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")
+    )
     file = planted / "onsight" / bug.file
     text = file.read_text()
     assert text.count(bug.guard) == 1
     file.write_text(text.replace(bug.guard, bug.instead))
-    plain = ["-x", "--timeout", "60", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plain, *bug.tests.split()],
+        [sys.executable, "-m", "pytest", *OPTIONS, *bug.tests.split()],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(planted), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=_inherited() | {"PYTHONPATH": str(planted), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -35,5 +37,14 @@ def test_a_planted_bug_makes_a_test_fail(bug, tmp_path):
     print("\n".join(noticed))
 
 
-def test_there_are_sixty_guards():
+def test_there_are_sixty_guards() -> None:
     assert len(BUGS) >= 60
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment without what this run of pytest and its workers put into it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST_") and name != "RELIABILITY"
+    }
