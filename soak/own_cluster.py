@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,9 @@ _MEMORY = {"object_store_memory": 200_000_000}
 
 
 @contextmanager
-def own_cluster(cpus: int, client_port: int | None = None, **variables: str) -> Iterator[Any]:
+def own_cluster(
+    cpus: int, variables: Mapping[str, str], client_port: int | None = None
+) -> Iterator[Any]:
     """A ray.cluster_utils.Cluster of one node; its processes and commands see these variables.
 
     client_port: where it answers ray:// addresses.

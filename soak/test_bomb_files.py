@@ -4,6 +4,7 @@ import io
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,8 @@ from onsight.errors import PictureError
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
+    """Join chunks, each a name and a body, to a PNG file."""
+
     def chunk(name: bytes, body: bytes) -> bytes:
         return (
             struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
@@ -23,24 +26,29 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
 
 
 def header(side: int) -> tuple[bytes, bytes]:
+    """Return the first chunk of a square RGB image."""
     return b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
 
 
 def zeros(count: int) -> bytes:
+    """Compress that many zeros, of which only a mebibyte at a time is in memory."""
     packer = zlib.compressobj(9)
     return b"".join(packer.compress(bytes(2**20)) for _ in range(count // 2**20)) + packer.flush()
 
 
 def giant_png() -> bytes:
+    """13,000 by 13,000 pixels by its header, in 16 kB."""
     return png(header(13_000), (b"IDAT", zeros(2**24)), (b"IEND", b""))
 
 
 def text_png() -> bytes:
+    """A small image with a compressed note of a gibibyte."""
     text = b"note\0\0" + zeros(2**30)
     return png(header(8), (b"zTXt", text), (b"IDAT", zlib.compress(bytes(200))), (b"IEND", b""))
 
 
 def many_frames() -> bytes:
+    """An animated GIF of large, empty frames, 10 MB in all."""
     file = io.BytesIO()
     Image.new("P", (2000, 2000)).save(file, "GIF")
     data = file.getvalue()
@@ -49,6 +57,7 @@ def many_frames() -> bytes:
 
 
 def giant_jpeg() -> bytes:
+    """65,500 by 65,500 pixels by its header, with the data of 64."""
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG")
     data = file.getvalue()
@@ -57,6 +66,7 @@ def giant_jpeg() -> bytes:
 
 
 def scans() -> bytes:
+    """A progressive JPEG that repeats its last scan 20,000 times."""
     file = io.BytesIO()
     Image.new("RGB", (800, 800)).save(file, "JPEG", progressive=True)
     data = file.getvalue()
@@ -65,31 +75,31 @@ def scans() -> bytes:
 
 
 def run_length_bmp() -> bytes:
+    """30,000 by 30,000 pixels, run-length encoded in 32 kB."""
     body = struct.pack("<IiiHHIIiiII", 40, 30_000, 30_000, 1, 8, 1, 0, 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", 2000, 0, 0, 1078) + body + bytes(1024 + 30_000)
 
 
 def webp() -> bytes:
+    """A canvas of 16,383 by 16,383 pixels without an image on it."""
     canvas = bytes(4) + 2 * (16382).to_bytes(3, "little")
     body = b"WEBPVP8X" + struct.pack("<I", 10) + canvas
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 @pytest.mark.parametrize("make", [giant_png, giant_jpeg, scans, run_length_bmp, webp])
-def test_a_bomb_is_refused_at_once(make):
-    data, took = make(), []
-    for _ in range(3):
-        begun = time.perf_counter()
-        with pytest.raises(PictureError):
-            decode(data)
-        took.append(time.perf_counter() - begun)
-    assert min(took) < 0.05
+def test_a_bomb_is_refused_at_once(make: Callable[[], bytes]) -> None:
+    data = make()
+    begun = time.process_time()
+    with pytest.raises(PictureError):
+        decode(data)
+    assert time.process_time() - begun < 0.05
 
 
 @pytest.mark.parametrize("make", [text_png, many_frames])
-def test_what_lies_beside_the_first_frame_costs_little(make):
+def test_what_lies_beside_the_first_frame_costs_little(make: Callable[[], bytes]) -> None:
     data = make()
-    begun = time.perf_counter()
+    begun = time.process_time()
     with suppress(PictureError):
         assert decode(data).max() == 0
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1

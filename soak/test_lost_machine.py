@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +32,7 @@ PATIENCE = 300
 class Machine:
     """An agent of torchrun with its rank, in a session of its own."""
 
-    def __init__(self, port, *words):
+    def __init__(self, port: int, *words: object) -> None:
         launcher = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
         launcher += ["--rdzv-id", "job", "--rdzv-backend", "c10d"]
         launcher += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
@@ -48,7 +49,7 @@ class Machine:
         self.watched = Watched()
         self.reading = self.watched.read(self.process.stdout)
 
-    def lose(self):
+    def lose(self) -> None:
         """End the agent and its rank at once."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         ranks = children.read_text().split() if self.process.poll() is None else []
@@ -57,7 +58,7 @@ class Machine:
                 os.kill(number, signal.SIGKILL)
         self.end()
 
-    def end(self):
+    def end(self) -> int:
         """Its exit code; closes its streams."""
         with self.process:
             code = self.process.wait(PATIENCE)
@@ -65,18 +66,21 @@ class Machine:
         return code
 
 
-def free_port():
+def free_port() -> int:
+    """Return a port at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
+        return int(listening.getsockname()[1])
 
 
-def wait_for_steps(notes, ranks, count, since, machines):
+def wait_for_steps(
+    notes: Path, ranks: int, count: int, since: float, machines: list[Machine]
+) -> float:
     """Wait until this number of ranks has completed so many steps since a time; the last's time."""
     limit = time.monotonic() + PATIENCE
     while True:
         rows = [row for row in struck.steps_noted(notes) if row[4] == ranks and row[0] > since]
         if len(rows) >= count:
-            return rows[0][0]
+            return float(rows[0][0])
         for machine in machines:
             assert machine.process.poll() is None, machine.watched.text
         assert time.monotonic() < limit, "\n".join(one.watched.text for one in machines)
@@ -84,14 +88,17 @@ def wait_for_steps(notes, ranks, count, since, machines):
 
 
 @pytest.fixture
-def started():
-    machines = []
+def started() -> Iterator[list[Machine]]:
+    """Machines that a test starts; they are lost at its end."""
+    machines: list[Machine] = []
     yield machines
     for machine in machines:
         machine.lose()
 
 
-def two_one_two(folder, bars, started):
+def two_one_two(
+    folder: Path, bars: Path, started: list[Machine]
+) -> tuple[Path, Path, str, dict[str, float]]:
     """Notes, run folder and seconds: lost to going on alone, come back to going on together."""
     notes, out = folder / "notes", folder / "run"
     with struck.network(notes, []):
@@ -116,7 +123,9 @@ def two_one_two(folder, bars, started):
     return notes, out, said, {"alone": alone_at - lost_at, "together": together_at - came_at}
 
 
-def test_a_machine_that_is_lost_and_comes_back_changes_nothing(tmp_path, started):
+def test_a_machine_that_is_lost_and_comes_back_changes_nothing(
+    tmp_path: Path, started: list[Machine]
+) -> None:
     bars = make_bars(tmp_path / "bars")
     notes, out, said, seconds = two_one_two(tmp_path, bars, started)
     ranks = [row[4] for row in struck.steps_noted(notes)]

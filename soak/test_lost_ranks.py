@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,13 @@ EPOCHS, STEPS, INTERVAL = 12, 6, 4  # steps of an epoch; between two checkpoints
 PROMISED_SECONDS = 60
 
 
-def _steps(count, number, seed):
+def _steps(count: int, number: int, seed: int) -> list[Fault]:
     """Faults in different steps anywhere in the run, in either rank in turn."""
     at = sorted(random.Random(seed).sample(range(EPOCHS * STEPS), count))
     return [Fault("step", n % 2, s // STEPS, s % STEPS, number) for n, s in enumerate(at)]
 
 
-KINDS = {
+KINDS: dict[str, list[Fault]] = {
     "SIGKILL in a step": _steps(20, signal.SIGKILL, seed=1),
     "SIGSTOP in a step": _steps(5, signal.SIGSTOP, seed=2),
     "SIGKILL while evaluating": [
@@ -42,29 +43,28 @@ KINDS = {
     ],
     "SIGKILL while saving": [Fault("saving", 0, 2 * n, 4) for n in range(5)],
 }
-ROWS = []
+ROWS: list[dict[str, object]] = []
 
 
 @pytest.fixture(scope="module")
-def bars(tmp_path_factory):
-    return make_bars(tmp_path_factory.mktemp("data") / "bars")
+def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of 60 small images."""
+    path: Path = make_bars(tmp_path_factory.mktemp("data") / "bars")
+    return path
 
 
 @pytest.fixture(scope="module")
-def undisturbed(bars, tmp_path_factory):
+def undisturbed(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run without faults."""
-    return run_undisturbed(tmp_path_factory.mktemp("undisturbed"), bars)
-
-
-def run_undisturbed(folder, bars):
-    words = ["--checkpoint-steps", INTERVAL]
+    folder, words = tmp_path_factory.mktemp("undisturbed"), ["--checkpoint-steps", INTERVAL]
     code, watched, notes, out = struck.run(folder, bars, [], EPOCHS, *words, launched=Launched)
     assert code == 0, watched.text
     assert struck.check_pictures(notes, EPOCHS) == 0
-    return out
+    path: Path = out
+    return path
 
 
-def run_struck(folder, bars, faults, undisturbed):
+def run_struck(folder: Path, bars: Path, faults: list[Fault], undisturbed: Path) -> dict[str, Any]:
     """Figures of a run with these faults, after everything that is promised was checked."""
     words = ["--checkpoint-steps", INTERVAL, "--restarts", len(faults)]
     code, watched, notes, out = struck.run(folder, bars, faults, EPOCHS, *words, launched=Launched)
@@ -86,7 +86,9 @@ def run_struck(folder, bars, faults, undisturbed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_loses_ranks_ends_as_if_undisturbed(bars, undisturbed, tmp_path, kind):
+def test_a_run_that_loses_ranks_ends_as_if_undisturbed(
+    bars: Path, undisturbed: Path, tmp_path: Path, kind: str
+) -> None:
     found = run_struck(tmp_path, bars, KINDS[kind], undisturbed)
     ROWS.append(
         {
@@ -103,5 +105,5 @@ def test_a_run_that_loses_ranks_ends_as_if_undisturbed(bars, undisturbed, tmp_pa
     assert found["difference"] <= 1e-12
 
 
-def _median_and_most(seconds):
+def _median_and_most(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f}, {max(seconds):.1f}"

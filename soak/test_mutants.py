@@ -1,4 +1,4 @@
-"""100,000 mutated pictures: no signal, no second, no gigabyte."""
+"""100,000 mutated images: no signal, no second, no gigabyte."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ COUNT = 17_000  # of each format
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "tiff", "webp", "gif", "bmp"])
-def test_mutants_end_in_pixels_or_a_reason(form):
+def test_mutants_end_in_pixels_or_a_reason(form: str) -> None:
     script = Path(__file__).parent / "decode_mutants.py"
     done = subprocess.run(
         [sys.executable, script, form, str(COUNT)], capture_output=True, text=True, check=False

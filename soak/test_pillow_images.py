@@ -1,9 +1,10 @@
-"""Pillow's own test pictures, many of them broken on purpose: each is used or refused by name."""
+"""Pillow's own test images, many of them broken on purpose: each is used or refused by name."""
 
 import subprocess
 import sys
 import tarfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,11 @@ FILES, USED = 1056, 670
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory):
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder Tests/images of the source package, from the package index."""
     folder = tmp_path_factory.mktemp("pillow")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    wanted = ["--no-binary", ":all:", "--dest", folder, f"pillow=={VERSION}"]
+    wanted = ["--no-binary", ":all:", "--dest", str(folder), f"pillow=={VERSION}"]
     subprocess.run([*pip, *wanted], check=True)
     (package,) = folder.glob("*.tar.gz")
     with tarfile.open(package) as tar:
@@ -29,12 +30,14 @@ def images(tmp_path_factory):
     return found
 
 
-def test_every_file_is_used_or_refused_with_a_reason(images):
+def test_every_file_is_used_or_refused_with_a_reason(images: Path) -> None:
     source = read_unlabelled(images)
     outcome: Counter[str] = Counter()
     for row in range(len(source.index)):
         try:
-            assert decode(source.read(row)).ndim == 3
+            data = source.read(row)
+            assert isinstance(data, bytes)
+            assert decode(data).ndim == 3
             outcome["used"] += 1
         except PictureError as error:
             outcome[str(error).split(":")[0]] += 1

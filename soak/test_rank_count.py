@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM comes
 
 
 @pytest.mark.parametrize("ranks", [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 3, 1)])
-def test_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path):
+def test_a_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, ...], tmp_path: Path) -> None:
     bars = make_bars(tmp_path / "bars")
     notes, out = train(tmp_path / "run", bars, STOPS, ranks)
     assert struck.check_pictures(notes, EPOCHS) == 0
@@ -28,7 +29,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(ranks, tmp_path):
     assert struck.difference(whole, out) <= 1e-12
 
 
-def train(folder, data, stops, ranks):
+def train(
+    folder: Path, data: Path, stops: list[tuple[int, int]], ranks: Sequence[int]
+) -> tuple[Path, Path]:
     """(notes, run folder) of a run that is stopped, and goes on with the next number of ranks."""
     folder.mkdir()
     notes, out = folder / "notes", folder / "run"

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -45,7 +47,7 @@ COMMAND = (sys.executable, "-c", "from onsight.cli import main; main()")
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory):
+def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables with which Python finds the network."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "precise.py").write_text(PRECISE)
@@ -54,20 +56,20 @@ def code(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(code, tmp_path_factory):
+def cluster(code: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Ray cluster of one node with a CPU, to which tests add others."""
     cache = str(tmp_path_factory.mktemp("cache"))
-    with own_cluster(1, ONSIGHT_CACHE=cache, **code) as cluster:
+    with own_cluster(1, {"ONSIGHT_CACHE": cache, **code}) as cluster:
         yield cluster
 
 
 class Command:
     """A command whose lines on stderr are kept with the seconds at which they came."""
 
-    def __init__(self, words, *more, **places):
+    def __init__(self, words: str, *more: object, **places: object) -> None:
         given = [word for name, place in places.items() for word in (f"--{name}", str(place))]
         self.began = time.monotonic()
-        self.lines = []
+        self.lines: list[tuple[float, str]] = []
         self.process = subprocess.Popen(
             [*COMMAND, *words.split(), *map(str, more), *given],
             stdout=subprocess.PIPE,
@@ -78,24 +80,30 @@ class Command:
         for thread in self.threads:
             thread.start()
 
-    def read(self):
+    def read(self) -> None:
+        """Keep each line of stderr, and repeat it."""
+        assert self.process.stderr
         for line in self.process.stderr:
             self.lines.append((time.monotonic() - self.began, line.rstrip()))
             print(f"{self.lines[-1][0]:6.1f} s  {self.lines[-1][1]}", flush=True)
 
-    def take(self):
+    def take(self) -> None:
+        """Keep all of stdout."""
+        assert self.process.stdout
         self.result = self.process.stdout.read()
 
-    def when(self, text):
-        """The first moment at which a line had this text; None if there was none."""
-        return next((at for at, line in self.lines if text in line), None)
+    def when(self, text: str) -> float:
+        """Return the first moment at which a line had this text."""
+        return next(at for at, line in self.lines if text in line)
 
-    def wait_for(self, text):
-        while self.when(text) is None:
+    def wait_for(self, text: str) -> None:
+        """Wait until a line has this text."""
+        while not any(text in line for _, line in self.lines):
             assert self.process.poll() is None, self.lines
             time.sleep(0.05)
 
-    def finish(self, expected=0):
+    def finish(self, expected: int = 0) -> None:
+        """Wait for its end, with this exit code."""
         for thread in self.threads:
             thread.join()
         with self.process:
@@ -104,7 +112,7 @@ class Command:
 
 
 @pytest.fixture(scope="module")
-def garments(tmp_path_factory):
+def garments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes of the demo, as class folders."""
     folder = tmp_path_factory.mktemp("garments")
     with ZipFile(DEMO) as demo:
@@ -114,7 +122,9 @@ def garments(tmp_path_factory):
     return folder / "train"
 
 
-def test_training_goes_on_after_a_node_is_killed(cluster, garments, tmp_path):
+def test_training_goes_on_after_a_node_is_killed(
+    cluster: Any, garments: Path, tmp_path: Path
+) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     words = f"train {garments} {TRAINING} --epochs {EPOCHS}"
     Command(words, out=here).finish()
@@ -142,8 +152,8 @@ def test_training_goes_on_after_a_node_is_killed(cluster, garments, tmp_path):
 
 
 def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
-    cluster, garments, tmp_path
-):
+    cluster: Any, garments: Path, tmp_path: Path
+) -> None:
     node = add_node(cluster)
     run = tmp_path / "run"
     words = f"train {garments} {TRAINING} --epochs 2000"
@@ -172,7 +182,7 @@ def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
 
 
 @pytest.fixture(scope="module")
-def model(garments, tmp_path_factory):
+def model(garments: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose network a model file holds."""
     run = tmp_path_factory.mktemp("model") / "run"
     Command(f"train {garments} --model compact --epochs 1 --folds 1", out=run).finish()
@@ -180,7 +190,7 @@ def model(garments, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """10,000 PNG files: those of the demo, and some of them mirrored."""
     folder = tmp_path_factory.mktemp("pictures")
     with ZipFile(DEMO) as demo:
@@ -193,7 +203,9 @@ def pictures(tmp_path_factory):
 
 
 @pytest.mark.parametrize("broken", [0, BROKEN])
-def test_every_row_is_the_local_one(cluster, model, pictures, tmp_path, broken):
+def test_every_row_is_the_local_one(
+    cluster: Any, model: Path, pictures: Path, tmp_path: Path, broken: int
+) -> None:
     node = add_node(cluster)
     for number in range(broken):
         (pictures / f"{1400 * number:05d}-broken.png").write_bytes(b"\x89PNG broken")
@@ -209,13 +221,15 @@ def test_every_row_is_the_local_one(cluster, model, pictures, tmp_path, broken):
     assert mapped.schema == local.schema
     for name in ("path", "predicted", "problem", "unlike"):
         assert mapped[name].equals(local[name]), name
-    probabilities = [table["probability"].to_numpy() for table in (local, mapped)]
+    expected, found = (table["probability"].to_numpy() for table in (local, mapped))
     print(f"{local.num_rows} rows, {broken} broken: to the last bit: {mapped.equals(local)}")
-    print(f"largest difference: {np.nanmax(np.abs(probabilities[0] - probabilities[1])):.2g}")
-    assert np.allclose(*probabilities, rtol=1e-5, equal_nan=True)
+    print(f"largest difference: {np.nanmax(np.abs(expected - found)):.2g}")
+    assert np.allclose(expected, found, rtol=1e-5, equal_nan=True)
 
 
-def test_embedding_is_the_local_one(cluster, model, pictures, tmp_path):
+def test_embedding_is_the_local_one(
+    cluster: Any, model: Path, pictures: Path, tmp_path: Path
+) -> None:
     few = sorted(pictures.iterdir())[:1_000]
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
     words = f"embed {model}"
@@ -224,5 +238,5 @@ def test_embedding_is_the_local_one(cluster, model, pictures, tmp_path):
     local, mapped = read_table(here), read_table(there)
     assert mapped.schema == local.schema
     assert mapped["path"].equals(local["path"])
-    features = [np.array(t["features"].drop_null().to_pylist()) for t in (local, mapped)]
-    assert np.allclose(*features, rtol=1e-4, atol=1e-5)
+    expected, found = (np.array(t["features"].drop_null().to_pylist()) for t in (local, mapped))
+    assert np.allclose(expected, found, rtol=1e-4, atol=1e-5)

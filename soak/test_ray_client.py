@@ -2,6 +2,8 @@
 
 import socket
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,17 +18,21 @@ _READY_SECONDS = 30  # of the agent that starts a server for each client; the po
 
 
 @pytest.fixture(scope="module")
-def address(code, tmp_path_factory):  # noqa: F811
+def address(
+    code: dict[str, str],  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """The ray:// address of a cluster of two CPUs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     cache = str(tmp_path_factory.mktemp("cache"))
-    with own_cluster(2, port, ONSIGHT_CACHE=cache, **code):
+    with own_cluster(2, {"ONSIGHT_CACHE": cache, **code}, port):
         time.sleep(_READY_SECONDS)
         yield f"ray://127.0.0.1:{port}"
 
 
-def test_weights(address, garments, tmp_path):  # noqa: F811
+def test_weights(address: str, garments: Path, tmp_path: Path) -> None:  # noqa: F811
     here, there = tmp_path / "here", tmp_path / "there"
     words = f"train {garments} {TRAINING} --epochs 3"
     Command(words, out=here).finish()
@@ -37,7 +43,12 @@ def test_weights(address, garments, tmp_path):  # noqa: F811
         assert np.allclose(found[name], weights, rtol=1e-9, atol=1e-9), name
 
 
-def test_predictions(address, model, garments, tmp_path):  # noqa: F811
+def test_predictions(
+    address: str,
+    model: Path,  # noqa: F811
+    garments: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     words = f"predict {model} {garments} --top 3"
     Command(words, parquet=tmp_path / "here.parquet").finish()
     Command(words, parquet=tmp_path / "there.parquet", cluster=address).finish()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,8 +32,8 @@ TOKENS = 10_000
 
 
 @contextmanager
-def served(tmp_path, seconds=0.0):
-    """(process, port) of a server with the stub and the default limits."""
+def served(tmp_path: Path, seconds: float = 0.0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Start a server with the stub and the default limits; its process and port."""
     model = tmp_path / "light.onnx"
     model.write_text("1.0")
     command = [sys.executable, str(TESTS / "serve_stub.py"), str(model), str(seconds)]
@@ -40,12 +41,18 @@ def served(tmp_path, seconds=0.0):
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         try:
-            yield process, int(re.search(r":(\d+) ", process.stdout.readline())[1])
+            assert process.stdout
+            address = re.search(r":(\d+) ", process.stdout.readline())
+            assert address
+            yield process, int(address[1])
         finally:
             process.kill()
 
 
-def ask(port, method, path, body=None, kind="image/png"):
+def ask(
+    port: int, method: str, path: str, body: bytes | None = None, kind: str = "image/png"
+) -> tuple[int, bytes]:
+    """Send a request; the status and body of its answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, {"Content-Type": kind})
@@ -55,17 +62,15 @@ def ask(port, method, path, body=None, kind="image/png"):
         connection.close()
 
 
-def taken(process):
+def taken(process: subprocess.Popen[str]) -> tuple[int, int, int, int]:
     """Resident bytes now and at most, open files, and threads of a process."""
     status = Path(f"/proc/{process.pid}/status").read_text()
-    now, most, threads = (
-        int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmRSS", "VmHWM", "Threads")
-    )
+    numbers = {name: int(text) for name, text in re.findall(r"(\w+):\s+(\d+)", status)}
     files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-    return now * 1024, most * 1024, files, threads
+    return numbers["VmRSS"] * 1024, numbers["VmHWM"] * 1024, files, numbers["Threads"]
 
 
-def status_of(port, *pieces):
+def status_of(port: int, *pieces: bytes) -> int:
     """The status that raw bytes are answered with."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         try:
@@ -77,13 +82,13 @@ def status_of(port, *pieces):
         return int(answer.split(b" ", 2)[1])
 
 
-def test_large_and_odd_requests_take_little_memory(tmp_path):
+def test_large_and_odd_requests_take_little_memory(tmp_path: Path) -> None:
     chunked = POST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     big = picture(7)
     big += b"\0" * (LIMIT - len(big))
     million = b"1\r\nx\r\n" * 1_000_000 + b"0\r\n\r\n"
     headers = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 8192) for n in range(200))
-    hostile = {
+    hostile: dict[str, tuple[Callable[[int], int], int]] = {
         "limit - 1": (lambda port: ask(port, "POST", "/predict", big[:-1])[0], 200),
         "limit": (lambda port: ask(port, "POST", "/predict", big)[0], 200),
         "limit + 1": (lambda port: ask(port, "POST", "/predict", big + b"x")[0], 413),
@@ -107,7 +112,7 @@ def test_large_and_odd_requests_take_little_memory(tmp_path):
             assert ask(port, "GET", "/health")[0] == 200
 
 
-def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path):
+def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path: Path) -> None:
     contents = [picture(value) for value in range(0, 250, 10)] + [b"bad", b"", picture(9)[:40]]
     with served(tmp_path) as (process, port):
         for round_ in range(400):
@@ -122,7 +127,7 @@ def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path):
         assert after[3] == before[3]
 
 
-def test_a_thousand_mixed_batches(tmp_path):
+def test_a_thousand_mixed_batches(tmp_path: Path) -> None:
     rng = random.Random(0)
     bad = [
         picture(5, side=1)[:30],
@@ -151,7 +156,7 @@ def test_a_thousand_mixed_batches(tmp_path):
                     assert abs(one["probability"] - other["probability"]) <= 1e-6
 
 
-def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path):
+def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path: Path) -> None:
     starts = (b"", b"GET /he", POST, POST + b"Content-Length: 99\r\n\r\n")
     with served(tmp_path) as (process, port):
         begun = time.monotonic()
@@ -159,7 +164,7 @@ def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path):
         for number, connection in enumerate(sockets):
             connection.sendall(starts[number % len(starts)])
             connection.setblocking(False)
-        ended = {}
+        ended: dict[int, float] = {}
         while len(ended) < 200 and time.monotonic() - begun < 30:
             for number, connection in enumerate(sockets):
                 if number in ended:
@@ -186,12 +191,12 @@ def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path):
 
 
 @pytest.mark.parametrize("round_", range(50))
-def test_a_stop_under_load(tmp_path, round_):
+def test_a_stop_under_load(tmp_path: Path, round_: int) -> None:
     with served(tmp_path, 0.02) as (process, port):
-        statuses = []
+        statuses: list[int | None] = []
 
-        def client():
-            status = 200
+        def client() -> None:
+            status: int | None = 200
             while status == 200:
                 try:
                     status = ask(port, "POST", "/predict", picture(7))[0]
@@ -212,11 +217,11 @@ def test_a_stop_under_load(tmp_path, round_):
         assert set(statuses) <= {200, 503, None}
 
 
-def test_a_wrong_token_takes_as_long_wherever_it_differs(tmp_path):
+def test_a_wrong_token_takes_as_long_wherever_it_differs(tmp_path: Path) -> None:
     """Welch's t between tokens wrong in the first and in the last character, asked in turns."""
     token = "0123456789abcdef" * 4
     kinds = {"first": "x" + token[1:], "last": token[:-1] + "x"}
-    nanoseconds = {kind: [] for kind in kinds}
+    nanoseconds: dict[str, list[int]] = {kind: [] for kind in kinds}
     (tmp_path / "light.onnx").write_text("1.0")
     with running(tmp_path / "light.onnx", access=Access(token=token)) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)

@@ -11,6 +11,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +29,7 @@ FIELDS |= {"plan": "default"}
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of 60 noisy bars each."""
     folder, rng = tmp_path_factory.mktemp("bars"), np.random.default_rng(1)
     for kind in ("across", "down"):
@@ -40,21 +43,24 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Ray cluster of two machines with a core each, so that two runs are made at once."""
-    with own_cluster(1, ONSIGHT_CACHE=str(tmp_path_factory.mktemp("cache"))) as cluster:
+    with own_cluster(1, {"ONSIGHT_CACHE": str(tmp_path_factory.mktemp("cache"))}) as cluster:
         add_node(cluster)
         yield cluster
 
 
-def command(pictures, out, *more):
+def command(pictures: Path, out: Path, *more: str) -> list[str]:
+    """Return the words of the sweep's command."""
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()]
     words = ["sweep", str(pictures), *TRIED, *fields, f"--out={out}", "--json", *more]
     return [sys.executable, "-m", "onsight", *words]
 
 
 @pytest.fixture(scope="module")
-def swept(pictures, cluster, tmp_path_factory):
+def swept(
+    pictures: Path, cluster: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """A sweep of six runs whose command is killed in a run after the first, then resumed."""
     out = tmp_path_factory.mktemp("sweeps") / "s"
     words = command(pictures, out, "--cluster=auto")
@@ -72,7 +78,9 @@ def swept(pictures, cluster, tmp_path_factory):
     return out, json.loads(done.stdout)
 
 
-def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(pictures, swept, tmp_path):
+def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(
+    pictures: Path, swept: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     out, facts = swept
     assert len(facts["runs"]) == RUNS
     assert facts["failed"] == []
@@ -86,7 +94,9 @@ def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(pictures, sw
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own code
-def test_the_server_answers_on_ray_serve_as_the_model_does(pictures, swept):
+def test_the_server_answers_on_ray_serve_as_the_model_does(
+    pictures: Path, swept: tuple[Path, dict[str, Any]]
+) -> None:
     import ray
     from ray import serve
 
@@ -97,7 +107,7 @@ def test_the_server_answers_on_ray_serve_as_the_model_does(pictures, swept):
     ray.init(address="auto", log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": 18765})
-        serve.run(app(Wanted(model=str(model), device="cpu", cpus=1)))
+        serve.run(app(Wanted.model_validate({"model": str(model), "device": "cpu"})))
         picture = pictures / "across" / "000.png"
         status, said = _ask("/predict", picture.read_bytes(), **{"Content-Type": "image/png"})
         (expected,) = onsight.load(model, device="cpu").predict_proba([picture])
@@ -112,7 +122,7 @@ def test_the_server_answers_on_ray_serve_as_the_model_does(pictures, swept):
         ray.shutdown()
 
 
-def _ask(path, body=None, **headers):
+def _ask(path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
     request = urllib.request.Request(f"http://127.0.0.1:18765{path}", body, headers)
     try:
         with urllib.request.urlopen(request) as answer:
