@@ -16,6 +16,7 @@ _AGAIN = "Run `make audit` again on a machine with a network"
 
 
 def main() -> None:
+    """Run pip-audit on the lock file, print its answer and exit with its meaning."""
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--timeout", "10"]
     lock = ["--format", "json", "--requirement", str(ROOT / "requirements.lock")]
     done = subprocess.run(

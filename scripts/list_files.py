@@ -17,6 +17,7 @@ How they fit together: [architecture.md](architecture.md).
 
 
 def first_sentence(path: Path) -> str:
+    """Return the first line of a module's docstring, without its full stop."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0].rstrip(".")
 

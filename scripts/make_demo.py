@@ -24,16 +24,19 @@ FIXED_DATE = (2017, 8, 25, 0, 0, 0)  # the release of Fashion-MNIST; keeps the z
 
 
 def read_idx(path: Path, header_bytes: int) -> np.ndarray:
+    """Read the bytes of a compressed IDX file after its header."""
     return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header_bytes)
 
 
 def png(pixels: np.ndarray) -> bytes:
+    """Encode grey pixels as a PNG file."""
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG", optimize=True)
     return data.getvalue()
 
 
 def main(source: Path) -> None:
+    """Write the zip from the folder with Fashion-MNIST's four files."""
     with zipfile.ZipFile(TARGET, "w", zipfile.ZIP_STORED) as archive:
         for split, (prefix, count) in PICTURES.items():
             labels = read_idx(source / f"{prefix}-labels-idx1-ubyte.gz", 8)

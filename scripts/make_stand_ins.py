@@ -27,6 +27,7 @@ BROKEN_BYTES = (b"", b"<html>not found</html>", b"\xff\xd8\xff\xe0", b"BM" + byt
 
 
 def make_cifar(source: Path, target: Path) -> None:
+    """Write Fashion-MNIST in the layout of CIFAR-10."""
     folder = target / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     pixels, labels = read_idx(source, "train")
@@ -38,6 +39,7 @@ def make_cifar(source: Path, target: Path) -> None:
 
 
 def read_idx(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read the pixels and labels of one split, `train` or `t10k`."""
     images = gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((folder / f"{name}-labels-idx1-ubyte.gz").read_bytes())
     pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
@@ -45,17 +47,20 @@ def read_idx(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_batch(path: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
+    """Write a batch file, each image padded to 32x32 and repeated in three channels."""
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
     rows = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
     dump(path, {b"data": rows, b"labels": labels.tolist()})
 
 
 def dump(path: Path, content: dict[bytes, object]) -> None:
+    """Pickle the content in protocol 2."""
     with path.open("wb") as file:
         pickle.dump(content, file, protocol=2)  # as the authors of CIFAR-10 did
 
 
 def make_pets(source: Path, target: Path, jpegs: int) -> None:
+    """Write both classes of PetImages with that many JPEGs each."""
     photographs = sorted(path for path in source.rglob("*.jpg") if path.stat().st_size > 200_000)
     # Each photograph has a folder with its sizes, which must not be split between the classes.
     motifs = sorted({path.relative_to(source).parts[0] for path in photographs})
@@ -76,6 +81,7 @@ def make_pets(source: Path, target: Path, jpegs: int) -> None:
 
 
 def make_class(photographs: list[Path], folder: Path, jpegs: int, broken: int) -> None:
+    """Write a class: crops of its photographs, some of them replaced by broken files."""
     folder.mkdir(parents=True)
     (folder / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(508))
     generator = np.random.default_rng(len(photographs[0].name))
@@ -89,12 +95,14 @@ def make_class(photographs: list[Path], folder: Path, jpegs: int, broken: int) -
 
 
 def open_small(path: Path) -> Image.Image:
+    """Load a photograph, scaled to at most 1,600 pixels a side."""
     picture = Image.open(path).convert("RGB")
     picture.thumbnail((1600, 1600))
     return picture
 
 
 def crop(picture: Image.Image, generator: np.random.Generator) -> bytes:
+    """Encode a random part of a photograph as a JPEG of 350 to 500 by 300 to 450 pixels."""
     width, height = int(generator.integers(350, 501)), int(generator.integers(300, 451))
     zoom = generator.uniform(1.0, min(picture.width / width, picture.height / height))
     box_width, box_height = int(width * zoom), int(height * zoom)

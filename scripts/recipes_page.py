@@ -40,6 +40,7 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
+        """Read a run folder."""
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         return cls(
             json.loads((folder / "results.json").read_text()),
@@ -50,36 +51,44 @@ class Run:
 
     @property
     def machine(self) -> str:
+        """The processor, memory and torch of the run."""
         cores, memory = self.environment["cores"], self.environment["memory_bytes"] / 2**30
         name = self.environment["processor"]
         return f"{name}, {cores} cores, {memory:.0f} GiB, torch {self.version('torch')}"
 
     def version(self, package: str) -> str:
+        """Return the version of a package that the run used."""
         return str(self.environment["versions"][package])
 
     @property
     def accuracy(self) -> str:
+        """The accuracy with its interval and the number of test images."""
         keys = ("accuracy", "accuracy_low", "accuracy_high")
         accuracy, low, high = (100 * self.results[key] for key in keys)
         return f"{accuracy:.2f}% ({low:.2f} to {high:.2f}, n = {self.results['images']:,})"
 
     @property
     def decoded_a_second(self) -> float:
+        """Files decoded in a second, broken ones included."""
         files = self.results["used"] + self.results["problems"]
         return float(files / self.results["phases"]["decode"])
 
     @property
     def tested_a_second(self) -> float:
+        """Test images evaluated in a second."""
         return float(self.results["images"] / self.results["phases"]["test"])
 
     @property
     def training_seconds(self) -> float:
+        """Seconds that training took."""
         return float(self.results["phases"]["training"])
 
     def losses(self, epoch: int) -> str:
+        """Return the losses that an epoch, counted from 0, logged."""
         return " ".join(f"{line['loss']:.3f}" for line in self.epochs[epoch]["lines"])
 
     def seconds_between(self, first: int, last: int) -> float:
+        """Return the seconds between two logged steps of the first epoch."""
         at = {line["step"]: line["seconds"] for line in self.epochs[0]["lines"]}
         return float(at[last] - at[first])
 
@@ -88,6 +97,7 @@ Row = tuple[str, str, str, str]
 
 
 def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
+    """Compare the run, and one that found its images decoded, with the source."""
     results, epochs = run.results, len(run.epochs)
     reopened = again.results["phases"]["decode"]
     return [
@@ -133,10 +143,12 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
 
 
 def results_train(run: Run) -> int:
+    """Return the number of training images."""
     return sum(row["train_images"] for row in run.results["classes"])
 
 
 def lenet(run: Run, larger: Run) -> list[Row]:
+    """Compare the run, and one of larger batches, with the source."""
     seconds = larger.seconds_between(200, 1400)
     last = len(run.epochs) - 1
     return [
@@ -183,6 +195,7 @@ def lenet(run: Run, larger: Run) -> list[Row]:
 
 
 def quick(run: Run) -> list[Row]:
+    """Compare the run of the quick start with the source."""
     last = run.epochs[-1]
     accuracies = " ".join(f"{100 * row['test_accuracy']:.1f}" for row in run.epochs)
     lines = [line for row in run.epochs for line in row["lines"]]
@@ -216,6 +229,7 @@ def quick(run: Run) -> list[Row]:
 
 
 def vectors(runs: list[Run]) -> list[Row]:
+    """Compare the runs of one, two and three ranks with the source."""
     losses = [run.epochs[0]["train_loss"] for run in runs]
     spread = max(abs(loss / losses[0] - 1) for loss in losses)
     shares = [re.findall(r": (\d+) of", run.plan["ranks"]["reason"]) for run in runs[1:]]
@@ -247,6 +261,7 @@ SOURCES = {
 
 
 def section(name: str, run: Run, rows: list[Row]) -> str:
+    """Write the section of a recipe in Markdown."""
     text = [f"## {name}", "", f"Source: {SOURCES[name]}.", "", f"Measured on: {run.machine}.", ""]
     text += [f"    {command(name)}", "", "| | published | measured | what differs, and why |"]
     text += ["| --- | --- | --- | --- |"]
@@ -255,10 +270,13 @@ def section(name: str, run: Run, rows: list[Row]) -> str:
 
 
 def command(name: str) -> str:
+    """Return the command that trains with a recipe, and what data it is for."""
     return f"onsight train --recipe {name}    # data: {read_about(name)['data']}"
 
 
 def main(folder: Path) -> None:
+    """Write the page from the runs in a folder."""
+
     def run(name: str) -> Run:
         return Run.read(folder / name)
 

@@ -19,6 +19,7 @@ SOURCE = "src/"
 
 
 def main() -> None:
+    """Build, compare and keep all distributions; exit with an error that lists all faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     out = parser.parse_args().out
@@ -68,6 +69,7 @@ def tracked() -> dict[str, bytes]:
 
 
 def git(*words: str) -> str:
+    """Return the output of a git command in this repository."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
     ).stdout
@@ -100,6 +102,7 @@ def unlike_tree(wheel: Path, tree: dict[str, bytes]) -> list[str]:
 
 
 def read_wheel(wheel: Path) -> dict[str, bytes]:
+    """Read all files of a wheel by their names."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if name[-1] != "/"}
 

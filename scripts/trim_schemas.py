@@ -26,6 +26,7 @@ AS_IT_IS = ("type", "enum", "required", "x-kubernetes-int-or-string")
 
 
 def main() -> None:
+    """Read the definition of each manifest's kind and write its trimmed schema."""
     schemas = {}
     for manifest in manifests():
         kind, (group, version) = manifest["kind"], manifest["apiVersion"].split("/")
@@ -43,6 +44,7 @@ def main() -> None:
 
 
 def manifests() -> list[dict[str, Any]]:
+    """Read all manifests of the page."""
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return [yaml.safe_load(block) for block in blocks]
 
