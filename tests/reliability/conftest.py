@@ -1,6 +1,9 @@
-"""The run that every disturbed one must equal."""
+"""The run that every disturbed one must equal, and how many instants it has."""
+
+import functools
 
 import pytest
+from instants import number_instants
 from trials import train
 
 
@@ -10,3 +13,15 @@ def undisturbed(shared_bars, tmp_path_factory):
     ended = train(shared_bars, out)
     assert ended.code == 0, ended.said
     return out
+
+
+@pytest.fixture(scope="session")
+def instants(shared_bars, build_once):
+    """(all instants of a run, those inside a save)."""
+
+    def count_instants(folder):
+        prepare = functools.partial(number_instants, folder / "counts")
+        assert train(shared_bars, folder / "run", prepare=prepare).code == 0
+
+    counts = build_once("instants", count_instants) / "counts"
+    return [int(word) for word in counts.read_text().split()]

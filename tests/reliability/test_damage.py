@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from instants import signal_at
 from tally import Tally, count
-from test_kills import instants  # noqa: F401
 from trials import resume, train
 
 from onsight.data.fit import PictureFormat
@@ -60,7 +59,7 @@ def test_a_damaged_file_is_refused_by_name(name, read, undisturbed, tmp_path):
     tally, drawn = Tally(f"damage to {name}"), random.Random(name)
     path = tmp_path / name.rpartition("/")[2]
     good = (undisturbed / name).read_bytes()
-    for number in range(count(1400, 140)):
+    for number in range(count(1400, 70)):
         kind = DAMAGES[number % len(DAMAGES)]
         path.write_bytes(damaged(good, kind, drawn))
         with tally.trial(f"{kind} {number}"):
@@ -80,7 +79,7 @@ def test_a_damaged_pack_is_built_again(name, shared_bars, tmp_path):
     pixels, labels = pack.take(everything), pack.index.labels.copy()
     (path,) = tmp_path.rglob(name)
     good = path.read_bytes()
-    for number in range(count(1400, 21)):
+    for number in range(count(1400, 7)):
         path.write_bytes(damaged(good, DAMAGES[number % len(DAMAGES)], drawn))
         with tally.trial(f"{number}"):
             found = open_pack(job, tmp_path)
@@ -91,10 +90,7 @@ def test_a_damaged_pack_is_built_again(name, shared_bars, tmp_path):
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
-    instants,  # noqa: F811
-    undisturbed,
-    shared_bars,
-    tmp_path,
+    instants, undisturbed, shared_bars, tmp_path
 ):
     tally, drawn = Tally("damage to the last checkpoint of a killed run"), random.Random(4)
     killed = tmp_path / "killed"
@@ -102,7 +98,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     prepare = functools.partial(signal_at, signal.SIGTERM, at, True, tmp_path / "saved")
     assert train(shared_bars, killed, prepare=prepare).code == 128 + signal.SIGTERM
     last = killed / "checkpoints" / "last.safetensors"
-    for number in range(count(35, 2)):
+    for number in range(count(35, 1)):
         out = shutil.copytree(killed, tmp_path / f"{number}")
         bad = damaged(last.read_bytes(), DAMAGES[number % len(DAMAGES)], drawn)
         (out / "checkpoints" / "last.safetensors").write_bytes(bad)

@@ -51,8 +51,10 @@ def stop_and_resume(bars, out, told, stop_at, *words):
     assert leftovers(out) == []
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("decoding", DECODING)
+CASES = [(decoding, precision) for decoding in DECODING for precision in ("fp32", "bf16")]
+
+
+@pytest.mark.parametrize(("decoding", "precision"), count(CASES, CASES[-1:]))
 def test_stopped_at_every_step(decoding, precision, shared_bars, tmp_path):
     tally = Tally(f"stopped at every step, {precision}, pictures {decoding}")
     words = [*NET, *DECODING[decoding], "--precision", precision]

@@ -33,10 +33,10 @@ def fail_at(number, code):
         setattr(os, name, functools.partial(failing, name))
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", count([*ERRORS], ["EDQUOT", "EROFS"]))
 def test_nothing_can_be_written_any_more(name, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally(f"{name} from a moment on"), random.Random(name)
-    for number in range(count(20, 2)):
+    for number in range(count(20, 1)):
         out, call = tmp_path / f"{number}", drawn.randrange(3, 90)
         prepare = functools.partial(fail_at, call, getattr(errno, name))
         with tally.trial(f"call {call}"):
@@ -80,11 +80,11 @@ def remount(folder, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("what", ["size", "nr_inodes"])
+@pytest.mark.parametrize("what", count(["size", "nr_inodes"], ["size"]))
 def test_a_small_disk_fills(what, undisturbed, shared_bars, tmp_path):
     tally = Tally(f"a small disk fills: {what}")
     sizes = range(4, 84, 4) if what == "size" else range(3, 23)
-    few = (sizes[2], sizes[7])
+    few = (sizes[4],)
     for number in count(sizes, few):
         disk = tmp_path / f"disk-{number}"
         limits = f"{what}={number}{'k' if what == 'size' else ''}"
@@ -112,6 +112,7 @@ def train_on(disk, bars, log, more):
     return Trial(words, log).end()
 
 
+@pytest.mark.skipif(count(0, 1), reason="EROFS is raised in its place above in any case")
 def test_a_disk_that_became_read_only_is_named(undisturbed, shared_bars, tmp_path):
     disk = tmp_path / "disk"
     with small_disk(disk, "size=1000k"):

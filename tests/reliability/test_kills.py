@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from instants import kill_in_write, number_instants, signal_at
+from instants import kill_in_write, signal_at
 from tally import Tally, count
 from trials import leftovers, resume, train, training
 
@@ -16,15 +16,6 @@ from onsight.tensorfile import read_tensors
 from onsight.training.verify_resume.same import compare_folders
 
 STEPS = 18  # 96 training pictures in batches of 16, three times
-
-
-@pytest.fixture(scope="module")
-def instants(shared_bars, tmp_path_factory):
-    """(all instants of a run, those inside a save)."""
-    folder = tmp_path_factory.mktemp("numbered")
-    prepare = functools.partial(number_instants, folder / "told")
-    assert train(shared_bars, folder / "run", prepare=prepare).code == 0
-    return [int(word) for word in (folder / "told").read_text().split()]
 
 
 def check_resumed(bars, out, saved, undisturbed):
@@ -45,7 +36,7 @@ def check_resumed(bars, out, saved, undisturbed):
 def test_killed_at_an_instant(kind, instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally(f"SIGKILL {kind}"), random.Random(kind)
     inside = kind == "inside a save"
-    for number in range(count(100 if kind == "anywhere" else 60, 3)):
+    for number in range(count(100 if kind == "anywhere" else 60, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
         at = drawn.randrange(1, instants[inside])
         prepare = functools.partial(signal_at, signal.SIGKILL, at, inside, saved)
@@ -58,7 +49,7 @@ def test_killed_at_an_instant(kind, instants, undisturbed, shared_bars, tmp_path
 
 def test_killed_in_the_middle_of_a_write(undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGKILL in the middle of writing a checkpoint"), random.Random(0)
-    for number in range(count(40, 3)):
+    for number in range(count(40, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
         save, part = drawn.randrange(1, STEPS + 3), drawn.random()
         prepare = functools.partial(kill_in_write, save, part, saved)

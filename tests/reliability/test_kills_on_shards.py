@@ -39,7 +39,7 @@ def undisturbed(url, tmp_path_factory):
 def test_killed_while_shards_are_streamed(url, undisturbed, tmp_path):
     whole, instants = undisturbed
     tally, drawn = Tally("SIGKILL while shards are streamed from a server"), random.Random(0)
-    for number in range(count(40, 2)):
+    for number in range(count(40, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
         at = drawn.randrange(instants // 2, instants)  # in the first half, libraries are loaded
         prepare = functools.partial(signal_at, signal.SIGKILL, at, False, saved)

@@ -10,6 +10,7 @@ from tally import count
 from trials import train
 
 import onsight
+from onsight.hardware.cores import usable_cores
 
 MIB = 2**20
 
@@ -42,7 +43,7 @@ def check_level(rows, settled, what):
     print(f"\n| {what} | {grown:.1f} MiB, {after[1] - before[1]} files, {after[2] - before[2]} |")
     assert grown <= 20
     assert after[1] == before[1]
-    assert after[2] <= before[2] + 1  # one of another test's may end or begin meanwhile
+    assert after[2] <= before[2] + usable_cores()  # a pool may only now need all its threads
 
 
 def test_epochs_leave_nothing_behind(shared_bars, tmp_path):
@@ -56,7 +57,7 @@ def test_epochs_leave_nothing_behind(shared_bars, tmp_path):
 
 
 def test_predictions_leave_nothing_behind(undisturbed, shared_bars):
-    predictor, total = onsight.load(undisturbed), count(20_000, 1_000)
+    predictor, total = onsight.load(undisturbed), count(20_000, 400)
     good = sorted(shared_bars.rglob("*.png"))[:18]
     contents = [path.read_bytes() for path in good]
     contents += [contents[0][:40], b"no picture"]  # a tenth is bad

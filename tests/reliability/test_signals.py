@@ -6,15 +6,15 @@ import signal
 
 from instants import signal_at
 from tally import Tally, count
-from test_kills import check_resumed, instants  # noqa: F401
+from test_kills import check_resumed
 from trials import leftovers, train
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def test_stopped_at_an_instant(instants, undisturbed, shared_bars, tmp_path):  # noqa: F811
+def test_stopped_at_an_instant(instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGTERM, SIGINT or SIGHUP at an instant"), random.Random(2)
-    for trial in range(count(100, 4)):
+    for trial in range(count(100, 2)):
         number, out = SIGNALS[trial % 3], tmp_path / f"{trial}"
         saved, at = tmp_path / f"{trial}.saved", drawn.randrange(1, instants[0])
         prepare = functools.partial(signal_at, number, at, False, saved)
@@ -29,7 +29,7 @@ def test_stopped_at_an_instant(instants, undisturbed, shared_bars, tmp_path):  #
     tally.end()
 
 
-def test_a_stop_inside_a_save_waits_for_it(instants, undisturbed, shared_bars, tmp_path):  # noqa: F811
+def test_a_stop_inside_a_save_waits_for_it(instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGTERM inside a save"), random.Random(3)
     for trial in range(count(20, 1)):
         saved, out = tmp_path / f"{trial}.saved", tmp_path / f"{trial}"

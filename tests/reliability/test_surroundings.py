@@ -9,7 +9,6 @@ import time
 from instants import signal_at
 from PIL import Image
 from tally import Tally, count
-from test_kills import instants  # noqa: F401
 from trials import leftovers, resume, train
 
 from onsight.training.verify_resume.same import compare_folders
@@ -28,9 +27,9 @@ def jump_and_stop(seed, at, saved):
     signal_at(signal.SIGTERM, at, True, saved)
 
 
-def test_jumps_of_the_clock_change_nothing(instants, undisturbed, shared_bars, tmp_path):  # noqa: F811
+def test_jumps_of_the_clock_change_nothing(instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("jumps of the wall clock"), random.Random(5)
-    for number in range(count(20, 2)):
+    for number in range(count(20, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
         at = drawn.randrange(1, int(instants[1] * 0.9))
         with tally.trial(f"instant {at:,}"):
@@ -81,9 +80,9 @@ def _try(bars, out, again, log):
             os._exit(ended.code)
 
 
-def test_a_folder_has_one_run(instants, undisturbed, shared_bars, tmp_path):  # noqa: F811
+def test_a_folder_has_one_run(instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("two runs in one folder"), random.Random(6)
-    for number in range(count(20, 2)):
+    for number in range(count(20, 1)):
         out, told = tmp_path / f"{number}", tmp_path / f"{number}.told"
         at = drawn.randrange(1, instants[1])
         prepare = functools.partial(try_another_at, shared_bars, out, at, told)
@@ -126,7 +125,7 @@ def replace_at(folder, at):
     watch_all_threads(Instants(act, at, True))
 
 
-def test_a_picture_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):  # noqa: F811
+def test_a_picture_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):
     """What was decoded is kept; only a resumed run would see it, and refuses."""
     out, former = tmp_path / "run", (bars / "across" / "000.png").read_bytes()
     ended = train(bars, out, prepare=functools.partial(replace_at, bars, instants[1] // 3))

@@ -40,7 +40,7 @@ def ask(capsys, *words):
 
 
 def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, capsys):
-    kills = count(10, 2)
+    kills = count(10, 1)
     code, said = ask(capsys, shared_bars, "--kills", kills, "--json")
     found = json.loads(said.out)
     assert code == 0, found

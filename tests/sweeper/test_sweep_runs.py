@@ -135,30 +135,26 @@ def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
     assert "ended by SIGKILL" in one_run._how_it_ended(-signal.SIGKILL)
 
 
-def command(bars, out, *more):
-    fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
-    words = ["sweep", str(bars), "--try", "seed=2", "--model=compact", f"--out={out}", "--json"]
-    return [sys.executable, "-m", "onsight", *words, *fields, *map(str, more)]
-
-
-def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path):
+def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys):
     out = tmp_path / "s"
-    started = subprocess.Popen(
-        command(shared_bars, out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    while not (out / "1-seed=2" / "config.toml").exists():
-        assert started.poll() is None, started.stdout.read()
-        time.sleep(0.05)
-    started.kill()
-    started.communicate()
-    done = subprocess.run(
-        command(shared_bars, out, "--resume"), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "run 1 of 1: 1-seed=2, resumed" in done.stderr
-    assert json.loads(done.stdout)["winner"] == "1-seed=2"
+    fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
+    words = ["sweep", str(shared_bars), "--try=seed=2", "--model=linear", f"--out={out}", *fields]
+    with subprocess.Popen(
+        [sys.executable, "-m", "onsight", *words], stderr=subprocess.PIPE
+    ) as started:
+        while not (out / "1-seed=2" / "config.toml").exists():
+            assert started.poll() is None, started.stderr.read()
+            time.sleep(0.05)
+        started.kill()
+        started.communicate()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json", "--resume"])
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    assert "run 1 of 1: 1-seed=2, resumed" in said.err
+    assert json.loads(said.out)["winner"] == "1-seed=2"
     alone = onsight.train(
-        shared_bars, out=tmp_path / "run", reporter=SilentReporter(), folds="1", model="compact",
+        shared_bars, out=tmp_path / "run", reporter=SilentReporter(), folds="1", model="linear",
         seed=2, **SLIGHT,
     )  # fmt: skip
     swept = (out / "1-seed=2" / "predictions.csv").read_bytes()
