@@ -1,17 +1,30 @@
 """Ray replaced at its border; what runs on real Ray is in soak/test_ray.py."""
 
 import os
+import sys
 
 import pytest
 from fake_ray import make_fake_ray
 
 from onsight.hardware import cores
+from onsight.report import html
 
 
 @pytest.fixture(autouse=True)
 def _no_limit_of_cores(monkeypatch):
     """A rank is a process of its own, which may limit its cores for good; these tests are not."""
     monkeypatch.setattr(cores, "_most", [])
+
+
+@pytest.fixture(autouse=True)
+def _blank_report(monkeypatch):
+    """The figures of a report take most of a small run's time."""
+
+    def write_report(run):
+        (run / "report.html").touch()
+        return run / "report.html"
+
+    monkeypatch.setattr(html, "write_report", write_report)
 
 
 @pytest.fixture
@@ -22,5 +35,5 @@ def fake_ray(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     modules = make_fake_ray()
     for name, module in modules.items():
-        monkeypatch.setitem(__import__("sys").modules, name, module)
+        monkeypatch.setitem(sys.modules, name, module)
     return modules["ray"]

@@ -75,7 +75,7 @@ def test_predictions_survive_the_journey():
     ],
 )
 def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
-    fake_ray, trained, bars, monkeypatch, fault, said
+    fake_ray, trained, shared_bars, monkeypatch, fault, said
 ):
     monkeypatch.setattr("onsight.cluster.predictions._BATCHES", 1)
     whole = fake_ray.data.from_arrow
@@ -90,7 +90,7 @@ def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
     predictor = load(trained.path, device="cpu")
     predictor.runner.at_once = 8
     mapped = ClusterPredictions(fake_ray, trained.path, "cpu", None)
-    inputs = map(file_input, sorted(map(str, bars.rglob("*.png"))))
+    inputs = map(file_input, sorted(map(str, shared_bars.rglob("*.png"))))
     with pytest.raises(OnsightError, match=said):
         list(mapped.batches(predictor, inputs, False))
 
@@ -110,14 +110,16 @@ def test_a_picture_that_only_the_command_sees_is_named(
     assert not out.exists()
 
 
-def test_options_that_need_one_machine_are_refused(fake_ray, trained, bars, tmp_path, capsys):
+def test_options_that_need_one_machine_are_refused(
+    fake_ray, trained, shared_bars, tmp_path, capsys
+):
     import shutil
 
-    archive = shutil.make_archive(str(tmp_path / "bars"), "zip", bars)
+    archive = shutil.make_archive(str(tmp_path / "bars"), "zip", shared_bars)
     words = ["predict", trained.path, "--csv", tmp_path / "out.csv", "--cluster", "auto"]
     assert command(*words, archive) == 2
     assert "unpack the archive" in capsys.readouterr().err
-    assert command(*words, bars, "--resume") == 2
+    assert command(*words, shared_bars, "--resume") == 2
     assert "leave it out on a --cluster" in capsys.readouterr().err
 
 

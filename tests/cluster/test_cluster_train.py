@@ -31,17 +31,17 @@ def on_fake(fake_ray, monkeypatch):
     return fake_ray
 
 
-def test_a_run_on_a_cluster_is_the_run_of_one_machine(on_fake, bars, tmp_path, capsys):
+def test_a_run_on_a_cluster_is_the_run_of_one_machine(on_fake, shared_bars, tmp_path, capsys):
     out = tmp_path / "there"
-    words = ["train", bars, "--epochs", 2, "--model", "lenet", "--image-size", 16]
+    words = ["train", shared_bars, "--epochs", 1, "--model", "linear"]
     assert command(*words, "--out", out, *WORDS) == 0
     captured = capsys.readouterr()
     assert "cluster: 1 rank on a Ray cluster of 1 machine (1 CPU each)" in captured.err
-    assert "epoch 2/2: loss" in captured.err
+    assert "epoch 1/1: loss" in captured.err
     assert "accuracy" in captured.out
-    fields = {"epochs": 2, "model": "lenet", "image_size": "16", "folds": 1}
+    fields = {"epochs": 1, "model": "linear", "folds": 1}
     here = onsight.train(
-        bars,
+        shared_bars,
         out=tmp_path / "here",
         threads=1,
         precision="fp32",
@@ -53,20 +53,22 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(on_fake, bars, tmp_path, c
     assert on_fake.calls[-1][0] == "shutdown"
 
 
-def test_a_run_folder_in_use_is_refused_before_anything_starts(on_fake, bars, tmp_path, capsys):
+def test_a_run_folder_in_use_is_refused_before_anything_starts(
+    on_fake, shared_bars, tmp_path, capsys
+):
     (tmp_path / "mine.txt").touch()
-    assert command("train", bars, "--out", tmp_path, *WORDS) == 2
+    assert command("train", shared_bars, "--out", tmp_path, *WORDS) == 2
     assert "in use" in capsys.readouterr().err
 
 
-def test_more_ranks_than_cpus_are_refused(on_fake, bars, tmp_path, capsys):
-    assert command("train", bars, "--out", tmp_path / "run", *WORDS, "--ranks", 8) == 2
+def test_more_ranks_than_cpus_are_refused(on_fake, shared_bars, tmp_path, capsys):
+    assert command("train", shared_bars, "--out", tmp_path / "run", *WORDS, "--ranks", 8) == 2
     assert "8 ranks need a CPU each, but the Ray cluster has 1" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 def test_what_the_user_can_mend_is_told_once_and_not_tried_again(
-    on_fake, bars, tmp_path, capsys, monkeypatch
+    on_fake, tmp_path, capsys, monkeypatch
 ):
     tries = []
     once = cluster_train.fit
@@ -80,24 +82,26 @@ def test_what_the_user_can_mend_is_told_once_and_not_tried_again(
                 continue
 
     monkeypatch.setattr(cluster_train, "fit", thrice)
-    (bars / "empty").mkdir()
-    assert command("train", bars / "empty", "--out", tmp_path / "run", *WORDS) == 2
+    (tmp_path / "empty").mkdir()
+    assert command("train", tmp_path / "empty", "--out", tmp_path / "run", *WORDS) == 2
     assert capsys.readouterr().err.count("error: ") == 1
     assert len(tries) == 3  # the second and third returned at once
 
 
-def test_a_bug_in_a_rank_shows_its_traceback(on_fake, bars, tmp_path, capsys, monkeypatch):
+def test_a_bug_in_a_rank_shows_its_traceback(on_fake, shared_bars, tmp_path, capsys, monkeypatch):
     def fail(*given, **fields):
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr("onsight.training.run.train", fail)
-    assert command("train", bars, "--out", tmp_path / "run", *WORDS) == 1
+    assert command("train", shared_bars, "--out", tmp_path / "run", *WORDS) == 1
     said = capsys.readouterr().err
     assert "a rank failed:" in said
     assert "ZeroDivisionError: planted" in said
 
 
-def test_a_signal_stops_the_ranks_after_a_checkpoint(on_fake, bars, tmp_path, capsys, monkeypatch):
+def test_a_signal_stops_the_ranks_after_a_checkpoint(
+    on_fake, shared_bars, tmp_path, capsys, monkeypatch
+):
     asked = cluster_train.Notes.begin
 
     def begin(self, size, checkpoint):
@@ -107,7 +111,7 @@ def test_a_signal_stops_the_ranks_after_a_checkpoint(on_fake, bars, tmp_path, ca
     monkeypatch.setattr(cluster_train.Notes, "begin", begin)
     monkeypatch.setattr("onsight.cluster.rank._LOOK_SECONDS", 0.05)
     out = tmp_path / "run"
-    words = ["train", bars, "--epochs", 2000, "--model", "lenet", "--image-size", 16, "--out", out]
+    words = ["train", shared_bars, "--epochs", 2000, "--model", "linear", "--out", out]
     assert command(*words, *WORDS) == 143
     assert f"continue with --out {out} --resume" in capsys.readouterr().err
     assert (out / "checkpoints" / "last.safetensors").exists()
