@@ -1,14 +1,13 @@
-"""Commands on the twin say what they say on the CPU: eval, predict, placement, explain, resume."""
+"""Commands on the device say what they say on the CPU: eval, predict, placement, explain, resume."""
 
+import itertools
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from on_twin import DEVICE, IS_SIMULATED, assert_alike, rows_of
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -16,11 +15,11 @@ import onsight
 from onsight.cli import main
 from onsight.errors import Interrupted
 from onsight.hardware import ceilings
-from onsight.training.autotune import planning
-from onsight.training.step import graphed
+from onsight.training.autotune import pick_fastest, planning
 
-SETTINGS = {"model": "lenet", "plan": "default", "folds": "1"}
+SETTINGS = {"model": "lenet", "precision": "fp32", "plan": "default", "folds": "1"}
 FEW = SETTINGS | {"batch_size": 16}
+DEVICES = ["twin:0", "twin:1"] if IS_SIMULATED else [str(DEVICE)]
 
 
 def write(folder, images, labels):
@@ -41,7 +40,7 @@ def files(tmp_path_factory, pictures):
 def run_folder(tmp_path_factory, pictures):
     data = write(tmp_path_factory.mktemp("pictures"), *pictures)
     folder = tmp_path_factory.mktemp("runs") / "run"
-    onsight.train(str(data), out=str(folder), device="cpu", epochs=2, **FEW)
+    onsight.train(str(data), out=str(folder), device="cpu", epochs=1, **FEW)
     return folder
 
 
@@ -52,7 +51,7 @@ def said(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("device", ["twin:0", "twin:1"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_eval_gives_the_same_figures(machine_off, run_folder, files, capsys, device):
     plain = json.loads(said(capsys, "eval", run_folder, files, "--device", "cpu", "--json"))
     with machine_off() as machine:
@@ -61,16 +60,16 @@ def test_eval_gives_the_same_figures(machine_off, run_folder, files, capsys, dev
     for facts in (plain, found):
         for name in ("seconds", "device", "images_per_second"):
             facts.pop(name, None)
-    assert found == plain
+    assert_alike(found, plain)
 
 
-@pytest.mark.parametrize("device", ["twin:0", "twin:1"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_predict_gives_the_same_rows(machine_off, run_folder, files, capsys, device):
     plain = said(capsys, "predict", run_folder, files, "--device", "cpu", "--csv", "-")
     with machine_off() as machine:
         found = said(capsys, "predict", run_folder, files, "--device", device, "--csv", "-")
         machine.check()
-    assert found == plain
+    assert_alike(rows_of(found), rows_of(plain))
     assert found.count("\n") > 60
 
 
@@ -80,20 +79,23 @@ def test_everything_is_where_it_should_be(machine_off, tmp_path, pictures):
             pictures,
             out=str(tmp_path / "run"),
             model="compact",
-            device="twin:1",
+            device=str(DEVICE),
             epochs=1,
             folds="1",
         )
         machine.check()
     placement = json.loads((tmp_path / "run" / "placement.json").read_text())
-    assert {row["device"] for row in placement} == {"twin:1"}
+    assert {row["device"] for row in placement} == {str(DEVICE)}
 
 
 def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkeypatch):
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_LEAST_SECONDS", 60.0)  # however busy the machine is
+    monkeypatch.setattr(planning, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(pick_fastest, "_ROUNDS", 2)
     settings = {**SETTINGS, "plan": "fresh", "precision": "fp32", "batch_size": 8}
     with machine_off() as machine:
-        onsight.train(pictures, out=str(tmp_path / "run"), device="twin:1", epochs=6, **settings)
+        onsight.train(pictures, out=str(tmp_path / "run"), device=str(DEVICE), epochs=1, **settings)
         machine.check()
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     timed = {row["cuda_graph"]: row.get("images_per_second") for row in plan["measured"]["value"]}
@@ -101,7 +103,7 @@ def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkey
     assert timed["on"] > 0
 
 
-@pytest.mark.parametrize("cuda_graph", ["off", "on"])
+@pytest.mark.parametrize("cuda_graph", [pytest.param("off", marks=pytest.mark.long), "on"])
 def test_a_stopped_run_goes_on_to_the_same_bits(
     machine_off, tmp_path, pictures, monkeypatch, cuda_graph
 ):
@@ -111,10 +113,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         onsight.train(
             pictures,
             out=str(folder),
-            **SETTINGS | {"model": "compact", "device": "twin:1", "epochs": 2},
+            **SETTINGS | {"model": "compact", "device": str(DEVICE), "epochs": 2},
             ema=0.9 if cuda_graph == "off" else 0.0,
             cuda_graph=cuda_graph,
-            batch_size=4,
+            batch_size=8,
             **settings,
         )
 
@@ -124,7 +126,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     def stop_in_the_middle(self, batch):
         plain_step(self, batch)
         done.append(batch)
-        if len(done) == 14:
+        if len(done) == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with machine_off() as machine:
@@ -142,11 +144,16 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         assert tensor.equal(stopped[name]), name
 
 
-def test_a_run_with_a_budget_trains_with_steps_as_a_graph(machine_off, tmp_path, pictures, capsys):
+def test_a_run_with_a_budget_trains_with_steps_as_a_graph(
+    machine_off, tmp_path, pictures, capsys, monkeypatch
+):
     fields = {"model": "lenet", "cuda_graph": "on", "folds": "1", "plan": "default"}
+    readings = itertools.count()
+    for name in ("perf_counter", "monotonic"):  # however busy the machine is
+        monkeypatch.setattr(f"time.{name}", lambda: 0.01 * next(readings))
     with machine_off() as machine:
         run = onsight.train(
-            pictures, out=str(tmp_path / "run"), device="twin:1", budget="8s", **fields
+            pictures, out=str(tmp_path / "run"), device=str(DEVICE), budget="6s", **fields
         )
         machine.check()
     assert run.results["epochs"] > 1
@@ -157,34 +164,7 @@ def test_a_run_with_a_budget_trains_with_steps_as_a_graph(machine_off, tmp_path,
 def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatch):
     monkeypatch.setattr(ceilings, "_GPU_SIZES", (64,))  # others take the CPU half a minute
     with machine_off() as machine:
-        words = ("--device", "twin:1", "--no-what-ifs", "--cuda-graph", "on", "--seconds", 1)
+        words = ("--device", DEVICE, "--no-what-ifs", "--cuda-graph", "on", "--seconds", 0.3)
         found = said(capsys, "explain", run_folder, *words)
         machine.check()
-    assert "twin:1" in found
-
-
-def test_the_benchmark_for_a_card_runs_on_the_twin(machine_off, monkeypatch):
-    """Its claims hold here, and it is known to run before a card is lent."""
-    path = Path(__file__).parents[2] / "benchmarks"
-    sys.path.insert(0, str(path))
-    try:
-        import card
-    finally:
-        sys.path.remove(str(path))
-    device = torch.device("twin:1")
-    for name, value in {"PICTURES": 1152, "WARM_UP_STEPS": 7, "STEPS": 9}.items():
-        monkeypatch.setattr(card, name, value)
-    monkeypatch.setattr(graphed, "MOST_TOGETHER", 4)
-    with machine_off() as machine:
-        torch.twin.set_device(device)
-        assert card.waits_a_step("lenet", device) == "0 waits a step"
-        assert card.as_a_graph("lenet", device) == "the same bits"
-        assert card.again("lenet", device) == "the same bits"
-        assert card.beside_the_cpu("lenet", device).endswith("within 0.0e+00")
-        assert len(card.beside_the_cores(device, [4], 0.01)) == 3
-        assert card.bare_rate("lenet", device, 4, 0.01) > 0
-        model, step, by_phase, _ = card.phases("lenet", device, 0.1)
-        assert model == "lenet"
-        told = [float(one.split()[-1]) for one in by_phase.split(", ")]
-        assert sum(told) == pytest.approx(float(step), rel=0.02)  # they add up
-        machine.check()
+    assert str(DEVICE) in found

@@ -1,7 +1,7 @@
-"""Steps replayed as a graph on the twin: the eager steps' bits, one launch, and when they are not.
+"""Steps replayed as a graph: the eager steps' bits, one launch, and when they are not.
 
-The twin records operations and does them again at a replay. What a step would leave on the host,
-such as a learning rate, would be replayed as it was, and the losses would be others.
+The simulated device records operations and does them again at a replay. What a step would leave on
+the host, such as a learning rate, would be replayed as it was, and the losses would be others.
 """
 
 import random
@@ -24,7 +24,14 @@ COUNT = BATCH * 3 * TOGETHER + 5
 # inputs, targets and learning rates to where it reads them and of the losses to the host.
 PER_CHUNK, PER_REPLAY = 70, 5
 
-SETTINGS = {
+BATCH_NORM = ("compact", "sprint")
+COMBINED = {
+    "mixes, weights of classes, parts, nesterov": {
+        **{"mixup": 0.4, "cutmix": 1.0, "class_weights": "balanced", "accumulate": 3},
+        **{"optimizer": "nesterov", "weight_decay": 0.01},
+    }
+}
+SINGLE = {
     "defaults": {},
     "nothing": {"flip": False, "translate": 0.0},
     "mixes": {"mixup": 0.4, "cutmix": 1.0},
@@ -85,19 +92,21 @@ def float32_rates(monkeypatch):
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        *(("lenet", name) for name in SETTINGS),
-        *(("compact", name) for name in ("defaults", "moving average, clipping")),
-        ("sprint", "defaults"),
+        *(("lenet", name) for name in COMBINED),
+        ("compact", "moving average, clipping"),
+        *(pytest.param("lenet", name, marks=pytest.mark.long) for name in SINGLE),
+        *(pytest.param(model, "defaults", marks=pytest.mark.long) for model in BATCH_NORM),
     ],
 )
 def test_replayed_steps_have_the_bits_of_eager_ones(machine, float32_rates, model, name):
-    eager, replayed, update = both(model, 2 if model == "lenet" else 1, **SETTINGS[name])
+    settings = (SINGLE | COMBINED)[name]
+    eager, replayed, update = both(model, 2 if model == "lenet" else 1, **settings)
     assert update.step.recording is not None, update.step.refused
-    assert update.step.together == (1 if "ema" in SETTINGS[name] else TOGETHER)
+    assert update.step.together == (1 if "ema" in settings else TOGETHER)
     assert_same(eager, replayed)
 
 
-@pytest.mark.parametrize("model", ["lenet", "compact"])
+@pytest.mark.parametrize("model", ["lenet", pytest.param("compact", marks=pytest.mark.long)])
 def test_steps_made_together_are_five_launches_and_no_wait(machine, model):
     update, loader = make(model, BATCH * 4 * TOGETHER, cuda_graph="on")
     train(update, loader, 1, WARM_UP + TOGETHER)
@@ -262,7 +271,7 @@ def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rate
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5])
+@pytest.mark.parametrize("steps", [1, 3, pytest.param(5, marks=pytest.mark.long)])
 def test_epochs_of_few_steps_are_replayed_too(machine, float32_rates, steps):
     eager = train(*make("lenet", BATCH * steps), 6)
     update, loader = make("lenet", BATCH * steps, cuda_graph="on")

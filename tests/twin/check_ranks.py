@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 import torch.distributed as dist
-from on_twin import BATCH, CLASSES, DEVICE, SIDE, make
+from on_twin import BATCH, CLASSES, DEVICE, IS_SIMULATED, SIDE, make
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -48,6 +48,8 @@ class Mirrored(World):
 @pytest.fixture
 def world(machine, monkeypatch):
     """The other rank's gradients are the same, so their mean is what is there."""
+    if not IS_SIMULATED:
+        pytest.skip("only the simulated device has no NCCL, whose place torch's fake group takes")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     real = ddp.DistributedDataParallel
 
@@ -110,11 +112,14 @@ def assert_same(one, other):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"class_weights": "balanced", "accumulate": 2},
-        {"mixup": 0.4, "ema": 0.9, "clip_norm": 1.0, "optimizer": "nesterov"},
+        pytest.param({}, id="defaults", marks=pytest.mark.long),
+        pytest.param({"class_weights": "balanced", "accumulate": 2}, id="weights of classes"),
+        pytest.param(
+            {"mixup": 0.4, "ema": 0.9, "clip_norm": 1.0, "optimizer": "nesterov"},
+            id="mixup, moving average, clipping",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["defaults", "weights of classes in parts", "mixup, moving average, clipping"],
 )
 def test_replayed_steps_of_ranks_are_those_of_one_process(machine, world, settings):
     count = STEPS + 1
@@ -168,7 +173,13 @@ def test_a_bad_loss_of_this_rank_is_told_and_spoils_nothing(machine, world):
     assert all(one.isfinite().all() for one in weights(update))
 
 
-@pytest.mark.parametrize("agreements", [0, 1], ids=["in the warm-up", "when recording"])
+@pytest.mark.parametrize(
+    "agreements",
+    [
+        pytest.param(0, id="in the warm-up", marks=pytest.mark.long),
+        pytest.param(1, id="when recording"),
+    ],
+)
 def test_what_another_rank_cannot_record_is_trained_step_by_step(machine, world, agreements):
     alone = train(*of_one(), mirrored=False)
     update, loader = of_ranks(world, cuda_graph="on")

@@ -1,8 +1,10 @@
-"""A training step on the twin: no wait of the host, and no more launches than the table allows."""
+"""A training step on the device: no wait of the host, no more launches than the table allows."""
+
+import gc
 
 import pytest
 import torch
-from on_twin import BATCH, DEVICE, PICTURES, config_and_pictures, make, steady
+from on_twin import BATCH, DEVICE, IS_SIMULATED, PICTURES, config_and_pictures, make, steady
 
 from onsight.data.normalization import measure
 from onsight.evaluation.per_image import evaluate_batches
@@ -13,7 +15,7 @@ from onsight.training.autotune.room import move_if_room
 from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import TrainingData
 
-STEPS = 50
+STEPS = 50  # of an epoch, whose augmentation is launched with the first of them
 
 # Launches of a step, those for its batch included; a change that needs more must say so here.
 LAUNCHES = {"lenet": 42, "compact": 91, "sprint": 53}
@@ -42,17 +44,21 @@ SETTINGS = {
 )
 def test_no_step_makes_the_host_wait(machine, model, name):
     update, loader = make(model, **SETTINGS[name])
-    steady(machine, update, loader, 6)
-    # That of a loss eight steps ago, which has long been there, is meant.
-    waits = [str(one) for one in machine.record.waits if "deferred_losses" not in one.place]
-    assert waits == []
+    assert steady(machine, update, loader, 6) == []
+    if IS_SIMULATED:
+        # That of a loss eight steps ago, which has long been there, is meant.
+        waits = [str(one) for one in machine.record.waits if "deferred_losses" not in one.place]
+        assert waits == []
 
 
 @pytest.mark.parametrize(("model", "most"), LAUNCHES.items())
 def test_a_step_has_no_more_launches_than_allowed(machine, model, most):
     update, loader = make(model, STEPS * BATCH)
-    steady(machine, update, loader, loader.steps)
-    launches = machine.record.launches.total() / loader.steps
+    after = []
+    for steps in (3, 4):
+        steady(machine, update, loader, steps)
+        after.append(machine.record.launches.total())
+    launches = (after[0] + (STEPS - 3) * (after[1] - after[0])) / STEPS
     assert launches <= most, machine.record.launches.most_common(20)
     assert launches > most - 3, "the table in this file can be lowered"
 
@@ -93,10 +99,11 @@ def test_many_pictures_go_to_the_device_if_a_measured_step_leaves_the_room(
     machine, monkeypatch, room, place
 ):
     monkeypatch.setattr(room_module, "_CHUNK_BYTES", 0)
-    config, dataset = config_and_pictures("lenet", 20_000)
+    config, dataset = config_and_pictures("lenet", 8_000)
     size = dataset.pictures.nbytes
-    monkeypatch.setattr(machine.memories[1], "limit_bytes", machine.memories[1].used_bytes)
-    machine.memories[1].limit_bytes += int(room * size)
+    memory = machine.memories[DEVICE.index]
+    gc.collect()  # so that earlier tests leave nothing on the device
+    monkeypatch.setattr(memory, "limit_bytes", memory.used_bytes + int(room * size))
     kept = choose_residency(dataset.pictures, DEVICE)
     assert kept.value == "memory"
     normalization = measure(dataset.pictures, torch.arange(100))

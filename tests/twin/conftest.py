@@ -1,22 +1,50 @@
-"""Run by tests/testing/test_twin.py in processes of their own, as the twin changes torch."""
+"""Run by tests/testing/test_twin.py in a process of its own, as the simulated device changes torch."""
 
 import os
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
+from on_twin import IS_SIMULATED, RealDevice
 
+from onsight.hardware.reproducible import deterministic
 from onsight.report import html
 from onsight.testing.twin.install import twin
 
 
-@pytest.fixture
-def machine():
-    """The twin, on within the test; faults that nothing raised fail it."""
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: not in `make test`, which has a shorter proof of it")
+
+
+@contextmanager
+def device_on():
+    """The simulated device is there within the block; a real one always is."""
+    if not IS_SIMULATED:
+        yield RealDevice()
+        return
     with twin() as machine:
         machine.reset()
         yield machine
+
+
+@pytest.fixture
+def machine():
+    """The device, on within the test; faults that nothing raised fail it."""
+    with device_on() as machine:
+        yield machine
         machine.check()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_exact_as_the_cpu():
+    """A real device rounds nothing to TF32, and its kernels give the same bits each time."""
+    if IS_SIMULATED:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch, deterministic():
+        patch.setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee")
+        yield
 
 
 def planted_pictures(count=60, side=12, classes=3):
@@ -51,12 +79,5 @@ def pictures():
 
 @pytest.fixture
 def machine_off():
-    """A context in which the twin is on, for tests that first use the CPU alone."""
-
-    @contextmanager
-    def on():
-        with twin() as machine:
-            machine.reset()
-            yield machine
-
-    return on
+    """A context in which the device is on, for tests that first use the CPU alone."""
+    return device_on

@@ -1,9 +1,15 @@
-"""Updates on the twin that checks share."""
+"""The device under test, and updates on it that checks share.
 
+It is the simulated device, or the real one that ONSIGHT_TEST_DEVICE names, such as cuda:0.
+"""
+
+import csv
+import os
 import types
 from itertools import islice
 
 import numpy as np
+import pytest
 import torch
 
 from onsight.config import make_config
@@ -12,10 +18,67 @@ from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import measure
 from onsight.testing.twin.install import install
 from onsight.training.build import make_net, make_update
+from onsight.training.step.seen_in_step import waits
 
-install()
-DEVICE = torch.device("twin:1")  # while 0 is the current one
+_NAME = os.environ.get("ONSIGHT_TEST_DEVICE", "twin:1")  # while twin:0 is the current one
+IS_SIMULATED = _NAME.startswith("twin")
+if IS_SIMULATED:
+    install()
+DEVICE = torch.device(_NAME)
 SIDE, CLASSES, PICTURES, BATCH = 32, 3, 96, 16
+
+
+class RealDevice:
+    """In the simulated device's place: a test that asks for more than it has is skipped there."""
+
+    def __init__(self):
+        self.record = NoRecord()
+
+    def check(self):
+        torch.accelerator.synchronize(DEVICE)
+
+    def __getattr__(self, name):
+        pytest.skip(f"only the simulated device has {name}")
+
+
+class NoRecord:
+    """The record that a real device does not keep."""
+
+    def clear(self):
+        pass
+
+    def __getattr__(self, name):
+        pytest.skip(f"only the simulated device records {name}")
+
+
+def assert_alike(found, expected):
+    """The same values; on a real device, numbers but for rounding."""
+    if IS_SIMULATED:
+        assert found == expected
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_alike(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_alike(mine, theirs)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-2, abs=1e-3)
+    else:
+        assert found == expected
+
+
+def rows_of(text):
+    """The rows of a CSV file, numbers as such."""
+    return [[number_of(cell) for cell in row] for row in csv.reader(text.splitlines())]
+
+
+def number_of(cell):
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
 
 
 def config_and_pictures(model, count, **settings):
@@ -47,10 +110,18 @@ def make(model="lenet", count=PICTURES, module=None, device=DEVICE, world=None, 
 
 
 def steady(machine, update, loader, steps):
-    """Run some steps of an epoch, then those of another, of which alone the record is kept."""
+    """Run some steps of an epoch, then those of another, of which alone the record is kept.
+
+    Returns the lines of code at which torch says that the host waits; neither they nor the record
+    have the waits of an epoch's first step, which draws its order.
+    """
     for epoch, count in ((0, min(steps, 3)), (1, steps)):
         machine.record.clear()
-        for step, batch in enumerate(islice(loader.epoch(0, epoch), count)):
-            if step == 1:  # the first of an epoch draws its order
-                machine.record.waits.clear()
-            update(batch, epoch, step)
+        batches = islice(loader.epoch(0, epoch), count)
+        update(next(batches), epoch, 0)
+        if IS_SIMULATED:
+            machine.record.waits.clear()
+        with waits(DEVICE) as lines:
+            for step, batch in enumerate(batches, 1):
+                update(batch, epoch, step)
+    return lines
