@@ -1,6 +1,7 @@
 """A run that loses ranks goes on from its last checkpoint, and ends as if nothing had been.
 
-Few runs for many promises: each start of the ranks takes seconds.
+Few runs for many promises: each start of the ranks takes seconds. One lost rank is enough for every
+day; `make soak` loses them wherever they can be lost.
 """
 
 import signal
@@ -27,6 +28,26 @@ FAULTS = [
 ]
 
 
+def assert_weights_of_an_undisturbed_run(run, data, folder):
+    fields = {"model": "theirs:Precise", "image_size": "16", "batch_size": 16, "folds": 1}
+    fields |= {"threads": 1, "plan": "default", "epochs": EPOCHS, "reporter": SilentReporter()}
+    with users_module(folder):
+        alone = onsight.train(data, out=folder / "alone", **fields)
+    assert struck.difference(alone.path, run) <= 1e-12
+
+
+def test_a_run_that_loses_a_rank_ends_as_if_nothing_had_been(shared_bars, tmp_path):
+    words = [tmp_path / "struck", shared_bars, FAULTS[:1], EPOCHS, "--checkpoint-steps", INTERVAL]
+    code, watched, notes, run = struck.run(*words, launched=Launched)
+    assert code == 0, watched.text
+    _, line = struck.noted_after(notes, 0, watched)
+    assert "rank 1 (process " in line
+    assert "was lost, killed by SIGKILL" in line
+    assert watched.text.count("started again") == 1
+    assert struck.check_pictures(notes, EPOCHS) <= 2 * INTERVAL
+    assert_weights_of_an_undisturbed_run(run, shared_bars, tmp_path)
+
+
 @pytest.fixture(scope="module")
 def lost(shared_bars, tmp_path_factory):
     """A run with these faults, of which it may not be restarted after the last, then resumed."""
@@ -39,6 +60,7 @@ def lost(shared_bars, tmp_path_factory):
     return SimpleNamespace(code=code, watched=watched, notes=notes, run=run)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", range(len(FAULTS)))
 def test_a_lost_rank_is_named_wherever_it_is_lost(lost, number):
     fault = FAULTS[number]
@@ -50,6 +72,7 @@ def test_a_lost_rank_is_named_wherever_it_is_lost(lost, number):
     assert what in line
 
 
+@pytest.mark.soak
 def test_ranks_are_started_again_as_often_as_asked_then_the_run_ends(lost):
     assert lost.code == 1
     assert "started again (3 of at most 3 times)" in lost.watched.text
@@ -61,14 +84,12 @@ def test_ranks_are_started_again_as_often_as_asked_then_the_run_ends(lost):
     assert "Traceback" not in lost.watched.text
 
 
+@pytest.mark.soak
 def test_every_picture_counts_once_and_little_is_repeated(lost):
     # Checkpoints are written beside the step: one more may be lost with the process.
     assert struck.check_pictures(lost.notes, EPOCHS) <= len(FAULTS) * (2 * INTERVAL)
 
 
+@pytest.mark.soak
 def test_the_weights_are_those_of_an_undisturbed_run(lost, shared_bars, tmp_path):
-    fields = {"model": "theirs:Precise", "image_size": "16", "batch_size": 16, "folds": 1}
-    fields |= {"threads": 1, "plan": "default", "epochs": EPOCHS, "reporter": SilentReporter()}
-    with users_module(tmp_path):
-        alone = onsight.train(shared_bars, out=tmp_path / "alone", **fields)
-    assert struck.difference(alone.path, lost.run) <= 1e-12
+    assert_weights_of_an_undisturbed_run(lost.run, shared_bars, tmp_path)

@@ -16,22 +16,27 @@ import ranked
 
 
 @pytest.fixture(scope="module")
-def alone():
-    return ranked.everything(World())
+def alone(build_once):
+    def compute(folder):
+        (folder / "result.json").write_text(json.dumps(ranked.everything(World())))
+
+    return json.loads((build_once("ranks-1", compute) / "result.json").read_text())
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def shared(request, tmp_path_factory):
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.soak)])
+def shared(request, build_once):
     """The same under torchrun."""
-    result = tmp_path_factory.mktemp("ranks") / "result.json"
-    script = str(Path(ranked.__file__))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command = [sys.executable, *launcher, str(request.param), script, str(result)]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(result.read_text())
-    assert found["size"] == request.param
+    size = request.param
+
+    def compute(folder):
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+        command = [sys.executable, *launcher, ranked.__file__, str(folder / "result.json")]
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+        assert done.returncode == 0, done.stderr
+
+    found = json.loads((build_once(f"ranks-{size}", compute) / "result.json").read_text())
+    assert found["size"] == size
     return found
 
 
@@ -40,7 +45,6 @@ def shared(request, tmp_path_factory):
 SAME = [case for case in ranked.CASES if case != "batch norm in parts"]
 
 
-# Few tests, because each process that runs some of them launches the ranks anew.
 def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared):
     for case in SAME:
         mine, theirs = alone["trained"][case], shared["trained"][case]
