@@ -10,6 +10,7 @@ _VARIABLES = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then stays on loopback
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray reads it once in a process
 }
 _MEMORY = {"object_store_memory": 200_000_000}
 
@@ -23,7 +24,7 @@ def own_cluster(
     client_port: where it answers ray:// addresses.
     """
     former = dict(os.environ)
-    os.environ |= {**_VARIABLES, "RAY_AUTH_TOKEN": secrets.token_hex(32), **variables}
+    os.environ |= {**_VARIABLES, **variables}
     from ray.cluster_utils import Cluster
 
     node = {"num_cpus": cpus, "include_dashboard": False, **_MEMORY}
