@@ -65,33 +65,40 @@ def nothing_left():
 
 
 @pytest.fixture(scope="module")
-def two_ranks(shared_bars, tmp_path_factory):
+def two_ranks(shared_bars, build_once):
     """A run of two ranks with folds, the same run in one process, and what the first printed."""
-    folder = tmp_path_factory.mktemp("two")
-    words = [*PRECISE[2:], "--folds", 2, "--epochs", 3, "--ranks", 2, "--json"]
-    words += ["--out", folder / "two"]
-    with users_module(folder):
-        code, out, err = Launched(folder, shared_bars, *words).end()
-        assert code == 0, err
-        fields = {"epochs": 3, "folds": 2} | ALONE | THEIRS
-        alone = onsight.train(shared_bars, out=folder / "one", **fields)
-    return folder / "two", alone, out, err
+
+    def train(folder):
+        words = [*PRECISE[2:], "--folds", 2, "--epochs", 3, "--ranks", 2, "--json"]
+        with users_module(folder):
+            run = Launched(folder, shared_bars, *words, "--out", folder / "two")
+            code, out, err = run.end()
+            assert code == 0, err
+            fields = {"epochs": 3, "folds": 2} | ALONE | THEIRS
+            onsight.train(shared_bars, out=folder / "one", **fields)
+        (folder / "stdout").write_text(out)
+        (folder / "stderr").write_text(err)
+
+    folder = build_once("two-ranks", train)
+    printed = [(folder / name).read_text() for name in ("stdout", "stderr")]
+    return folder / "two", folder / "one", *printed
 
 
 def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
     path, alone, out, err = two_ranks
     (line,) = out.splitlines()
     reported = json.loads(line)
+    expected = json.loads((alone / "results.json").read_text())
     assert reported["ranks"] == 2
     for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
-        assert reported[name] == alone.results[name]
+        assert reported[name] == expected[name]
     assert err.count("; torch ") == 1
     assert err.count("epoch 1/3") == 1  # that of the model that is kept
     assert err.count("of the 16 pictures of a batch") == 2
-    assert files_of(path) == files_of(alone.path)
+    assert files_of(path) == files_of(alone)
     assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
-    mine, theirs = (rows_of(run / "predictions.csv") for run in (alone.path, path))
-    assert len(mine) == alone.results["images"] == 120
+    mine, theirs = (rows_of(run / "predictions.csv") for run in (alone, path))
+    assert len(mine) == expected["images"] == 120
     for column in ("path", "label", "predicted", "fold"):
         assert [row[column] for row in theirs] == [row[column] for row in mine]
 
@@ -123,37 +130,35 @@ def test_nobody_listens_beyond_loopback_and_no_rank_outlives_a_killed_launcher(b
     run.process.communicate()
 
 
-def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path):
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path, ranks):
+    stopped = tmp_path / "run"
     with users_module(tmp_path):
-        words = [*PRECISE, "--epochs", 40, "--ranks", 2, "--out", tmp_path / "run"]
-        run = Launched(tmp_path, bars, *words)
-        run.wait_for(tmp_path / "run" / "checkpoints" / "last.safetensors")
+        run = Launched(tmp_path, bars, *PRECISE, "--epochs", 40, "--ranks", 2, "--out", stopped)
+        run.wait_for(stopped / "checkpoints" / "last.safetensors")
         run.process.send_signal(signal.SIGTERM)
         code, out, err = run.end(PROMISED_SECONDS)
         assert (code, out) == (143, "")
         assert err.count("error: ") == 1
         assert "--resume" in err
-        done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+        done = len((stopped / "metrics.jsonl").read_text().splitlines())
         assert 0 < done < 40
-        shutil.copytree(tmp_path / "run", tmp_path / "alone")
-        words = [bars, "--resume", "--out", tmp_path / "run", "--ranks", 3]
-        words += ["--model", THEIRS["model"]]  # its code runs only if named again
-        code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
-        assert code == 0, err
-        resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter(), **THEIRS}
-        onsight.train(bars, out=tmp_path / "alone", **resumed)
+        if ranks == 1:
+            resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter(), **THEIRS}
+            onsight.train(bars, out=stopped, **resumed)
+        else:
+            words = [bars, "--resume", "--out", stopped, "--ranks", ranks]
+            words += ["--model", THEIRS["model"]]  # its code runs only if named again
+            code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
+            assert code == 0, err
         whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE | THEIRS)
-    expected = weights_of(whole.path)
-    for name in ("run", "alone"):
-        found = weights_of(tmp_path / name)
-        for key, tensor in expected.items():
-            assert torch.allclose(found[key], tensor, rtol=1e-10, atol=1e-10), (name, key)
-        assert len((tmp_path / name / "metrics.jsonl").read_text().splitlines()) == 40
-        for column in ("path", "predicted"):
-            mine, theirs = (
-                rows_of(one / "predictions.csv") for one in (whole.path, tmp_path / name)
-            )
-            assert [row[column] for row in mine] == [row[column] for row in theirs]
+    found = weights_of(stopped)
+    for name, tensor in weights_of(whole.path).items():
+        assert torch.allclose(found[name], tensor, rtol=1e-10, atol=1e-10), name
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 40
+    for column in ("path", "predicted"):
+        mine, theirs = (rows_of(path / "predictions.csv") for path in (whole.path, stopped))
+        assert [row[column] for row in mine] == [row[column] for row in theirs]
 
 
 def weights_of(run):
@@ -174,6 +179,7 @@ def test_an_interrupt_before_the_first_step_ends_quietly(bars, tmp_path):
     assert err.count("error: ") == 1
 
 
+@pytest.mark.soak  # as below, for a reason that every rank finds
 def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
     with pytest.raises(SystemExit) as stop:
         main(["train", str(bars) + "x", "--ranks", "2", "--out", str(tmp_path / "run")])

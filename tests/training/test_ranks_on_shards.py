@@ -31,6 +31,7 @@ def rows_of(run):
     return list(csv.DictReader((run / "predictions.csv").read_text().splitlines()))
 
 
+@pytest.mark.soak
 def test_two_ranks_stream_what_one_does(tmp_path):
     given = [word for name, value in STREAM.items() for word in (f"--{name}", value)]
     small = SMALL[: SMALL.index("--model")] + SMALL[SMALL.index("--model") + 2 :]

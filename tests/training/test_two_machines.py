@@ -72,6 +72,7 @@ def said_by(rank):
         raise
 
 
+@pytest.mark.soak
 def test_two_machines_train_as_one_process_does(machines, bars, tmp_path):
     out = tmp_path / "run"
     ranks = [torchrun(name, node, bars, out) for node, name in enumerate(machines)]
