@@ -14,6 +14,7 @@ part failed, 2 if something needed is missing. --short: a few steps of each part
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -24,7 +25,6 @@ import tempfile
 import time
 import tomllib
 import venv
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS_SCRIPT = ROOT / "scripts" / "gpu_check_parts.py"
 SIMULATED_DEVICE = "twin:1"  # while the first one is the current device
 TOTAL_SECONDS = 530.0  # for all parts
-SKIPPED_EXIT_CODE = 77
 ENVIRONMENT_PREFIX = "gpu-check-environment-"
 PROVIDED = {"torch", "torchvision"}  # by the machine
 PLATFORMS = (  # pip takes no wheel for an older platform unless it is named
@@ -49,17 +48,22 @@ PLATFORMS = (  # pip takes no wheel for an older platform unless it is named
 
 RECIPES = ("dogs-vs-cats", "cifar10-lenet", "cifar10-quick", "data-parallel", "fast")
 PLANTED_SCRIPTS = ("pageable_copies", "sync_in_loop")
-TESTS = ("steps", "training", "commands", "graphed", "faults", "ranks")
+TESTS = ("steps", "faults", "training", "commands", "graphed", "ranks")
+SHORT_TESTS = ("steps", "faults")  # the other parts do in a few steps what the rest does
 BENCHMARKS = {"card": ("benchmarks/card.py",), "gpu": ("benchmarks/gpu.py",)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something to check: the arguments of the Python that does so, and the seconds it may take."""
+    """Something to check: the arguments of the Python that does so, and the seconds it may take.
+
+    skip_reason: why it does not apply to this device, if it does not.
+    """
 
     name: str
     arguments: tuple[str, ...]
     limit_seconds: float
+    skip_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    out = Path(os.environ.get("OUT", "gpu-check"))
-    parser.add_argument("--out", type=Path, default=out, help="the folder for all results")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder for results")
     parser.add_argument("--short", action="store_true", help="a few steps of each part")
     parser.add_argument("--device", default="auto", help="such as cuda:0, which must be there then")
     parser.add_argument("--only", nargs="+", metavar="PART", help="these parts alone")
@@ -140,10 +143,11 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
         options = ("-o", "python_files=check_*.py", "-W", "default")
         return Part(name, (*pytest, *options, *arguments), limit_seconds=150)
 
+    files = {name: f"tests/twin/check_{name}.py" for name in TESTS}
     if is_short:
-        tests = [test("tests", "-m", "short", "tests/twin")]
+        tests = [test("tests", *(files[name] for name in SHORT_TESTS))]
     else:
-        tests = [test(f"tests {name}", f"tests/twin/check_{name}.py") for name in TESTS]
+        tests = [test(f"tests {name}", "-m", "", file) for name, file in files.items()]
     return [
         *tests,
         own("graph", limit_seconds=90),
@@ -151,7 +155,10 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
         *(own("recipe", name, limit_seconds=120) for name in RECIPES),
         *(own("explain", name, limit_seconds=120) for name in PLANTED_SCRIPTS),
         own("compare", limit_seconds=90),
-        *(Part(f"benchmark {name}", command, 150) for name, command in BENCHMARKS.items()),
+        *(
+            Part(f"benchmark {name}", command, 150, "needs a GPU" if is_simulated else "")
+            for name, command in BENCHMARKS.items()
+        ),
     ]
 
 
@@ -189,6 +196,8 @@ class Runner:
         return result
 
     def _run(self, part: Part, log: Path) -> Result:
+        if part.skip_reason:
+            return Result(part.name, "skipped", 0.0, reason=part.skip_reason)
         begun = time.monotonic()
         limit_seconds = min(part.limit_seconds, self.deadline - begun)
         if limit_seconds <= 0:
@@ -216,8 +225,6 @@ class Runner:
                 part.name, "timed out", seconds, reason=f"not done after {limit_seconds:.0f} s"
             )
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if code == SKIPPED_EXIT_CODE:
-            return Result(part.name, "skipped", seconds, reason=last)
         if code:
             return Result(part.name, "failed", seconds, figures_in(lines), reason=last[:300])
         return Result(part.name, "ok", seconds, figures_in(lines))
@@ -235,10 +242,8 @@ def figures_in(lines: list[str]) -> dict[str, Any]:
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End whatever a part has started, also if it has ended itself."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -1,4 +1,4 @@
-"""All of tests/twin, of which `make test` leaves out what takes long: every setting by itself."""
+"""The long proofs of tests/twin, which run in another process: every setting by itself."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_everything_on_the_simulated_device() -> None:
+def test_long_proofs_on_the_simulated_device() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, "-o", "python_files=check_*.py", "tests/twin"],
+        [*command, "-o", "python_files=check_*.py", "-m", "soak", "tests/twin"],
         cwd=ROOT,
         env={**inherited, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

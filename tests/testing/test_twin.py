@@ -12,7 +12,7 @@ def test_on_the_simulated_device():
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-            *("-o", "python_files=check_*.py", "-m", "not long", str(FOLDER)),
+            *("-o", "python_files=check_*.py", str(FOLDER)),
         ],
         cwd=FOLDER.parents[1],
         # One thread: its tensors are small, and other tests run beside it.

@@ -1,4 +1,4 @@
-"""Commands on the device say what they say on the CPU: eval, predict, placement, explain, resume."""
+"""Commands say on the device what they say on the CPU: eval, predict, explain, resume."""
 
 import itertools
 import json
@@ -103,7 +103,7 @@ def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkey
     assert timed["on"] > 0
 
 
-@pytest.mark.parametrize("cuda_graph", [pytest.param("off", marks=pytest.mark.long), "on"])
+@pytest.mark.parametrize("cuda_graph", [pytest.param("off", marks=pytest.mark.soak), "on"])
 def test_a_stopped_run_goes_on_to_the_same_bits(
     machine_off, tmp_path, pictures, monkeypatch, cuda_graph
 ):
@@ -113,8 +113,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         onsight.train(
             pictures,
             out=str(folder),
-            **SETTINGS | {"model": "compact", "device": str(DEVICE), "epochs": 2},
-            ema=0.9 if cuda_graph == "off" else 0.0,
+            **SETTINGS | ({"model": "compact", "ema": 0.9} if cuda_graph == "off" else {}),
+            device=str(DEVICE),
+            epochs=2,
             cuda_graph=cuda_graph,
             batch_size=8,
             **settings,

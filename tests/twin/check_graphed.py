@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 import torch
-from on_twin import BATCH, CLASSES, DEVICE, SIDE, make
+from on_twin import BATCH, CLASSES, DEVICE, IS_SIMULATED, SIDE, make
 from torch import nn
 
 from onsight.training.step import graphed
@@ -27,8 +27,12 @@ PER_CHUNK, PER_REPLAY = 70, 5
 BATCH_NORM = ("compact", "sprint")
 COMBINED = {
     "mixes, weights of classes, parts, nesterov": {
-        **{"mixup": 0.4, "cutmix": 1.0, "class_weights": "balanced", "accumulate": 3},
-        **{"optimizer": "nesterov", "weight_decay": 0.01},
+        "mixup": 0.4,
+        "cutmix": 1.0,
+        "class_weights": "balanced",
+        "accumulate": 2,
+        "optimizer": "nesterov",
+        "weight_decay": 0.01,
     }
 }
 SINGLE = {
@@ -94,19 +98,19 @@ def float32_rates(monkeypatch):
     [
         *(("lenet", name) for name in COMBINED),
         ("compact", "moving average, clipping"),
-        *(pytest.param("lenet", name, marks=pytest.mark.long) for name in SINGLE),
-        *(pytest.param(model, "defaults", marks=pytest.mark.long) for model in BATCH_NORM),
+        *(pytest.param("lenet", name, marks=pytest.mark.soak) for name in SINGLE),
+        *(pytest.param(model, "defaults", marks=pytest.mark.soak) for model in BATCH_NORM),
     ],
 )
 def test_replayed_steps_have_the_bits_of_eager_ones(machine, float32_rates, model, name):
     settings = (SINGLE | COMBINED)[name]
-    eager, replayed, update = both(model, 2 if model == "lenet" else 1, **settings)
+    eager, replayed, update = both(model, 2 if name == "defaults" else 1, **settings)
     assert update.step.recording is not None, update.step.refused
     assert update.step.together == (1 if "ema" in settings else TOGETHER)
     assert_same(eager, replayed)
 
 
-@pytest.mark.parametrize("model", ["lenet", pytest.param("compact", marks=pytest.mark.long)])
+@pytest.mark.parametrize("model", ["lenet", pytest.param("compact", marks=pytest.mark.soak)])
 def test_steps_made_together_are_five_launches_and_no_wait(machine, model):
     update, loader = make(model, BATCH * 4 * TOGETHER, cuda_graph="on")
     train(update, loader, 1, WARM_UP + TOGETHER)
@@ -149,9 +153,10 @@ def train_with(also, **settings):
     [
         (lambda logits: logits / max(1.0, logits.detach().abs().max().item()), "wait for the dev"),
         (lambda logits: logits * random.random(), "random numbers"),
-        (
+        pytest.param(
             lambda logits: logits + torch.ones(3).pin_memory().to(logits.device, non_blocking=True),
             "not permitted when stream is capturing",
+            marks=pytest.mark.skipif(not IS_SIMULATED, reason="CUDA may record such a copy"),
         ),
     ],
     ids=["a wait", "random numbers of the host", "a copy from the host"],
@@ -242,7 +247,7 @@ def test_memory_that_runs_out_while_recording_leaves_eager_steps(machine, float3
     count = BATCH * 2 * TOGETHER
     expected = train(*make("lenet", count), 1)
     failed = 0
-    for number in range(5, 190, 31):
+    for number in range(5, 190, 45):
         update, loader = make("lenet", count, cuda_graph="on")
         recorded = type(update.step)._record
 
@@ -254,7 +259,7 @@ def test_memory_that_runs_out_while_recording_leaves_eager_steps(machine, float3
         update.step._record = fail.__get__(update.step)
         assert_same(expected, train(update, loader, 1))
         failed += "out of memory" in update.step.refused
-    assert failed > 3
+    assert failed > 2
 
 
 def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rates):
@@ -271,7 +276,7 @@ def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rate
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("steps", [1, 3, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [1, 3, pytest.param(5, marks=pytest.mark.soak)])
 def test_epochs_of_few_steps_are_replayed_too(machine, float32_rates, steps):
     eager = train(*make("lenet", BATCH * steps), 6)
     update, loader = make("lenet", BATCH * steps, cuda_graph="on")

@@ -112,12 +112,12 @@ def assert_same(one, other):
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({}, id="defaults", marks=pytest.mark.long),
+        pytest.param({}, id="defaults", marks=pytest.mark.soak),
         pytest.param({"class_weights": "balanced", "accumulate": 2}, id="weights of classes"),
         pytest.param(
             {"mixup": 0.4, "ema": 0.9, "clip_norm": 1.0, "optimizer": "nesterov"},
             id="mixup, moving average, clipping",
-            marks=pytest.mark.long,
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_bad_loss_of_this_rank_is_told_and_spoils_nothing(machine, world):
 @pytest.mark.parametrize(
     "agreements",
     [
-        pytest.param(0, id="in the warm-up", marks=pytest.mark.long),
+        pytest.param(0, id="in the warm-up", marks=pytest.mark.soak),
         pytest.param(1, id="when recording"),
     ],
 )

@@ -24,15 +24,32 @@ COMMON = {
 # Nearly all that the others switch on, in few runs.
 COMBINED = {
     "augmentations": {
-        **{"crop_area": 0.5, "rotate_degrees": 10.0, "jitter": 0.4, "cutout": 0.3},
-        **{"mixup": 0.4, "cutmix": 1.0, "label_smoothing": 0.1, "residency": "memory"},
+        "crop_area": 0.5,
+        "rotate_degrees": 10.0,
+        "jitter": 0.4,
+        "cutout": 0.3,
+        "mixup": 0.4,
+        "cutmix": 1.0,
+        "label_smoothing": 0.1,
+        "residency": "memory",
     },
     "updates": {
-        **{"model": "compact", "translate": 0.1, "accumulate": 3, "class_weights": "balanced"},
-        **{"ema": 0.9, "recalibrate_norm": True, "tta": "flip-shift", "residency": "map"},
+        "model": "compact",
+        "epochs": 1,
+        "translate": 0.1,
+        "accumulate": 2,
+        "class_weights": "balanced",
+        "ema": 0.9,
+        "recalibrate_norm": True,
+        "tta": "flip-shift",
+        "residency": "map",
     },
     "streamed, mse, folds": {
-        **{"residency": "stream", "crop_area": 0.6, "loss": "mse", "folds": "2", "epochs": 1},
+        "residency": "stream",
+        "crop_area": 0.6,
+        "loss": "mse",
+        "folds": "2",
+        "epochs": 1,
     },
 }
 SINGLE = {
@@ -90,7 +107,7 @@ def assert_same_outcome(found, expected, is_rounded):
     [
         *(pytest.param(number, COMBINED[name], id=name) for number, name in enumerate(COMBINED)),
         *(
-            pytest.param(number, SINGLE[name], id=name, marks=pytest.mark.long)
+            pytest.param(number, SINGLE[name], id=name, marks=pytest.mark.soak)
             for number, name in enumerate(SINGLE)
         ),
     ],

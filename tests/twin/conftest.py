@@ -1,4 +1,4 @@
-"""Run by tests/testing/test_twin.py in a process of its own, as the simulated device changes torch."""
+"""Run by tests/testing/test_twin.py in another process: the simulated device changes torch."""
 
 import os
 from contextlib import contextmanager
@@ -11,10 +11,6 @@ from on_twin import IS_SIMULATED, RealDevice
 from onsight.hardware.reproducible import deterministic
 from onsight.report import html
 from onsight.testing.twin.install import twin
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "long: not in `make test`, which has a shorter proof of it")
 
 
 @contextmanager
@@ -34,6 +30,14 @@ def machine():
     with device_on() as machine:
         yield machine
         machine.check()
+
+
+@pytest.fixture
+def simulated_machine(machine):
+    """The simulated device alone, for what a real one would not notice."""
+    if not IS_SIMULATED:
+        pytest.skip("only the simulated device notices it")
+    return machine
 
 
 @pytest.fixture(scope="session", autouse=True)

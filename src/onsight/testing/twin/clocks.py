@@ -11,7 +11,8 @@ Clock = dict[int, int]  # the number of the last piece of work known to be done,
 def merge(clock: Clock, other: Clock) -> None:
     """Take in what another clock knows."""
     for stream, done in other.items():
-        clock[stream] = max(clock.get(stream, 0), done)
+        if clock.get(stream, 0) < done:
+            clock[stream] = done
 
 
 def knows(clock: Clock, stream: int, work: int) -> bool:

@@ -82,6 +82,8 @@ class Machine:
         self.current_streams = {number: number for number in range(DEVICES)}  # of each device
         self.clocks: dict[int, Clock] = defaultdict(dict)
         self.host: Clock = {}
+        self._host_waits = 0  # so far, and before the last work of each stream
+        self._host_waits_before: dict[int, int] = {}
         self.late_error: RuntimeError | None = None
         self.recording: Any = None  # the TwinGraph that records what is done
         self.warns_of_waits = False
@@ -130,6 +132,7 @@ class Machine:
             warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
         self.record.wait(cause)
         merge(self.host, clock)
+        self._host_waits += 1
         for copy in [one for one in self._host_copies if knows(self.host, one.stream, one.work)]:
             copy.target.copy_(copy.value)
             self._host_copies.remove(copy)
@@ -155,7 +158,9 @@ class Machine:
         """A launch on the device's current stream. Raises RaceError; returns its number."""
         stream = self.current_streams[device]
         clock = self.clocks[stream]
-        merge(clock, self.host)
+        if self._host_waits_before.get(stream) != self._host_waits:
+            merge(clock, self.host)
+            self._host_waits_before[stream] = self._host_waits
         number = clock[stream] = clock.get(stream, 0) + 1
         for tensors, is_write in ((reads, False), (writes, True)):
             for tensor in tensors:

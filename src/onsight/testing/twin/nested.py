@@ -1,18 +1,22 @@
 """Arguments of operations: values in tuples, lists and dicts, which torch's pytrees walk slowly."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: Any) -> list[Any]:
     """All values."""
     if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    if isinstance(tree, (tuple, list)):
-        for one in tree:
-            yield from leaves(one)
-    else:
-        yield tree
+        tree = tree.values()
+    elif not isinstance(tree, (tuple, list)):
+        return [tree]
+    values = []
+    for one in tree:
+        if isinstance(one, (tuple, list, dict)):
+            values += leaves(one)
+        else:
+            values.append(one)
+    return values
 
 
 def changed(change: Callable[[Any], Any], tree: Any) -> Any:
