@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .PHONY: demo test setup lint types imports unit soak soak-parallel soak-alone reliability api-fuzz \
-	browser format lock sbom audit release-check clean bench bench-full bench-gpu
+	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
+	bench-gpu
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -96,6 +97,12 @@ release-check: setup .venv-release/installed  ## wheels of git's tree, twice the
 	$(RELEASE)/python scripts/release_check.py
 	$(MAKE) sbom
 	$(MAKE) audit
+
+gpu-check: setup  ## everything that depends on a GPU, on it; without one, on the simulated device
+	$(BIN)/python scripts/gpu_check.py
+
+gpu-check-short: setup  ## a few steps of it
+	$(BIN)/python scripts/gpu_check.py --short
 
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist

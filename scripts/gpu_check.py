@@ -6,7 +6,7 @@
 Runs on any Python from 3.11 that has torch 2.9 or later and Onsight's other requirements; Onsight
 itself is used from this checkout. --wheels: install missing requirements from these files, without
 network, into an environment of their own beside the torch that is there. --collect-wheels: download
-such files beforehand, by default for all requirements but torch and torchvision.
+such files beforehand, by default for all requirements but torch and what torchvision needs.
 
 Each part runs in a process of its own with a time limit. As soon as it ends, a line is added to
 results.jsonl and its output to log.txt; results.md has the table of all parts. Exit code 1 if a
@@ -37,7 +37,8 @@ PARTS_SCRIPT = ROOT / "scripts" / "gpu_check_parts.py"
 SIMULATED_DEVICE = "twin:1"  # while the first one is the current device
 TOTAL_SECONDS = 530.0  # for all parts
 ENVIRONMENT_PREFIX = "gpu-check-environment-"
-PROVIDED = {"torch", "torchvision"}  # by the machine
+# By the machine: torchvision needs the others.
+PROVIDED = {"torch", "torchvision", "numpy", "pillow"}
 PLATFORMS = (  # pip takes no wheel for an older platform unless it is named
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",
@@ -346,19 +347,20 @@ def run_with_wheels(wheels: Path, missing: list[str]) -> int:
 def collect_wheels(folder: Path, for_python: str, packages: list[str]) -> int:
     """Download wheels for x86-64 Linux, in the versions of requirements.lock."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    wanted = set(packages or map(name_of, requirements())) - PROVIDED
-    pins, parents = {}, {}
+    wanted = set(packages) or set(map(name_of, requirements())) - PROVIDED
+    pinned, parents = {}, {}
     for block in re.split(r"\n(?=\w)", lock):
-        name, _, pin = block.partition("==")
-        pins[name] = re.split(r"[\s;]", pin, maxsplit=1)[0]
+        pin = re.split(r"[\s;]", block, maxsplit=1)[0]
+        name = pin.partition("==")[0]
+        pinned[name] = name if name in pinned else pin  # several depend on the Python: the newest
         parents[name] = set(re.findall(r"#[ ]+(?:via )?([\w.-]+)", block))
-    while more := {name for name in pins if parents[name] & wanted} - wanted - PROVIDED:
+    while more := {name for name in pinned if parents[name] & wanted} - wanted - PROVIDED:
         wanted |= more
     command = [sys.executable, "-m", "pip", "download", "--dest", str(folder), "--no-deps"]
     command += ["--only-binary=:all:", "--python-version", for_python]
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    pinned = [f"{name}=={pins[name]}" for name in sorted(wanted)]
-    return subprocess.run([*command, *pinned], check=False).returncode
+    chosen = [pinned.get(name, name) for name in sorted(wanted)]
+    return subprocess.run([*command, *chosen], check=False).returncode
 
 
 if __name__ == "__main__":
