@@ -1,6 +1,7 @@
 """Small data sets that tests share."""
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -107,14 +108,26 @@ def bars(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_bars(tmp_path_factory) -> Path:
+def shared_bars(build_once) -> Path:
     """The same pictures for what tests share; nobody changes them."""
-    return make_bars(tmp_path_factory.mktemp("shared") / "bars")
+    return build_once("bars", lambda folder: make_bars(folder / "bars")) / "bars"
 
 
 @pytest.fixture(scope="session")
-def trained(shared_bars, tmp_path_factory) -> onsight.Run:
+def train_once(build_once) -> Callable[..., onsight.Run]:
+    """Train once for all test processes: `train_once(name, data, **settings) -> Run`."""
+
+    def train_once(name: str, data: Path, **settings: object) -> onsight.Run:
+        def train(folder: Path) -> None:
+            onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
+
+        path = build_once(name, train) / "run"
+        return onsight.Run(path, json.loads((path / "results.json").read_text()))
+
+    return train_once
+
+
+@pytest.fixture(scope="session")
+def trained(shared_bars, train_once) -> onsight.Run:
     """A run of three epochs on the bars, with what it wrote; nobody changes it."""
-    out = tmp_path_factory.mktemp("trained") / "run"
-    fields = {"epochs": 3, "batch_size": 16, "threads": 1}
-    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **fields)
+    return train_once("trained", shared_bars, epochs=3, batch_size=16, threads=1)

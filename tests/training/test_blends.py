@@ -73,8 +73,7 @@ def judged_again(net, data, tensors):
     return float((found.labels == found.predicted).mean()), -float(found.losses.mean())
 
 
-def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypatch):
-    backbone = onsight.train(bars, out=tmp_path / "backbone", epochs=2, batch_size=16, **QUICK)
+def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypatch, backbone):
     prepared, real = [], run_session.train_once
 
     def train_once(one, *rest):
@@ -137,11 +136,12 @@ def judge_in_order(patch, losses):
     patch.setattr(trainer, "evaluate_batches", evaluate)
 
 
-@pytest.mark.parametrize("best", [0, 1, 2])
+@pytest.mark.parametrize(
+    "best", [pytest.param(0, marks=pytest.mark.soak), 1, pytest.param(2, marks=pytest.mark.soak)]
+)
 def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
-    bars, tmp_path, monkeypatch, best
+    bars, tmp_path, monkeypatch, backbone, best
 ):
-    backbone = onsight.train(bars, out=tmp_path / "backbone", epochs=1, **QUICK)
     fields = {"weights": str(backbone.model), "epochs": 1, "learning_rate": 1e-3, **QUICK}
     losses = [-1, -2, -2, -2]  # of the epoch, then of the blends; no head does better
     losses[1 + best] = -3

@@ -21,9 +21,8 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(shared_bars, tmp_path_factory):
-    out = tmp_path_factory.mktemp("finished") / "run"
-    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **FAST).path
+def finished(shared_bars, train_once):
+    return train_once("finished", shared_bars, **FAST).path
 
 
 def change(facts, tensors):

@@ -80,10 +80,8 @@ def test_without_mirroring_there_is_one_view(bars, tmp_path):
 
 
 @pytest.fixture
-def weights(bars, tmp_path):
-    """A backbone that has learned something."""
-    run = onsight.train(bars, out=tmp_path / "backbone", epochs=2, batch_size=16, **QUICK)
-    return run.model
+def weights(backbone):
+    return backbone.model
 
 
 def test_fine_tuning_begins_with_a_fitted_head(bars, tmp_path, weights):

@@ -111,10 +111,7 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module")
-def patterns(tmp_path_factory):
-    """Grey pictures whose class says whether two corners are alike, which no plane separates."""
-    folder = tmp_path_factory.mktemp("patterns")
+def draw_patterns(folder):
     draw = np.random.default_rng(0)
     for number in range(240):
         corners = draw.integers(0, 2, 2)
@@ -124,19 +121,24 @@ def patterns(tmp_path_factory):
         place = folder / ("alike" if corners[0] == corners[1] else "different")
         place.mkdir(exist_ok=True)
         Image.fromarray(pixels).save(place / f"{number}.png")
-    return folder
 
 
 @pytest.fixture(scope="module")
-def run(patterns, tmp_path_factory):
+def patterns(build_once):
+    """Grey pictures whose class says whether two corners are alike, which no plane separates."""
+    return build_once("patterns", draw_patterns)
+
+
+@pytest.fixture(scope="module")
+def run(patterns, train_once):
     """A frozen run that keeps a head with a hidden layer, whatever it was worth."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hidden_head, "_FEWEST", 1)
         patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
         patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
-        out = tmp_path_factory.mktemp("hidden") / "run"
-        return onsight.train(patterns, out=out, freeze=True, **QUICK)
+        settings = {name: value for name, value in QUICK.items() if name != "reporter"}
+        return train_once("hidden-head", patterns, freeze=True, **settings)
 
 
 def test_the_model_file_predicts_what_the_run_said(run, patterns):

@@ -199,13 +199,17 @@ def wait_for(path, process, seconds=60):
 
 
 @pytest.fixture(scope="module")
-def long_run(shared_bars, tmp_path_factory):
-    return onsight.train(
-        shared_bars, out=tmp_path_factory.mktemp("long") / "run", **FAST | {"epochs": 12}
-    )
+def long_run(shared_bars, train_once):
+    return train_once("long", shared_bars, epochs=12, batch_size=16, threads=1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.soak) for number in OTHER_SIGNALS)],
+)
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.

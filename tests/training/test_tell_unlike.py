@@ -20,7 +20,6 @@ from onsight.inference.listing import list_predictions
 from onsight.inference.rows.wanted import Wanted
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
-from onsight.report.console import SilentReporter
 from onsight.training.ranks.world import World
 from onsight.training.unlike import tell_unlike
 
@@ -90,12 +89,11 @@ def test_a_network_without_features_says_so():
 
 
 @pytest.fixture(scope="module")
-def told(shared_bars, tmp_path_factory):
+def told(shared_bars, train_once):
     """A run on the bars with enough validation pictures for a threshold."""
-    out = tmp_path_factory.mktemp("told") / "run"
     fields = {"epochs": 3, "batch_size": 16, "threads": 1, "plan": "default"}
     fields |= {"validation_fraction": 0.3, "test_fraction": 0.2}
-    return onsight.train(shared_bars, out=out, reporter=SilentReporter(), **fields)
+    return train_once("told", shared_bars, **fields)
 
 
 def test_a_run_keeps_its_threshold_and_checks_it_on_the_test_pictures(told):
