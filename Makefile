@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test setup lint types imports unit soak soak-parallel soak-alone reliability api-fuzz \
+.PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
 	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
 	bench-gpu
 
@@ -38,7 +38,10 @@ unit: setup
 SOAK_ALONE := $(addprefix soak/test_,bomb_files.py lost_machine.py lost_ranks.py rank_count.py \
 	ray.py ray_client.py serve.py sweep_on_ray.py)
 
-soak: reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
+soak: soak-tests reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
+
+soak-tests: setup  ## the long proofs among the tests
+	$(BIN)/pytest tests -m soak -n 2 --dist worksteal --timeout 3600 -rP
 
 soak-parallel: setup  ## planted bugs, 100,000 mutated pictures, Pillow's own
 	$(BIN)/pytest soak $(addprefix --ignore=,$(SOAK_ALONE)) -n 2 --timeout 3600 -rP
