@@ -101,8 +101,8 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
     else:
         settings["plan"] = "auto"
         settings |= {"epochs": RECIPE_EPOCHS[name]} if name in RECIPE_EPOCHS else {}
-    if name == "data-parallel":  # which has two, on two devices
-        settings["ranks"] = 1
+    if name == "data-parallel":  # which has two ranks, for two devices
+        settings |= {"ranks": 1, "precision": "fp32"}
     data_folder = folder / "data"
     data_folder.mkdir()
     data = RECIPE_DATA[name](data_folder, 8 if options.short else 600)

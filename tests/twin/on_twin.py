@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from onsight.accelerator import module_of
 from onsight.config import make_config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader, Pictures
@@ -35,7 +36,7 @@ class RealDevice:
         self.record = NoRecord()
 
     def check(self):
-        torch.accelerator.synchronize(DEVICE)
+        module_of(DEVICE).synchronize(DEVICE)
 
     def __getattr__(self, name):
         pytest.skip(f"only the simulated device has {name}")
