@@ -84,7 +84,10 @@ def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
     ("old", "new", "at", "message"),
     [
         ("labels = labels.to", "labels_ = labels.to", "loss = nn", "same device"),
-        ("total += loss.detach()", "total += loss.detach().numpy()", "total +=", "numpy"),
+        pytest.param(
+            *("total += loss.detach()", "total += loss.detach().numpy()", "total +=", "numpy"),
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["a tensor left behind", "numpy of a tensor on the GPU"],
 )
@@ -113,7 +116,10 @@ def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
 
 @pytest.mark.parametrize(
     ("new", "message"),
-    [("[][0]", "IndexError"), ("raise SystemExit('no DATA')", "no DATA")],
+    [
+        ("[][0]", "IndexError"),
+        pytest.param("raise SystemExit('no DATA')", "no DATA", marks=pytest.mark.soak),
+    ],
 )
 def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, new, message):
     (tmp_path / "train.py").write_text(f"print('began')\n{new}\n")
@@ -123,6 +129,7 @@ def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, n
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_memory_is_that_of_a_large_gpu(explained):
     code, facts = explained(
         ("loss.backward()", "loss.backward(); torch.empty(1 << 29, device='cuda')")
@@ -130,6 +137,7 @@ def test_memory_is_that_of_a_large_gpu(explained):
     assert (code, facts["failure"]) == (0, None)
 
 
+@pytest.mark.soak
 def test_a_second_optimizer_updates_within_the_same_step(explained):
     code, facts = explained(
         ("total = torch", "other = torch.optim.SGD(net.parameters(), 0.1)\ntotal = torch"),
@@ -149,6 +157,7 @@ def test_too_few_steps_prove_nothing(explained):
     assert "too few steps" in facts["verdict"]
 
 
+@pytest.mark.soak
 def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("raise OSError(28, 'No space left on device')\n")

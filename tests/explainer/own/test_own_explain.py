@@ -48,9 +48,9 @@ def plant(monkeypatch):
     return plant
 
 
-def explained(bars, try_changes=True, **fields):
+def explained(bars, try_changes=True, seconds=1.0, **fields):
     config = make_config(SMALL | fields)
-    return explain_data(str(bars), config, 4.0, try_changes, SilentReporter())
+    return explain_data(str(bars), config, seconds, try_changes, SilentReporter())
 
 
 def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
@@ -164,7 +164,7 @@ def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, mon
             super().__init__(config, data)
 
     monkeypatch.setattr(benches, "Trial", Picky)
-    two, bad = explained(bars).tried
+    two, bad = explained(bars, seconds=4.0).tried
     assert two.ratio > 0
     assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
 
@@ -201,7 +201,7 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     plant({})
     train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
     with pytest.raises(SystemExit) as stop:
-        main(["explain", str(tmp_path / "run"), "--seconds", "2", "--json"])
+        main(["explain", str(tmp_path / "run"), "--seconds", "1", "--json"])
     assert stop.value.code == 0
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)

@@ -1,6 +1,7 @@
 """Scripts that fail in every way: one clear message each, nothing left running, nothing changed."""
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from onsight.explainer.script.failure import failure_words, nothing_seen
 from onsight.explainer.script.processes import Processes
 from onsight.report.console import Reporter
 
+LIMIT_SECONDS = 4
 DAEMON = """
 import os, time
 if not os.fork():
@@ -43,7 +45,7 @@ time.sleep(600)
 """
 BAD = {  # what it does: the script, and words that its message holds
     "leaves a daemon": (DAEMON, ["Traceback", "RuntimeError: planted"]),
-    "ignores signals": (SIGNALS, ["no training step was seen in 8 s", "--limit"]),
+    "ignores signals": (SIGNALS, [f"no training step was seen in {LIMIT_SECONDS} s", "--limit"]),
     "waits for input": ("input('Name? ')", ["EOFError", "waits for input"]),
     "measures its terminal": (
         "import os; height, width = os.popen('stty size').read().split(); 1 / 0",
@@ -65,17 +67,21 @@ NOT_RUN = {
 
 
 @pytest.fixture(scope="module")
-def messages(tmp_path_factory):
+def messages(build_once):
     """The message of each bad script and whether its folder is unchanged; the processes left."""
-    root = tmp_path_factory.mktemp("bad")
-    patch = pytest.MonkeyPatch()
-    patch.setenv("ONSIGHT_TEST_FOLDER", str(root))  # inherited by every process
-    with Processes(root / "bad.py", [], 100, 8.0) as processes:  # one that is forked for all
-        processes.prepare(is_late=False)
-        found = {name: explained(processes, root / name.replace(" ", "-"), name) for name in BAD}
-    left = running(root)
-    patch.undo()
-    return found, left
+
+    def explain_all(root):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ONSIGHT_TEST_FOLDER", str(root))  # inherited by every process
+            with Processes(root / "bad.py", [], 100, LIMIT_SECONDS) as processes:
+                processes.prepare(is_late=False)  # one process, forked for all
+                found = {
+                    name: explained(processes, root / name.replace(" ", "-"), name) for name in BAD
+                }
+            left = running(root)
+        (root / "messages.json").write_text(json.dumps([found, left]))
+
+    return json.loads((build_once("bad-scripts", explain_all) / "messages.json").read_text())
 
 
 def explained(processes, folder, name):

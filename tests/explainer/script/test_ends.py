@@ -43,7 +43,9 @@ main(["explain", sys.argv[1]])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_nothing_is_left_running(tmp_path, number):
     """Neither what runs, nor what is stopped: a stopped process cannot look whether to end."""
     script = tmp_path / "train.py"

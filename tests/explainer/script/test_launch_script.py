@@ -13,7 +13,6 @@ import pytest
 
 from onsight.errors import ScriptFailed
 from onsight.explainer.script.processes import Processes
-from onsight.explainer.what_ifs.table import what_ifs_from
 
 SCRIPT = """
 import sys
@@ -77,21 +76,10 @@ def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
     assert sorted(path.name for path in script.parent.iterdir()) == ["neighbour.py", "train.py"]
 
 
-def test_the_same_seed_gives_the_same_losses_and_changes_are_made(script):
-    with started(script, "1000000") as processes:
-        plain = processes.run(seconds=0.3)
-        changed = processes.run(what_ifs_from({"threads": 2, "fused": True}), seconds=0.3)
-    pairs = list(zip(plain.losses, changed.losses, strict=False))  # one run may be shorter
-    assert len(pairs) > 3
-    assert all(one == pytest.approx(other, rel=1e-4) for one, other in pairs)
-    assert (plain.threads, changed.threads) == (1, 2)
-    assert changed.optimizer.is_fused
-
-
 def test_a_script_that_ends_early_is_reported_up_to_its_end(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     epochs = "for epoch in range(int(sys.argv[1])):"
-    text = SCRIPT.replace(epochs, "while time.monotonic() < begun[0] + 2:")
+    text = SCRIPT.replace(epochs, "while time.monotonic() < begun[0] + 0.5:")
     text = text.replace("import sys\n", "import time\nbegun = [float('inf')]\n")
     first = "optimizer.step()\n            begun[0] = min(begun[0], time.monotonic())\n"
     script.write_text(text.replace("optimizer.step()\n", first), encoding="utf-8")
@@ -113,7 +101,7 @@ def test_a_failing_script_is_shown_with_its_own_traceback(script):
 def test_a_script_that_never_trains_is_ended_in_time(script):
     script.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
     begun = time.monotonic()
-    trace = run(script, limit=6.0)
+    trace = run(script, limit=3.0)
     assert (trace.ended, trace.images) == ("limit", 0)
     assert time.monotonic() - begun < 60
 

@@ -59,8 +59,11 @@ ANEW = "loader = DataLoader(**(loader.saved | {'sampler': SequentialSampler(data
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(MAKE, ANEW), ("", MAKE), ("", f"{MAKE}\n{ANEW}")],
-    ids=["forked at the optimizer", "forked at the loader", "forked at the first of two loaders"],
+    [
+        pytest.param(MAKE, ANEW, id="forked at the optimizer", marks=pytest.mark.soak),
+        pytest.param("", MAKE, id="forked at the loader", marks=pytest.mark.soak),
+        pytest.param("", f"{MAKE}\n{ANEW}", id="forked at the first of two loaders"),
+    ],
 )
 def test_the_loader_that_is_trained_from_has_the_change(tmp_path, before, after):
     """Once in the process that is measured on, though the training loader draws nothing."""

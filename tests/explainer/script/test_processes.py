@@ -95,8 +95,9 @@ for _ in range(9):
 @pytest.mark.parametrize(
     ("before", "what_ifs", "count"),
     [
-        (NINE_THREADS, {}, 2),
-        ("", {"rare_reads": (1,)}, 2),  # its text is changed before it runs
+        pytest.param(NINE_THREADS, {}, 2, marks=pytest.mark.soak),
+        # Its text is changed before it runs.
+        pytest.param("", {"rare_reads": (1,)}, 2, marks=pytest.mark.soak),
         ("", {"short_spin": True}, 2),  # read when torch is loaded: a fresh process
     ],
 )
@@ -112,7 +113,8 @@ def test_where_a_later_fork_is_not_possible_the_script_runs_from_its_start(
     ("thread", "more"),
     [
         ("threading.Timer(99, print)", 1),  # as loggers start one
-        ("threading.Thread(target=print)", 0),  # as it may read pictures before the training
+        # As it may read pictures before the training.
+        pytest.param("threading.Thread(target=print)", 0, marks=pytest.mark.soak),
     ],
 )
 def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
@@ -127,6 +129,7 @@ def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
     assert reads(tmp_path) == before + more
 
 
+@pytest.mark.soak
 def test_a_script_that_fails_beside_a_thread_is_told_with_its_own_words(processes):
     with pytest.raises(ScriptFailed, match="ZeroDivisionError"):
         processes("import threading; threading.Timer(99, print).start(); 1 / 0")
