@@ -91,6 +91,13 @@ def test_nothing_is_missing_here_and_pytest_counts_are_figures():
     assert CHECK["figures_in"](lines) == {"tests": "20 passed, 2 skipped"}
 
 
+def test_a_failed_test_is_the_reason(tmp_path):
+    code = "print('FAILED a.py::test_b - why'); print('1 failed in 2.00s'); raise SystemExit(1)"
+    (result,) = run_parts(tmp_path, ("tests", code, 60))
+    assert result.reason == "FAILED a.py::test_b - why"
+    assert result.figures == {"tests": "1 failed"}
+
+
 def test_what_is_missing_is_told_before_anything_runs(tmp_path, monkeypatch, capsys):
     main = CHECK["main"]
     monkeypatch.setitem(main.__globals__, "requirements", lambda: ["no-such-package>=1"])
