@@ -192,8 +192,9 @@ class Runner:
             return list(pool.map(self._run_and_keep, parts))
         finally:  # also when interrupted
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in self.running:
+            for process in list(self.running):
                 end_group(process)
+            pool.shutdown()
 
     def _run_and_keep(self, part: Part) -> Result:
         log = self.scratch / f"{part.name.replace(' ', '-')}.log"
