@@ -243,6 +243,8 @@ class Runner:
             tests = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
             last = next((line.strip() for line in reversed(lines) if line.strip()), "")
             reason = "; ".join(tests)[:500] or last[:300]
+            if code < 0:
+                reason = f"ended by signal {-code}: {reason}"
             return Result(part.name, "failed", seconds, figures_in(lines), reason)
         return Result(part.name, "ok", seconds, figures_in(lines))
 

@@ -49,7 +49,7 @@ class Mirrored(World):
 def world(machine, monkeypatch):
     """The other rank's gradients are the same, so their mean is what is there."""
     if not IS_SIMULATED:
-        pytest.skip("only the simulated device has no NCCL, whose place torch's fake group takes")
+        pytest.skip("only on the simulated device does a fake process group stand in for NCCL")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     real = ddp.DistributedDataParallel
 
