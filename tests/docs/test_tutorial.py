@@ -135,8 +135,8 @@ def programs(tmp_path_factory):
     return folder
 
 
-# These start ranks, or time what an explanation tries.
-SLOW = ("6. ", "8. ")
+# These train on the whole demo, start ranks, or time what an explanation tries.
+SLOW = ("1. ", "6. ", "8. ")
 SECTIONS = [
     pytest.param(name, id=slug(name), marks=[pytest.mark.soak] if name.startswith(SLOW) else [])
     for name in dict.fromkeys(block.section for block in BLOCKS)

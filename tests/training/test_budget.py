@@ -176,6 +176,7 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
 
 
+@pytest.mark.soak
 def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = Path(__file__).with_name("budgeted.py")

@@ -17,7 +17,7 @@ from onsight.training import fit_head, train_once
 
 QUICK = {
     "model": "resnet10t",
-    "image_size": 32,
+    "image_size": 16,
     "threads": 1,
     "precision": "fp32",  # which some processors would not choose
     "reporter": SilentReporter(),

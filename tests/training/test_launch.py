@@ -118,9 +118,9 @@ def test_every_rank_has_its_entry_in_the_placement(two_ranks):
     assert len(re.findall("^placement: everything is on cpu.*other ranks on cpu$", err, re.M)) == 1
 
 
-def test_nobody_listens_beyond_loopback_and_no_rank_outlives_a_killed_launcher(bars, tmp_path):
-    run, processes = start_endless(bars, tmp_path)
-    assert listening_beyond_loopback([run.process.pid, *processes.values()]) == []
+@pytest.mark.soak
+def test_no_rank_outlives_a_killed_launcher(bars, tmp_path):
+    run, _ = start_endless(bars, tmp_path)
     run.process.kill()
     limit = time.monotonic() + PROMISED_SECONDS
     while run.ranks():
@@ -130,11 +130,14 @@ def test_nobody_listens_beyond_loopback_and_no_rank_outlives_a_killed_launcher(b
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.soak)])
-def test_a_stopped_run_resumes_with_any_number_of_ranks(bars, tmp_path, ranks):
+def test_a_stopped_run_listens_to_nobody_else_and_resumes_with_any_number_of_ranks(
+    bars, tmp_path, ranks
+):
     stopped = tmp_path / "run"
     with users_module(tmp_path):
         run = Launched(tmp_path, bars, *PRECISE, "--epochs", 40, "--ranks", 2, "--out", stopped)
         run.wait_for(stopped / "checkpoints" / "last.safetensors")
+        assert listening_beyond_loopback([run.process.pid, *run.ranks().values()]) == []
         run.process.send_signal(signal.SIGTERM)
         code, out, err = run.end(PROMISED_SECONDS)
         assert (code, out) == (143, "")
@@ -164,6 +167,7 @@ def weights_of(run):
     return read_tensors(run / "model.safetensors")[0]
 
 
+@pytest.mark.soak
 def test_an_interrupt_before_the_first_step_ends_quietly(bars, tmp_path):
     run = Launched(tmp_path, bars, *ENDLESS, "--ranks", 2, "--out", tmp_path / "run")
     limit = time.monotonic() + PROMISED_SECONDS

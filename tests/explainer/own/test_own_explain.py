@@ -70,7 +70,12 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
 
 @pytest.mark.parametrize(
     ("planted", "phase"),
-    [("draw", "augment"), ("change", "augment"), ("mixed", "augment"), (None, "optimizer")],
+    [
+        pytest.param("draw", "augment", marks=pytest.mark.soak),
+        ("change", "augment"),
+        pytest.param("mixed", "augment", marks=pytest.mark.soak),
+        (None, "optimizer"),
+    ],
 )
 def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
     owner, name = (Augmentation, planted) if planted else (MovingAverage, "update")
