@@ -10,6 +10,7 @@ from torch import nn
 
 import onsight
 from onsight.errors import ModelError
+from onsight.features.heads import hidden
 from onsight.features.heads.choose import choose_head
 from onsight.features.heads.hidden import HiddenSettings
 from onsight.features.heads.labelled import LabelledFeatures
@@ -135,6 +136,7 @@ def run(patterns, train_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hidden_head, "_FEWEST", 1)
         patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
+        patch.setattr(hidden, "_LEAST_STEPS", 30)
         patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
         settings = {name: value for name, value in QUICK.items() if name != "reporter"}
