@@ -1,6 +1,7 @@
 # `make demo` and `make test` set up everything they need, in .venv, from requirements.lock.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
 	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
