@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test st
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
 	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
-	bench-gpu
+	bench-gpu bench-smoke
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -120,13 +120,11 @@ BENCH := .venv-bench/bin/python benchmarks
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-bench: .venv-bench/installed  ## every benchmark with few rounds and peers: about half an hour
-	$(BENCH)/lenet_step.py $(FASHION) --kinds packed --peers tensors tutorial --rounds 3 --seconds 3
+bench: .venv-bench/installed  ## every benchmark with few rounds: about half an hour
+	$(BENCH)/lenet_step.py $(FASHION) --rounds 3 --seconds 3
 	$(BENCH)/decode_photos.py --rounds 3
-	$(BENCH)/photo_crops.py --rounds 3
 	$(BENCH)/throughput.py $(FASHION) --rounds 3
 	$(BENCH)/startup.py $(FASHION) --rounds 3
-	$(BENCH)/growth.py --rounds 1
 	$(BENCH)/plan_choice.py --rounds 3
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
@@ -136,14 +134,11 @@ bench: .venv-bench/installed  ## every benchmark with few rounds and peers: abou
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 	$(BENCH)/serve_load.py
 
-bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several hours
+bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/lenet_step.py $(FASHION)
-	$(BENCH)/time_to_accuracy.py $(FASHION)
 	$(BENCH)/decode_photos.py --full
-	$(BENCH)/photo_crops.py --full
 	$(BENCH)/throughput.py $(FASHION) --full
 	$(BENCH)/startup.py $(FASHION) --full
-	$(BENCH)/growth.py --full
 	$(BENCH)/plan_choice.py
 	$(BENCH)/plan_choice.py --load
 	$(BENCH)/budgets.py
@@ -151,20 +146,25 @@ bench-full: .venv-bench/installed  ## all rounds, all peers, all sizes: several 
 	$(BENCH)/explain_planted.py
 	$(BENCH)/picture_sets.py clip-art $(SETS)
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
-	$(BENCH)/picture_sets.py wallpapers $(SETS) --train 200
-	$(BENCH)/picture_sets.py fashion $(SETS) --source $(FASHION)
 	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20
 	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
-	$(BENCH)/learning_curve.py $(SETS)/wallpaper-cells-200-20
-	$(BENCH)/learning_curve.py $(SETS)/png
-	$(BENCH)/imbalance.py $(SETS) --data $(FASHION)
+	$(BENCH)/check_planted.py $(SETS)/wallpaper-cells-60-20
+	$(BENCH)/near_duplicate_growth.py
+	$(BENCH)/folds_coverage.py --first 40
+	$(BENCH)/unlike.py $(FASHION) $(SETS)/clip-art $(SETS)/unlike
+	$(BENCH)/ranks_scaling.py $(FASHION)
+	$(BENCH)/shards.py web --pictures 20000 --rounds 4 --shard-pictures 500
+	$(BENCH)/shard_entries.py
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/card.py
 	$(BENCH)/gpu.py
 	$(BENCH)/explain_planted.py --only pageable_copies
+
+bench-smoke: setup  ## every benchmark with its smallest settings, to see that it runs
+	$(BIN)/python benchmarks/smoke.py
 
 clean:
 	rm -rf .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

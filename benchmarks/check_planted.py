@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from harness import circumstances, table, write_section
-from picture_sets import FASHION
+from image_files import FASHION
 from PIL import Image, ImageOps
 
 import onsight

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from finished_folder import finished_folder
+from image_files import finished_folder
 from PIL import Image
 
 from onsight.data.decode import decode

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 from harness import circumstances, run_json, table, write_section
+from image_files import FASHION
 from planted.pictures import make
 
 SCRIPTS = Path(__file__).parent / "planted"
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 ENOUGH = 0.9
 MOST_SECONDS = 60
 HEADER = [

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import circumstances, table, write_section
+from image_files import FASHION
 from public_scripts import SCRIPTS, environment, prepare
 
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 JUDGEMENTS = Path(__file__).parent / "public_judgements.csv"
 HEADER = [
     "script",

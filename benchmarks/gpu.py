@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from harness import circumstances, interleave, paired, table, write_section
+from image_files import FASHION, photo_folder, read_idx
 from torch import Tensor, nn
 
 from onsight.data.index import TEST, TRAIN
@@ -37,7 +38,6 @@ from onsight.data.sources.find import find_source
 from onsight.hardware.cores import usable_cores
 from onsight.models.catalog import make_model
 
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
@@ -161,8 +161,6 @@ def lenet() -> nn.Module:
 
 
 def read_training_set(folder: Path, device: str) -> tuple[Tensor, Tensor]:
-    from stand_ins import read_idx
-
     pixels, labels = read_idx(folder, "train")
     images = torch.from_numpy(pixels.copy())[:, None].to(device)
     return images, torch.from_numpy(labels.copy()).long().to(device)
@@ -326,8 +324,6 @@ def fastest_workers(model: str, folder: Path, options: argparse.Namespace) -> tu
 
 
 def compare_photos(options: argparse.Namespace) -> list[str]:
-    from decode_photos import photo_folder
-
     folder = photo_folder(options.photos, options.data)
     rows, notes = [], []
     for model in options.photo_models:

@@ -1,142 +1,35 @@
-"""How close is Onsight's LeNet training to the limit set by its own step, and to its peers?
+"""How close is Onsight's LeNet training to the limit of its own step, and to a hand-written loop?
 
     python benchmarks/lenet_step.py /usr/share/datasets/fashion-mnist
 
-At each batch size, on files like CIFAR-10's and on PNG files: Onsight through `onsight.train`; its
-own step on one constant batch, which is the limit; and each peer with the best settings that a
-short search found. Every contender is a fresh process in every round. The settings are kept in
-WORK/settings.json for the next time; delete it to search again.
+At each batch size, on files like CIFAR-10's: Onsight through `onsight.train`; its own step on one
+constant batch, which is the limit; and a loop over tensors in memory, written by hand, with the
+number of threads and the memory format that were fastest in a short search. Every contender is a
+fresh process in every round.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from harness import circumstances, interleave, paired, run_json, table, write_section
-from stand_ins import MAKERS
-from tuning import Setting, tune
+from image_files import make_packed
 
 from onsight.hardware.cores import usable_cores
 
-PEERS = ("tensors", "tutorial", "accelerate", "lightning", "fastai", "keras")
-TITLES = {
-    "tensors": "hand-written, tensors in memory",
-    "tutorial": "tutorial loop",
-    "accelerate": "Accelerate",
-    "lightning": "Lightning",
-    "fastai": "fastai",
-    "keras": "Keras",
-}
-PACKAGES = ("accelerate", "lightning", "fastai", "keras")
-TRAINING_PICTURES = 59_000  # fewer than any contender has, so that none begins a second epoch
+SCRIPTS = Path(__file__).parent / "peers"
+ONSIGHT, LIMIT, BY_HAND = "onsight", "limit", "tensors"
+TITLES = {ONSIGHT: "Onsight", LIMIT: "the limit", BY_HAND: "hand-written, tensors in memory"}
 LEAST_STEPS = 60
-FOLDER = Path(__file__).parent / "peers"
-
-
-class Case:
-    """One batch size on one kind of files."""
-
-    def __init__(self, options, kind, batch_size, settings):
-        self.options, self.kind, self.batch_size = options, kind, batch_size
-        self.data = MAKERS[kind](options.data, options.work)
-        self.settings = settings
-        self.results: dict[str, list[dict]] = {}
-        self.most_steps = TRAINING_PICTURES // batch_size
-
-    def run(self, name, setting, *words):
-        """A contender's results; words: further arguments."""
-        own = name in ("onsight", "limit")
-        cache = ["--cache", self.options.work / "onsight-cache"] if own else []
-        script = FOLDER / f"lenet_{name}.py"
-        command = [sys.executable, script, self.data, "--kind", self.kind]
-        command += ["--batch-size", self.batch_size, *setting.words(), *cache, *words]
-        return run_json(*map(str, command), env=setting.environment())
-
-    def first_rate(self, name, setting, *words):
-        # The trial ends with the epoch at the latest, as no contender may begin a second one.
-        seconds = self.options.tune_seconds
-        facts = self.run(name, setting, "--seconds", seconds, *words)
-        print(f"  {name}, {setting}: {facts['images_per_second']:,.0f}", file=sys.stderr)
-        return facts["images_per_second"]
-
-    def best(self, name):
-        """A peer's best setting and first rate, searched for or remembered."""
-        key = f"{name} {self.kind} {self.batch_size}"
-        if key not in self.settings:
-            # Arrays and whole tensors do not go through a loader that workers could help.
-            whole = name == "tensors" or (name == "keras" and self.kind == "packed")
-            workers = (0,) if whole else (0, 1, 2)
-            threads = tuple(sorted({1, usable_cores()}))
-            setting, rate = tune(lambda s: self.first_rate(name, s), workers, threads)
-            self.settings[key] = {"setting": vars(setting), "rate": rate}
-        known = self.settings[key]
-        return Setting(**known["setting"]), known["rate"]
-
-    def steps(self, rate):
-        wanted = round(rate * self.options.seconds / self.batch_size)
-        return max(LEAST_STEPS, min(wanted, self.most_steps))
-
-    def contenders(self):
-        """How each is started: its setting, further arguments and first rate."""
-        onsight = Setting(usable_cores())
-        first = self.run("onsight", onsight, "--seconds", self.options.tune_seconds)
-        plan = first["plan"]
-        same = Setting(plan["threads"])
-        words = ["--precision", plan["precision"]]
-        if "memory_format" in plan:
-            words += ["--memory-format", plan["memory_format"]]
-        found = {
-            "onsight": (onsight, [], first["images_per_second"]),
-            "limit": (same, words, self.first_rate("limit", same, *words)),
-        }
-        for name in self.options.peers:
-            setting, rate = self.best(name)
-            found[name] = (setting, [], rate)
-        return found
-
-    def measure(self):
-        """Rates of every contender in every round."""
-        self.found = self.contenders()
-        steps = {name: self.steps(rate) for name, (_, _, rate) in self.found.items()}
-        common = min(count for name, count in steps.items() if name != "limit")
-        self.loss_at = common
-
-        def timed(name):
-            setting, words, _ = self.found[name]
-            wanted = ["--steps", steps[name], "--loss-at", common]
-            facts = self.run(name, setting, *wanted, *words)
-            self.results.setdefault(name, []).append(facts)
-            return facts["images_per_second"]
-
-        jobs = {name: lambda name=name: timed(name) for name in self.found}
-        self.rates = interleave(jobs, self.options.rounds, warm_up=False)
-        return self
-
-    def rows(self):
-        ours = self.rates["onsight"]
-        order = sorted(self.options.peers, key=lambda name: -statistics.median(self.rates[name]))
-        place = [str(self.batch_size), self.kind]
-        rows = [[*place, "Onsight", f"{statistics.median(ours):,.0f}", "1", self.loss("onsight")]]
-        for name in ("limit", *order):
-            title = f"{TITLES[name]} ({self.found[name][0]})" if name in TITLES else "the limit"
-            if name == order[0]:
-                title = f"best peer: {title}"
-            rate = f"{statistics.median(self.rates[name]):,.0f}"
-            loss = "" if name == "limit" else self.loss(name)
-            rows.append([*place, title, rate, str(paired(ours, self.rates[name])), loss])
-        return rows
-
-    def loss(self, name):
-        losses = [facts["loss"] for facts in self.results[name]]
-        return f"{statistics.median(losses):.2f} at {self.loss_at:,}"
-
-
 HEADER = [
     "batch",
-    "files",
     "contender (its best setting)",
     "images/s",
     "Onsight's rate / its rate, median (low to high)",
@@ -144,47 +37,138 @@ HEADER = [
 ]
 
 
-def parse():
+@dataclass(frozen=True)
+class Setting:
+    """How a contender is started."""
+
+    threads: int
+    channels_last: int = 0
+
+    def arguments(self) -> list[str]:
+        """The arguments that every script takes."""
+        return [
+            word
+            for name, value in asdict(self).items()
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.threads} thread(s)" + ", channels last" * self.channels_last
+
+
+class Case:
+    """The contenders at one batch size."""
+
+    def __init__(self, data: Path, images: int, batch_size: int, options: argparse.Namespace):
+        self.data, self.batch_size, self.options = data, batch_size, options
+        self.most_steps = images // batch_size  # none begins a second epoch
+        self.losses: dict[str, list[float]] = {}
+
+    def run(self, name: str, setting: Setting, *arguments: object) -> dict[str, Any]:
+        """A contender's results."""
+        script = SCRIPTS / f"lenet_{name}.py"
+        command = [sys.executable, script, self.data, "--batch-size", self.batch_size]
+        if name != BY_HAND:
+            command += ["--cache", self.options.work / "onsight-cache"]
+        return run_json(*map(str, [*command, *setting.arguments(), *arguments]))
+
+    def measure_rate(self, name: str, setting: Setting, *arguments: object) -> float:
+        """Images per second in a short trial."""
+        found = self.run(name, setting, "--seconds", self.options.tune_seconds, *arguments)
+        print(f"  {name}, {setting}: {found['images_per_second']:,.0f}", file=sys.stderr)
+        return float(found["images_per_second"])
+
+    def tune(self) -> tuple[Setting, float]:
+        """The setting that is fastest for the hand-written loop, and its rate."""
+        counts = sorted({1, self.options.threads})
+        settings = [Setting(*values) for values in product(counts, (0, 1))]
+        rates = {setting: self.measure_rate(BY_HAND, setting) for setting in settings}
+        best = max(rates, key=rates.__getitem__)
+        return best, rates[best]
+
+    def rows(self) -> list[list[str]]:
+        """Measure, and return a row of the table for each contender."""
+        threads = Setting(self.options.threads)
+        first = self.run(ONSIGHT, threads, "--seconds", self.options.tune_seconds)
+        plan = first["plan"]
+        same = Setting(plan["threads"])
+        words = ["--precision", plan["precision"]]
+        if "memory_format" in plan:
+            words += ["--memory-format", plan["memory_format"]]
+        by_hand, rate = self.tune()
+        contenders: dict[str, tuple[Setting, list[str], float]] = {
+            ONSIGHT: (threads, [], first["images_per_second"]),
+            LIMIT: (same, words, self.measure_rate(LIMIT, same, *words)),
+            BY_HAND: (by_hand, [], rate),
+        }
+        steps = {name: self.count_steps(rate) for name, (_, _, rate) in contenders.items()}
+        loss_at = min(steps[ONSIGHT], steps[BY_HAND])
+
+        def measure(name: str) -> float:
+            setting, words, _ = contenders[name]
+            found = self.run(name, setting, "--steps", steps[name], "--loss-at", loss_at, *words)
+            self.losses.setdefault(name, []).append(found["loss"])
+            return float(found["images_per_second"])
+
+        rates = interleave(
+            {name: partial(measure, name) for name in contenders},
+            self.options.rounds,
+            warm_up=False,
+        )
+        return [
+            [
+                str(self.batch_size),
+                TITLES[name] + (f" ({by_hand})" if name == BY_HAND else ""),
+                f"{statistics.median(found):,.0f}",
+                "1" if name == ONSIGHT else str(paired(rates[ONSIGHT], found)),
+                ""
+                if name == LIMIT
+                else f"{statistics.median(self.losses[name]):.2f} at {loss_at:,}",
+            ]
+            for name, found in rates.items()
+        ]
+
+    def count_steps(self, rate: float) -> int:
+        """The steps of a round at this rate."""
+        wanted = round(rate * self.options.seconds / self.batch_size)
+        return min(max(LEAST_STEPS, wanted), self.most_steps)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the section of RESULTS.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="folder of Fashion-MNIST's IDX files")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 32, 64, 512])
-    parser.add_argument("--kinds", nargs="+", choices=tuple(MAKERS), default=list(MAKERS))
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--seconds", type=float, default=4.0, help="of training per contender")
     parser.add_argument("--tune-seconds", type=float, default=1.5, help="of training per trial")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="at most")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "onsight-benchmarks"
     )
-    return parser.parse_args()
-
-
-def notes(options):
-    return [
+    options = parser.parse_args(arguments)
+    data = make_packed(options.data, options.work)
+    # Onsight holds out some images for testing or validation.
+    images = sum(path.stat().st_size // 3073 for path in data.glob("data_batch_*")) * 59 // 60
+    rows = []
+    for batch_size in options.batch_sizes:
+        print(f"batch {batch_size}", file=sys.stderr)
+        rows += Case(data, images, batch_size, options).rows()
+    lines = [
+        "## LeNet, step for step",
+        "",
+        circumstances(),
+        "",
+        *table(HEADER, rows),
         "",
         f"Each contender trained for about {options.seconds:g} s in each of {options.rounds} "
         "rounds, in turn, in its own process; the first tenth of the steps is not counted. The "
-        "limit is Onsight's own step on one constant batch. The loop over tensors in memory "
-        "decodes PNG files once, as Onsight does; the other peers decode them as they train. Each "
-        "loss is the mean over the quarter of the steps before the given step.",
+        "limit is Onsight's own step on one constant batch. Each loss is the mean over the quarter "
+        "of the steps before the given step.",
     ]
-
-
-def main():
-    options = parse()
-    options.work.mkdir(parents=True, exist_ok=True)
-    known = options.work / "settings.json"
-    settings = json.loads(known.read_text()) if known.exists() else {}
-    rows = []
-    for kind in options.kinds:
-        for batch_size in options.batch_sizes:
-            print(f"{kind}, batch {batch_size}", file=sys.stderr)
-            rows += Case(options, kind, batch_size, settings).measure().rows()
-            known.write_text(json.dumps(settings, indent=1))
-    lines = ["## LeNet, step for step", "", circumstances(*PACKAGES), "", *table(HEADER, rows)]
-    write_section("lenet_step", lines + notes(options))
+    write_section("lenet_step", lines)
 
 
 if __name__ == "__main__":

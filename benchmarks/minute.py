@@ -5,7 +5,7 @@
 
 DATA has train/CLASS and test/CLASS; benchmarks/picture_sets.py makes some. Onsight alone, choosing,
 with each of its choices forced, and the peers, in turn, each as a process from start to end. The
-peers' settings come from minute_settings.json, which minute_tuning.py writes. Each run's outcome is
+peers' settings come from minute_settings.json. Each run's outcome is
 appended to --lines at once; --table puts the section made of such a file into RESULTS.md.
 """
 

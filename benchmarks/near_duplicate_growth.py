@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from decode_photos import WALLPAPERS
 from harness import circumstances, table, write_section
+from image_files import WALLPAPERS
 from PIL import Image
 
 from onsight.data.duplicates.near import find_near_duplicates

@@ -9,15 +9,11 @@ the same speed.
 import gzip
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from clip_art import CLIP_ART, make_clip_art
-from decode_photos import WALLPAPERS
-from few_pictures import link_class
-from finished_folder import finished_folder
-from stand_ins import read_idx
+from image_files import WALLPAPERS, finished_folder, link_class, read_idx
 from wallpaper_crops import make_wallpaper_crops
 
 PARTS = {"train": "train", "test": "val"}
@@ -30,7 +26,7 @@ def mnist(fashion: Path, folder: Path) -> None:
         for path in fashion.glob("*.gz"):
             (target / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
 
-    made(folder / "MNIST" / "raw", fill)
+    finished_folder(folder / "MNIST" / "raw", fill)
 
 
 def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
@@ -53,9 +49,9 @@ def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
         dump(target / "meta", {"fine_label_names": [str(label) for label in range(100)]})
 
     if fine:
-        made(folder / "cifar-100-python", fill_hundred)
+        finished_folder(folder / "cifar-100-python", fill_hundred)
     else:
-        made(folder / "cifar-10-batches-py", fill_ten)
+        finished_folder(folder / "cifar-10-batches-py", fill_ten)
 
 
 def batch(path: Path, pixels: np.ndarray, labels: np.ndarray, key: str) -> None:
@@ -88,7 +84,7 @@ def renamed(source: Path, folder: Path, classes: int | None = None) -> None:
             for place in sorted((source / part).iterdir())[:classes]:
                 link_class(place, target / name / place.name)
 
-    made(folder, fill)
+    finished_folder(folder, fill)
 
 
 def pets(sets: Path, folder: Path) -> None:
@@ -99,7 +95,7 @@ def pets(sets: Path, folder: Path) -> None:
         for path in (crops / "train").rglob("*.jpg"):
             (target / f"{path.parent.name}_{path.stem}.jpg").symlink_to(path.resolve())
 
-    made(folder, fill)
+    finished_folder(folder, fill)
 
 
 def small_vit(folder: Path) -> None:
@@ -117,7 +113,7 @@ def small_vit(folder: Path) -> None:
         ViTForImageClassification(config).save_pretrained(target)
         ViTImageProcessor(size={"height": 128, "width": 128}).save_pretrained(target)
 
-    made(folder, fill)
+    finished_folder(folder, fill)
 
 
 def timm_weights(folder: Path, model: str) -> None:
@@ -138,9 +134,4 @@ def timm_weights(folder: Path, model: str) -> None:
         content = {"architecture": model, "pretrained_cfg": config}
         (snapshot / "config.json").write_text(json.dumps(content))
 
-    made(place, fill)
-
-
-def made(folder: Path, fill: Callable[[Path], object]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    finished_folder(folder, fill)
+    finished_folder(place, fill)

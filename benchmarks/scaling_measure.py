@@ -33,7 +33,7 @@ KILLED_AT, CHECKPOINT_STEPS, KILL_STEPS, KILL_EPOCHS = 85, 40, 60, 3
 
 def make_photos(folder: Path, count: int = 400) -> None:
     """Photographs with a shorter side of 256 pixels, as in large sets of pictures."""
-    from decode_photos import photo_folder
+    from image_files import photo_folder
     from PIL import Image
 
     folder.mkdir(parents=True)

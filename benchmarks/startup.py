@@ -68,7 +68,7 @@ def first_step_of_ours(data: str) -> None:
 
 def make_loader(data: str, workers: int, context: str | None):
     import torch
-    from stand_ins import read_idx
+    from image_files import read_idx
     from torch.utils.data import DataLoader, TensorDataset
 
     pixels, labels = read_idx(Path(data), "train")

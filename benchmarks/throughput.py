@@ -108,7 +108,7 @@ def predict_by_hand(
 
 def read_test_set(folder: Path) -> tuple[Tensor, Tensor]:
     """Fashion-MNIST's test pictures as float (n, 1, 28, 28) from 0 to 1, and their labels."""
-    from stand_ins import read_idx
+    from image_files import read_idx
 
     pixels, labels = read_idx(folder, "t10k")
     return torch.from_numpy(pixels.copy())[:, None].float() / 255, torch.from_numpy(
@@ -149,8 +149,8 @@ def run_script(kind: str, model: Path, data: Path, workers: int, batch_size: int
 
 def make_pngs(source: Path, folder: Path) -> Path:
     """The test pictures as grey PNG files."""
+    from image_files import read_idx
     from PIL import Image
-    from stand_ins import read_idx
 
     folder.mkdir()
     for number, pixels in enumerate(read_idx(source, "t10k")[0]):
@@ -339,7 +339,7 @@ def read_options(setting: str) -> list[str]:
 
 
 def compare(options: argparse.Namespace) -> list[str]:
-    from decode_photos import photo_folder
+    from image_files import photo_folder
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from finished_folder import finished_folder
+from image_files import finished_folder
 from PIL import Image, ImageEnhance
 
 from onsight.hardware.cores import usable_cores

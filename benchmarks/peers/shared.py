@@ -1,43 +1,35 @@
-"""What the peers' scripts share: how fast does a peer train the LeNet of the tutorials?
+"""What the contenders of lenet_step.py share: arguments, the LeNet of the tutorials, and a clock.
 
-    python benchmarks/peers/lenet_tutorial.py DATA --kind packed --batch-size 64 --steps 500
+    python benchmarks/peers/lenet_tensors.py DATA --batch-size 64 --steps 500
 
-DATA is what `benchmarks/stand_ins.py` makes: CIFAR-10's binary files (packed) or class folders
-of PNG files (png). The last line printed is JSON. A peer's own script has its loop and nothing
-else; arguments, pictures, net and clock are here, so that they are the same for all.
+DATA has CIFAR-10's binary files. The last line printed is JSON.
 """
 
 import argparse
 import json
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
-from torchvision import datasets, transforms
+from torch import Tensor, nn
 
 CLASSES = 10
-RATE, MOMENTUM = 0.001, 0.9
 LEAST_WARM_UP = 20
-HALF = (0.5, 0.5, 0.5)
 
 
-def parse(description: str, **more: type) -> argparse.Namespace:
-    """The arguments that every peer takes; more: further ones by name, with their type."""
+def parse(description: str | None, **more: type) -> argparse.Namespace:
+    """The arguments that every script takes; more: further ones by name, with their type."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    parser.add_argument("--kind", choices=("packed", "png"), default="packed")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=0, help="0: until --seconds have passed")
     parser.add_argument("--seconds", type=float, default=4.0, help="used where --steps is 0")
     parser.add_argument("--loss-at", type=int, default=0, help="step of the loss; 0: the last")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--persistent-workers", type=int, choices=(0, 1), default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--channels-last", type=int, choices=(0, 1), default=0)
     for name, kind in more.items():
@@ -99,68 +91,11 @@ class LeNet(nn.Module):
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, CLASSES)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (n, 10) of images (n, 3, 32, 32)."""
         x = self.pool(F.relu(self.conv1(x)))
         x = self.pool(F.relu(self.conv2(x)))
         x = torch.flatten(x, 1)
         x = F.relu(self.fc1(x))
         x = F.relu(self.fc2(x))
-        return self.fc3(x)
-
-
-def make_net(options: argparse.Namespace) -> nn.Module:
-    net = LeNet()
-    return net.to(memory_format=torch.channels_last) if options.channels_last else net
-
-
-def make_sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=RATE, momentum=MOMENTUM)
-
-
-def read_packed(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Training pictures (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary files."""
-    files = sorted(folder.glob("data_batch_*.bin"))
-    rows = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
-    pixels = rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(pixels), rows[:, 0].astype(np.int64)
-
-
-class Packed(Dataset):
-    """Pictures in memory, one at a time, as torchvision.datasets.CIFAR10 keeps and returns them.
-
-    Arrays go to the transform as they are: CIFAR10's detour through PIL would only slow the peer.
-    """
-
-    def __init__(self, folder: Path, transform) -> None:
-        self.data, targets = read_packed(folder)
-        self.targets = targets.tolist()
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index):
-        return self.transform(self.data[index]), self.targets[index]
-
-
-def make_dataset(options: argparse.Namespace) -> Dataset:
-    """One picture at a time, with the tutorial's transforms."""
-    scale = [transforms.ToTensor(), transforms.Normalize(HALF, HALF)]
-    if options.kind == "packed":
-        return Packed(options.data, transforms.Compose(scale))
-    resize = transforms.Resize((32, 32))
-    return datasets.ImageFolder(options.data / "train", transforms.Compose([resize, *scale]))
-
-
-def make_loader(options: argparse.Namespace) -> DataLoader:
-    return DataLoader(
-        make_dataset(options),
-        batch_size=options.batch_size,
-        shuffle=True,
-        num_workers=options.workers,
-        persistent_workers=bool(options.workers and options.persistent_workers),
-    )
-
-
-def set_memory_format(inputs: torch.Tensor, options: argparse.Namespace) -> torch.Tensor:
-    return inputs.to(memory_format=torch.channels_last) if options.channels_last else inputs
+        return cast(Tensor, self.fc3(x))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from image_files import read_idx
 from PIL import Image
-from stand_ins import read_idx
 
 PARTS = {"train": "train", "t10k": "val"}
 
