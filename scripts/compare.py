@@ -1,0 +1,205 @@
+"""Compare what this working tree does with what a baseline commit does, and report differences.
+
+    python scripts/compare.py             the quick tier: some minutes
+    python scripts/compare.py --full      every scenario
+    python scripts/compare.py --only NAME...
+    python scripts/compare.py --prove     plant changes of behaviour; each must be reported
+
+Both run the same commands on the same inputs (scripts/comparison/scenarios.py) with the packages
+of this Python. comparison/baseline.txt names the commit, comparison/renames.toml what was renamed
+on purpose since then, comparison/recording.py what is ignored: times, paths, versions and machine.
+The baseline's records are kept in .compare/ for as long as commit, scenarios, inputs, packages and
+processor stay as they are. Exit code 1 if anything differs; .compare/differences.json has it all.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ROOT / "scripts" / "comparison"
+WORK = ROOT / ".compare"
+SOURCE_ROOTS = ("src",)  # of a tree: what must be on the path to import its packages
+SHOWN = 12  # differences of a scenario on the console
+
+sys.path.insert(0, str(PARTS))
+from planted_changes import PLANTED_CHANGES  # noqa: E402
+from scenarios import SCENARIOS  # noqa: E402
+
+Record = dict[str, object]
+Difference = tuple[str, object, object]
+MISSING = "(missing)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="every scenario")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenarios")
+    parser.add_argument("--prove", action="store_true", help="plant changes; each must be reported")
+    options = parser.parse_args()
+    names = [one.name for one in SCENARIOS if options.full or one.is_quick]
+    if options.prove:
+        names = sorted({change.scenario for change in PLANTED_CHANGES})
+    names = options.only or names
+    unknown = set(names) - {scenario.name for scenario in SCENARIOS}
+    if unknown:
+        parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
+
+    commit = (PARTS / "baseline.txt").read_text().strip()
+    inputs = prepare_inputs()
+    baseline = extract_commit(commit)
+    kept = WORK / "records" / cache_key(commit, inputs)
+    kept.mkdir(parents=True, exist_ok=True)
+    absent = [name for name in names if not (kept / f"{name}.json").exists()]
+    runs = [start_runner(baseline, inputs, WORK / "runs" / "baseline", absent)]
+    if not options.prove:
+        runs.append(start_runner(ROOT, inputs, WORK / "runs" / "working-tree", names))
+    for process in runs:
+        if process.wait():
+            raise SystemExit("a runner failed; see above")
+    for name in absent:
+        shutil.copy(WORK / "runs" / "baseline" / f"{name}.json", kept)
+    if options.prove:
+        return prove(kept, inputs)
+    differences = compare_records(names, kept, WORK / "runs" / "working-tree")
+    (WORK / "differences.json").write_text(json.dumps(differences, indent=1))
+    show(differences, commit)
+    return int(any(differences.values()))
+
+
+def prepare_inputs() -> Path:
+    """Make the inputs once; their path is part of what commands print."""
+    script = PARTS / "inputs.py"
+    folder = WORK / f"inputs-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        from inputs import make_inputs
+
+        unfinished = folder.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        make_inputs(unfinished)
+        unfinished.rename(folder)
+    return folder
+
+
+def extract_commit(commit: str) -> Path:
+    """A commit's files beside the working tree."""
+    folder = WORK / "trees" / commit
+    if not folder.exists():
+        content = subprocess.run(
+            ["git", "archive", commit], cwd=ROOT, capture_output=True, check=True
+        ).stdout
+        unfinished = folder.with_suffix(".unfinished")
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(unfinished, filter="data")
+        unfinished.rename(folder)
+    return folder
+
+
+def cache_key(commit: str, inputs: Path) -> str:
+    """What the baseline's records depend on."""
+    digest = hashlib.sha256(f"{commit} {inputs.name} {platform.processor()}".encode())
+    for path in sorted(PARTS.glob("*.py")):
+        if path.name != "planted_changes.py":
+            digest.update(path.read_bytes())
+    for line in sorted(f"{one.name} {one.version}" for one in distributions()):
+        digest.update(line.encode())
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        digest.update("".join(line for line in file if "MHz" not in line).encode())
+    return digest.hexdigest()[:16]
+
+
+def start_runner(
+    tree: Path, inputs: Path, folder: Path, names: list[str]
+) -> "subprocess.Popen[bytes]":
+    """Start running scenarios with a tree's sources; PYTHONPATH reaches what they start, too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    roots = os.pathsep.join(str(tree / root) for root in SOURCE_ROOTS)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ONSIGHT_")}
+    environment |= {"PYTHONPATH": roots, "COLUMNS": "100", "TZ": "UTC", "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, PARTS / "runner.py", tree, inputs, folder, *names]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+
+def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str, list[Difference]]:
+    """The differences of every scenario: (fact, of the baseline, of the tree)."""
+    renames = tomllib.loads((PARTS / "renames.toml").read_text())["words"]
+    differences = {}
+    for name in names:
+        expected = rename((baseline / f"{name}.json").read_text(encoding="utf-8"), renames)
+        found = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        differences[name] = list(compare(json.loads(expected), found))
+    return differences
+
+
+def rename(text: str, renames: dict[str, str]) -> str:
+    """Replace whole words."""
+    for old, new in renames.items():
+        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _, new=new: new, text)
+    return text
+
+
+def compare(expected: object, found: object, place: str = "") -> Iterator[Difference]:
+    """Go through two values of JSON side by side."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in [*expected, *(key for key in found if key not in expected)]:
+            where = f"{place} > {key}" if place else key
+            yield from compare(expected.get(key, MISSING), found.get(key, MISSING), where)
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, pair in enumerate(zip(expected, found, strict=True)):
+            yield from compare(*pair, f"{place}[{number}]")
+    elif expected != found:
+        yield place, expected, found
+
+
+def show(differences: dict[str, list[Difference]], commit: str) -> None:
+    """Print what differs, shortened."""
+    for name, rows in differences.items():
+        print(f"{'DIFFERENT' if rows else 'identical'}  {name}")
+        for place, expected, found in rows[:SHOWN]:
+            print(f"    {place}\n      - {str(expected)[:300]}\n      + {str(found)[:300]}")
+        if len(rows) > SHOWN:
+            print(f"    and {len(rows) - SHOWN} more in {WORK.name}/differences.json")
+    changed = sum(map(bool, differences.values()))
+    print(f"{len(differences)} scenarios against {commit[:9]}: {changed} differ")
+
+
+def prove(kept: Path, inputs: Path) -> int:
+    """Plant each change in a copy of the working tree; its scenario must report it."""
+    unnoticed = 0
+    for number, change in enumerate(PLANTED_CHANGES):
+        tree = WORK / "planted" / str(number)
+        shutil.rmtree(tree, ignore_errors=True)
+        for root in SOURCE_ROOTS:
+            shutil.copytree(ROOT / root, tree / root)
+        path = tree / change.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(change.text) == 1, f"{change.file}: {change.text}"
+        path.write_text(text.replace(change.text, change.replacement), encoding="utf-8")
+        folder = WORK / "runs" / "planted"
+        if start_runner(tree, inputs, folder, [change.scenario]).wait():
+            raise SystemExit("a runner failed; see above")
+        rows = compare_records([change.scenario], kept, folder)[change.scenario]
+        unnoticed += not rows
+        result = f"reported, {len(rows)} facts, first {rows[0][0]}" if rows else "NOT REPORTED"
+        print(f"{change.file}: {change.scenario}: {result}", flush=True)
+    return int(unnoticed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

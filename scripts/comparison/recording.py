@@ -1,0 +1,117 @@
+"""Read what a scenario left behind as facts that two trees can be compared by.
+
+Left out are times, paths and versions, by the closed lists below; nothing else is.
+"""
+
+import csv
+import hashlib
+import html
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+# Values of these keys in JSON and TOML tell times, memory, versions or the machine.
+IGNORED_KEYS = {
+    "seconds",
+    "images_per_second",
+    "process_seconds",
+    "decode_seconds",
+    "train_seconds",
+    "evaluate_seconds",
+    "data_wait_share",
+    "wait_share",
+    "started",
+    "finished",
+    "created",
+    "date",
+    "environment",
+    "onsight_version",
+    "versions",
+    "peak_memory",
+    "milliseconds",
+}
+# Parts of text that tell the same, replaced in this order.
+IGNORED_TEXT = (
+    (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "<date>"),
+    (re.compile(r"\b[\d,]+(\.\d+)?( ?(images|pictures))?( ?/ ?s\b| (a|per) second\b)"), "<rate>"),
+    (re.compile(r"\b\d+ min(utes)?( \d+ s)?\b"), "<seconds>"),
+    (re.compile(r"\b[\d,]+(\.\d+)? ?(s|ms|us|µs|seconds|milliseconds)\b"), "<seconds>"),
+    (re.compile(r"\b\d+(\.\d+)? ?(MiB|GiB|KiB)\b"), "<bytes>"),
+    (re.compile(r"\b\d{1,3}% (of the time )?(waiting|waited)"), "<share> waiting"),
+    (re.compile(r"\b0\.1\.0(\+g[0-9a-f]+)?\b"), "<version>"),
+    (re.compile(r"data:image/[^\"')]+"), "<image>"),
+    (re.compile(r"process \d+"), "process <number>"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
+)
+# Files that hold nothing but times and the machine, or what other files tell.
+IGNORED_FILES = ("environment.json", "tfevents", ".cache/", "checkpoints/", ".log")
+
+
+def read_outputs(folder: Path, names: dict[str, str]) -> dict[str, object]:
+    """Every file below a folder as facts. names: what stands for paths of this machine."""
+    facts: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder).as_posix()
+        if path.is_file() and not any(ignored in relative for ignored in IGNORED_FILES):
+            facts[relative] = _read_file(path, names)
+    return facts
+
+
+def _read_file(path: Path, names: dict[str, str]) -> object:
+    if path.suffix == ".safetensors":
+        return _read_tensors(path, names)
+    if path.suffix in {".onnx", ".pt2", ".npz", ".png", ".jpg", ".zip", ".tar"}:
+        return path.stat().st_size > 0  # the exports' outputs are compared, not their bytes
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".json":
+        return normalize(json.loads(text), names)
+    if path.suffix == ".jsonl":
+        return [normalize(json.loads(line), names) for line in text.splitlines()]
+    if path.suffix == ".toml":
+        return normalize(tomllib.loads(text), names)
+    if path.suffix == ".csv":
+        return normalize(list(csv.reader(text.splitlines())), names)
+    if path.suffix == ".html":
+        text = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
+        text = html.unescape(re.sub(r"<[^>]+>", "\n", text))
+    lines = [_normalize_text(line.strip(), names) for line in text.splitlines() if line.strip()]
+    if path.suffix == ".stdout" and lines and lines[-1].startswith("{"):
+        last = next(line for line in reversed(text.splitlines()) if line.strip())
+        return [*lines[:-1], normalize(json.loads(last), names)]
+    return lines
+
+
+def _read_tensors(path: Path, names: dict[str, str]) -> dict[str, object]:
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header.pop("__metadata__", None)
+    facts: dict[str, object] = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        digest = hashlib.sha256(content[8 + size + begin : 8 + size + end]).hexdigest()
+        facts[name] = f"{entry['dtype']} {entry['shape']} {digest}"
+    return facts
+
+
+def normalize(value: Any, names: dict[str, str]) -> object:
+    """A value of JSON or TOML without what is ignored."""
+    if isinstance(value, dict):
+        return {
+            _normalize_text(key, names): normalize(entry, names)
+            for key, entry in value.items()
+            if key not in IGNORED_KEYS
+        }
+    if isinstance(value, list):
+        return [normalize(entry, names) for entry in value]
+    return _normalize_text(value, names) if isinstance(value, str) else value
+
+
+def _normalize_text(text: str, names: dict[str, str]) -> str:
+    for path, name in names.items():
+        text = text.replace(path, name)
+    for pattern, name in IGNORED_TEXT:
+        text = pattern.sub(name, text)
+    return text
