@@ -1,7 +1,12 @@
 """A model file for the stub, and a server that many tests share."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from serve_stub import running
+
+from onsight.serve import logs
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +21,32 @@ def server(model):
     """Default limits, but for the size of a body; gone before tests that turn the clock."""
     with running(model, body_bytes=100_000) as found:
         yield found
+
+
+class StderrOfTests:
+    """stderr as long as a test itself runs: between its phases, pytest does not capture it."""
+
+    is_open = False
+
+    def write(self, text):
+        if self.is_open:
+            sys.stderr.write(text)
+
+
+STDERR = StderrOfTests()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_log_among_the_dots():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "sys", SimpleNamespace(stderr=STDERR))
+        yield
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item):
+    STDERR.is_open = True
+    try:
+        return (yield)
+    finally:
+        STDERR.is_open = False
