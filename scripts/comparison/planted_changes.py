@@ -12,4 +12,65 @@ class PlantedChange(NamedTuple):
     scenario: str
 
 
-PLANTED_CHANGES: tuple[PlantedChange, ...] = ()
+PLANTED_CHANGES = (
+    PlantedChange(
+        "src/onsight/data/normalization.py",
+        "variance.sqrt().clamp(min=1.0)",
+        "variance.sqrt().clamp(min=1.0) * 1.0001",
+        "folder",
+    ),
+    PlantedChange(
+        "src/onsight/data/split.py",
+        "number < test_fraction)] = TEST",
+        "number < test_fraction * 1.5)] = TEST",
+        "zip",
+    ),
+    PlantedChange(
+        "src/onsight/models/classic.py",
+        "nn.Conv2d(6, 16, 5),",
+        "nn.Conv2d(6, 16, 5, bias=False),",
+        "folder",
+    ),
+    PlantedChange(
+        "src/onsight/training/step/optim.py",
+        "if p.ndim > 1]",
+        "if p.ndim > 3]",
+        "folder",
+    ),
+    PlantedChange(
+        "src/onsight/evaluation/intervals.py",
+        "scale = 1 + z * z / count",
+        "scale = 1 + z / count",
+        "folder",
+    ),
+    PlantedChange(
+        "src/onsight/inference/predictor.py",
+        "winners = found.probabilities.argmax(axis=1)",
+        "winners = found.probabilities.argmin(axis=1)",
+        "predict and evaluate",
+    ),
+    PlantedChange(
+        "src/onsight/lint/rules/missing_train.py",
+        '"missing-train", "Training',
+        '"missing-mode", "Training',
+        "lint",
+    ),
+    PlantedChange(
+        "src/onsight/data/sources/find.py",
+        "{data} does not exist.{did",
+        "{data} is not there.{did",
+        "refused: no data",
+    ),
+    PlantedChange(
+        "src/onsight/audit/copies.py",
+        'f"the one in {lower.split} is left out"',
+        'f"the one in {lower.split} is used"',
+        "check",
+    ),
+    PlantedChange(
+        "src/onsight/export/whole.py",
+        "(logits.float() / self.temperature).softmax(dim=1)",
+        "(logits.float() * 1.01).softmax(dim=1)",
+        "export to ONNX",
+    ),
+)

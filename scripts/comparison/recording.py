@@ -29,8 +29,15 @@ IGNORED_KEYS = {
     "environment",
     "onsight_version",
     "versions",
-    "peak_memory",
+    "peak_memory_bytes",
     "milliseconds",
+    "phases",
+    # Drawn only if there is time for it:
+    "lookalikes",
+    "near",
+    "near_file",
+    "heat",
+    "heat_file",
 }
 # Parts of text that tell the same, replaced in this order.
 IGNORED_TEXT = (
@@ -39,14 +46,25 @@ IGNORED_TEXT = (
     (re.compile(r"\b\d+ min(utes)?( \d+ s)?\b"), "<seconds>"),
     (re.compile(r"\b[\d,]+(\.\d+)? ?(s|ms|us|µs|seconds|milliseconds)\b"), "<seconds>"),
     (re.compile(r"\b\d+(\.\d+)? ?(MiB|GiB|KiB)\b"), "<bytes>"),
-    (re.compile(r"\b\d{1,3}% (of the time )?(waiting|waited)"), "<share> waiting"),
+    (re.compile(r"[\d.]+% (of the time )?(waiting|waited)"), "<share> waiting"),
+    (re.compile(r"waited for data [\d.]+% of the time"), "waited for data <share>"),
+    (re.compile(r"[\d.]+ Wh\b"), "<energy>"),
     (re.compile(r"\b0\.1\.0(\+g[0-9a-f]+)?\b"), "<version>"),
     (re.compile(r"data:image/[^\"')]+"), "<image>"),
     (re.compile(r"process \d+"), "process <number>"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
 )
+# Lines of progress, which are printed every few seconds; metrics.jsonl has the epochs' figures.
+IGNORED_LINE = re.compile(
+    r"(features|decoding|decoded|heat maps): [\d,]+/[\d,]+|epoch \d+/\d+: |resum"
+)
+# Sections of the report that tell times, or show what is drawn if there is time.
+IGNORED_SECTIONS = ("time", "mistakes")
 # Files that hold nothing but times and the machine, or what other files tell.
-IGNORED_FILES = ("environment.json", "tfevents", ".cache/", "checkpoints/", ".log")
+IGNORED_FILES = (
+    *("environment.json", "tfevents", ".cache/", "checkpoints/", ".log"),
+    *("gallery/near-", "gallery/heat-"),
+)
 
 
 def read_outputs(folder: Path, names: dict[str, str]) -> dict[str, object]:
@@ -74,9 +92,13 @@ def _read_file(path: Path, names: dict[str, str]) -> object:
     if path.suffix == ".csv":
         return normalize(list(csv.reader(text.splitlines())), names)
     if path.suffix == ".html":
+        for section in IGNORED_SECTIONS:
+            text = re.sub(rf'<section id="{section}">.*?</section>', "", text, flags=re.DOTALL)
         text = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", text, flags=re.DOTALL)
         text = html.unescape(re.sub(r"<[^>]+>", "\n", text))
-    lines = [_normalize_text(line.strip(), names) for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not IGNORED_LINE.match(line)]
+    lines = [_normalize_text(line, names) for line in lines]
     if path.suffix == ".stdout" and lines and lines[-1].startswith("{"):
         last = next(line for line in reversed(text.splitlines()) if line.strip())
         return [*lines[:-1], normalize(json.loads(last), names)]

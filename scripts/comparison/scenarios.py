@@ -66,12 +66,12 @@ print(run.results["accuracy"], run.results["confusion"])
 """
 ESTIMATOR = """
 import numpy as np
-from onsight import OnsightClassifier
+from onsight import Classifier
 
 images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 1), np.uint8)
 labels = np.arange(60) % 2
 images[labels == 1, :8] //= 4
-classifier = OnsightClassifier(
+classifier = Classifier(
     model="lenet", epochs=2, device="cpu", threads=2, plan="default", batch_size=16
 )
 classifier.fit(images, labels)
@@ -85,7 +85,7 @@ print(predictor.predict_proba(paths).tolist())
 print(onsight.evaluate("run", str(INPUTS / "bars"))["confusion"])
 """
 SERVER = """
-import json, re, subprocess, sys, urllib.error, urllib.request
+import json, re, subprocess, sys, time, urllib.error, urllib.request
 server = subprocess.Popen(
     [sys.executable, "-m", "onsight", "serve", "run", "--port", "0"],
     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -95,6 +95,14 @@ for line in server.stdout:
         url = found[0]
         break
 image = (INPUTS / "bars" / "down" / "000.png").read_bytes()
+for _ in range(100):
+    try:
+        urllib.request.urlopen(url + "/health", timeout=60).close()
+        break
+    except urllib.error.HTTPError:
+        break
+    except OSError:
+        time.sleep(0.2)
 
 def ask(path, body=None, kind="image/png"):
     request = urllib.request.Request(url + path, body, {"Content-Type": kind} if body else {})
