@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test st
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
 	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
-	bench-gpu bench-smoke
+	bench-gpu bench-smoke compare compare-full
 
 demo: setup  ## train on the pictures inside the package and write a report
 	$(BIN)/onsight train demo
@@ -38,6 +38,12 @@ unit: setup
 # These measure seconds or memory, or start processes on both cores: one at a time.
 SOAK_ALONE := $(addprefix soak/test_,bomb_files.py lost_machine.py lost_ranks.py rank_count.py \
 	ray.py ray_client.py serve.py sweep_on_ray.py)
+
+compare: setup  ## what the working tree does against the baseline commit: some minutes
+	$(BIN)/python scripts/compare.py
+
+compare-full: setup  ## the same with every scenario
+	$(BIN)/python scripts/compare.py --full
 
 soak: soak-tests reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
 

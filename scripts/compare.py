@@ -132,7 +132,7 @@ def start_runner(
     roots = os.pathsep.join(str(tree / root) for root in SOURCE_ROOTS)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ONSIGHT_")}
     environment |= {"PYTHONPATH": roots, "COLUMNS": "100", "TZ": "UTC", "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, PARTS / "runner.py", tree, inputs, folder, *names]
+    command = [sys.executable, *map(str, (PARTS / "runner.py", tree, inputs, folder)), *names]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
 
 
@@ -150,7 +150,7 @@ def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str,
 def rename(text: str, renames: dict[str, str]) -> str:
     """Replace whole words."""
     for old, new in renames.items():
-        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _, new=new: new, text)
+        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new.replace("\\", r"\\"), text)
     return text
 
 
