@@ -22,7 +22,7 @@ PLANTED_CHANGES = (
     PlantedChange(
         "src/onsight/data/split.py",
         "number < test_fraction)] = TEST",
-        "number < test_fraction * 1.5)] = TEST",
+        "number < 0.5)] = TEST",
         "zip",
     ),
     PlantedChange(
@@ -63,8 +63,8 @@ PLANTED_CHANGES = (
     ),
     PlantedChange(
         "src/onsight/audit/copies.py",
-        'f"the one in {lower.split} is left out"',
-        'f"the one in {lower.split} is used"',
+        '"both are used, on the same side of every split"',
+        '"both are used"',
         "check",
     ),
     PlantedChange(

@@ -12,7 +12,7 @@ from onsight.explainer.script.trace import RankFacts, Trace
 from onsight.explainer.tracing.clock import PHASES
 from onsight.explainer.tracing.timeline import Timeline
 
-ITEM = 0.002  # seconds, planted in the data set of rank 1
+ITEM = 0.01  # seconds, planted in the data set of rank 1
 DDP = f"""
 import os, sys, time
 import torch
