@@ -129,13 +129,11 @@ BENCH := .venv-bench/bin/python benchmarks
 bench: .venv-bench/installed  ## every benchmark with few rounds: about half an hour
 	$(BENCH)/lenet_step.py $(FASHION) --rounds 3 --seconds 3
 	$(BENCH)/decode_photos.py --rounds 3
-	$(BENCH)/throughput.py $(FASHION) --rounds 3
 	$(BENCH)/startup.py $(FASHION) --rounds 3
 	$(BENCH)/plan_choice.py --rounds 3
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
-	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20 --rounds 3
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 	$(BENCH)/serve_load.py
@@ -143,7 +141,6 @@ bench: .venv-bench/installed  ## every benchmark with few rounds: about half an 
 bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/lenet_step.py $(FASHION)
 	$(BENCH)/decode_photos.py --full
-	$(BENCH)/throughput.py $(FASHION) --full
 	$(BENCH)/startup.py $(FASHION) --full
 	$(BENCH)/plan_choice.py
 	$(BENCH)/plan_choice.py --load
@@ -152,7 +149,6 @@ bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/explain_planted.py
 	$(BENCH)/picture_sets.py clip-art $(SETS)
 	$(BENCH)/picture_sets.py wallpapers $(SETS)
-	$(BENCH)/feature_pass.py $(SETS)/wallpaper-cells-60-20
 	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
@@ -162,7 +158,6 @@ bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/unlike.py $(FASHION) $(SETS)/clip-art $(SETS)/unlike
 	$(BENCH)/ranks_scaling.py $(FASHION)
 	$(BENCH)/shards.py web --pictures 20000 --rounds 4 --shard-pictures 500
-	$(BENCH)/shard_entries.py
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/card.py

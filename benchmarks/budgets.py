@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -79,14 +80,14 @@ def row(found):
     ]
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", nargs="?", default="demo")
     parser.add_argument("--budgets", default="20,60,300")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--load", action="store_true", help="beside a process that keeps one core")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     budgets = [int(word) for word in options.budgets.split(",")]
     models = options.models.split(",")
     with (

@@ -13,7 +13,7 @@ RESULTS.md.
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from types import SimpleNamespace
 
@@ -37,6 +37,7 @@ from onsight.training.step.update import Update
 
 SIDE, CLASSES, PICTURES = 32, 10, 16_384
 MODELS = ("lenet", "compact", "sprint")
+BATCH_SIZES = (4, 16, 64, 256, 1024)
 STEPS = 40
 WARM_UP_STEPS = 24
 CPU = torch.device("cpu")
@@ -150,13 +151,13 @@ CLAIMS: dict[str, Callable[[str, torch.device], str]] = {
 }
 
 
-def claims(device: torch.device) -> list[str]:
+def claims(device: torch.device, models: Sequence[str]) -> list[str]:
     """A row for each claim, its findings by model."""
     wanted = {
         name: check for name, check in CLAIMS.items() if has_graphs(device) or "graph" not in name
     }
-    rows = [[name, *(check(model, device) for model in MODELS)] for name, check in wanted.items()]
-    return table(["claim", *MODELS], rows)
+    rows = [[name, *(check(model, device) for model in models)] for name, check in wanted.items()]
+    return table(["claim", *models], rows)
 
 
 def rate(update: Update, batches: Batches, batch_size: int, seconds: float) -> float:
@@ -189,10 +190,12 @@ def bare_rate(model: str, device: torch.device, batch_size: int, seconds: float)
     return steps * batch_size / (time.perf_counter() - begun)
 
 
-def steps(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
+def steps(
+    device: torch.device, models: Sequence[str], sizes: Sequence[int], seconds: float
+) -> list[str]:
     """A row for each model and batch size."""
     rows = []
-    for model in ("lenet", "compact"):
+    for model in models:
         for size in sizes:
             one, replayed = (
                 rate(*make(model, device, size, cuda_graph=graph), size, seconds)
@@ -206,7 +209,7 @@ def steps(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
     return table([*header, "graph / one by one", "graph / bare"], rows)
 
 
-def beside_the_cores(device: torch.device, sizes: list[int], seconds: float) -> list[str]:
+def beside_the_cores(device: torch.device, sizes: Sequence[int], seconds: float) -> list[str]:
     """Why is my GPU slower than my CPU? A row for each batch size of LeNet."""
     rows = []
     for size in sizes:
@@ -244,28 +247,42 @@ def synchronize(device: torch.device) -> None:
         module_of(device).synchronize(device)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 16, 64, 256, 1024])
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/card.py needs a GPU, and torch sees none here")
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=())
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--device", default="cuda:0", help="or twin:1, the simulated device")
+    options = parser.parse_args(arguments)
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise SystemExit("benchmarks/card.py needs a GPU, and torch sees none here")
+        torch.cuda.set_device(device)
+    sizes = options.batch_sizes or BATCH_SIZES
     with reproducible(2):
-        lines = ["## On a card: what holds on the twin", "", circumstances(), "", *claims(device)]
+        lines = [
+            "## On a card: what holds on the twin",
+            "",
+            circumstances(),
+            "",
+            *claims(device, options.models),
+        ]
         lines += ["", "Images/s of training steps, batches included:", ""]
-        lines += steps(device, options.batch_sizes, options.seconds)
+        lines += steps(device, options.models[:2], sizes, options.seconds)
         lines += ["", "LeNet on the card and on the cores, images/s:", ""]
-        lines += beside_the_cores(device, options.batch_sizes, options.seconds)
-    lines += ["", "Milliseconds of a step of 64 pictures, one by one:", ""]
-    header = ["model", "step", "its phases, by the device's clock", "kernels, by torch.profiler"]
-    rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
-    lines += table(header, rows)
-    write_section("card", lines)
+        lines += beside_the_cores(device, sizes, options.seconds)
+    if device.type == "cuda":  # torch.profiler knows no other device's kernels
+        lines += ["", "Milliseconds of a step of 64 pictures, one by one:", ""]
+        header = ["model", "step", "its phases, by the device's clock"]
+        rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
+        lines += table([*header, "kernels, by torch.profiler"], rows)
+    if options.batch_sizes or device.type != "cuda":
+        print("\n".join(lines))
+    else:
+        write_section("card", lines)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ planted in as many training pictures of Fashion-MNIST, and looked for among the 
 """
 
 import argparse
-import gzip
 import json
 import random
 import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from harness import circumstances, table, write_section
-from image_files import FASHION
+from image_files import FASHION, read_idx
 from PIL import Image, ImageOps
 
 import onsight
@@ -112,17 +112,9 @@ def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
     ]
 
 
-def images_of(name: str) -> np.ndarray:
-    with gzip.open(FASHION / name) as file:
-        content = file.read()
-    header = 16 if "images" in name else 8
-    return np.frombuffer(content, np.uint8, offset=header)
-
-
 def planted_labels(options: argparse.Namespace) -> list[str]:
     rng = np.random.default_rng(options.seed)
-    images = images_of("train-images-idx3-ubyte.gz").reshape(-1, 28, 28)
-    labels = images_of("train-labels-idx1-ubyte.gz")
+    images, labels = read_idx(options.fashion, "train")
     rows = rng.choice(len(labels), options.count, replace=False)
     wrong = rng.choice(options.count, options.wrong, replace=False)
     given = labels[rows].astype(int)
@@ -139,7 +131,7 @@ def planted_labels(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -147,7 +139,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--wrong", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    parser.add_argument("--fashion", type=Path, default=FASHION)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
         lines = planted_copies(options, Path(made))
     lines += ["", *planted_labels(options)]
@@ -155,7 +148,6 @@ def main() -> None:
     write_section(
         f"check planted {options.pictures.name}", [title, "", circumstances(), "", *lines]
     )
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ unwatched in one process. A ratio below 1 is the cost of watching.
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,24 +21,24 @@ from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
 
-SECONDS = 1.0
 BATCHES = (4, 32, 128)
 
 
 class Loop:
     """A tutorial's training loop over pictures in memory."""
 
-    def __init__(self, batch_size):
+    def __init__(self, batch_size: int, seconds: float) -> None:
+        self.seconds = seconds
         self.net, self.criterion = LeNet(), nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.net.parameters(), 0.001, momentum=0.9)
         data = TensorDataset(torch.randn(2_048, 3, 32, 32), torch.randint(10, (2_048,)))
         self.loader = DataLoader(data, batch_size, shuffle=True)
         self.running_loss = 0.0
 
-    def rate(self):
-        """images/s over about a second."""
+    def rate(self) -> float:
+        """Images per second over about so many seconds."""
         begun, seen = time.perf_counter(), 0
-        while time.perf_counter() - begun < SECONDS:
+        while time.perf_counter() - begun < self.seconds:
             for images, labels in self.loader:
                 self.optimizer.zero_grad()
                 loss = self.criterion(self.net(images.to("cpu")), labels.to("cpu"))
@@ -45,11 +46,12 @@ class Loop:
                 self.optimizer.step()
                 self.running_loss += loss.item()
                 seen += len(labels)
-                if time.perf_counter() - begun > SECONDS:
+                if time.perf_counter() - begun > self.seconds:
                     break
         return seen / (time.perf_counter() - begun)
 
-    def watched_rate(self):
+    def watched_rate(self) -> float:
+        """The same, watched by the recorder."""
         sites = Sites(Path(__file__).parent)
         recorder = Recorder(PhaseClock(), sites, 1e9, 10**9, 1, lambda recorder: None)
         recorder.install()
@@ -59,17 +61,18 @@ class Loop:
             recorder.undo()
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     rows = []
     for batch_size in BATCHES:
-        loop = Loop(batch_size)
+        loop = Loop(batch_size, options.seconds)
         rates = interleave({"watched": loop.watched_rate, "plain": loop.rate}, options.rounds)
         ratio = paired(rates["watched"], rates["plain"])
         rows.append([str(batch_size), f"{sum(rates['plain']) / options.rounds:,.0f}", str(ratio)])

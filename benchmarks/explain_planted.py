@@ -2,19 +2,21 @@
 
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 3] [--fashion FOLDER]
 
-Twelve small training scripts in benchmarks/planted, each with one common fault, and for each the
-same script fixed by hand. `explain` runs both unchanged, in turn: the first with its what-ifs, the
+Twelve small training scripts in benchmarks/planted, each with one common fault, and for each a
+diff that fixes it by hand. `explain` runs both scripts, in turn: the first with its what-ifs, the
 second only for its speed. "Right" means that in every round the cause it names is the planted one;
 "reached" means that the best what-if it tried has at least 0.9 of the fixed script's speed. With
 --only, the table is printed and RESULTS.md does not change.
 """
 
 import argparse
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,11 +128,21 @@ def explain(script: Path, data: Path, *flags: str) -> dict:
     return answer | {"wall_seconds": time.monotonic() - begun}
 
 
-def outcome(name: str, data: Path, rounds: int) -> Outcome:
+def fix(name: str, folder: Path) -> Path:
+    """Copy a script into the folder, and fix it as its diff says."""
+    script = Path(shutil.copy(SCRIPTS / f"{name}.py", folder))
+    subprocess.run(["git", "apply", SCRIPTS / f"{name}.diff"], cwd=folder, check=True)
+    return script
+
+
+def outcome(name: str, data: Path, rounds: int, seconds: float) -> Outcome:
     written, fixed = [], []
-    for _ in range(rounds):
-        written.append(explain(SCRIPTS / f"{name}.py", data))
-        fixed.append(explain(SCRIPTS / f"{name}_fixed.py", data, "--no-what-ifs"))
+    limit = "--seconds", f"{seconds:g}"
+    with tempfile.TemporaryDirectory() as folder:
+        fixed_script = fix(name, Path(folder))
+        for _ in range(rounds):
+            written.append(explain(SCRIPTS / f"{name}.py", data, *limit))
+            fixed.append(explain(fixed_script, data, "--no-what-ifs", *limit))
     return Outcome(name, written, fixed)
 
 
@@ -159,19 +171,21 @@ def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=FAULTS, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each explanation")
     parser.add_argument("--fashion", type=Path, default=FASHION)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     names = options.only or list(FAULTS)
     runnable = [name for name in names if can_show(name)]
     layouts = sorted({FAULTS[name].data for name in runnable})
     place = Path(tempfile.gettempdir()) / "onsight-planted"
     folders = make(options.fashion, place, layouts)
     outcomes = {
-        name: outcome(name, folders[FAULTS[name].data], options.rounds) for name in runnable
+        name: outcome(name, folders[FAULTS[name].data], options.rounds, options.seconds)
+        for name in runnable
     }
     lines = [
         "## Planted faults",

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,7 +125,7 @@ def summary(outcomes: list[Outcome], judged: dict[str, dict[str, str]]) -> str:
     return f"{answered} of {len(outcomes)} were explained; the reader agrees with {agreed}."
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SCRIPTS, metavar="NAME")
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--fashion", type=Path, default=FASHION)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     root, names = options.root.resolve(), options.only or list(SCRIPTS)
     if options.prepare:
         for name in names:

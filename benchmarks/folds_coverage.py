@@ -13,6 +13,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def measure(source, test, options, seed, folder):
     }
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--draws", type=int, default=20)
@@ -66,7 +67,7 @@ def main():
     parser.add_argument("--folds", default="5")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     source = read_idx(Path(options.data))
     rows = []
     with tempfile.TemporaryDirectory() as name:

@@ -10,8 +10,9 @@ photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
 bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
 that was fastest here, and with the same step on one random batch. accuracy: seconds from process
 start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared
-with the package airbench if it is installed. --full uses more pictures, epochs and rounds. Without
-a CUDA GPU it exits with code 2.
+with the package airbench if it is installed. --full uses more pictures, epochs and rounds. --smoke
+makes a few steps on images made here, and prints the tables without changing RESULTS.md. Without a
+CUDA GPU it exits with code 2.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, repeat
@@ -30,7 +31,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from harness import circumstances, interleave, paired, table, write_section
-from image_files import FASHION, photo_folder, read_idx
+from image_files import FASHION, photo_folder, read_idx, write_fashion_sample, write_photos
 from torch import Tensor, nn
 
 from onsight.data.index import TEST, TRAIN
@@ -455,7 +456,7 @@ def compare_accuracy(options: argparse.Namespace) -> list[str]:
 PARTS = {"lenet": compare_lenet, "photos": compare_photos, "accuracy": compare_accuracy}
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -466,6 +467,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=0, help="3, with --full 7")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--smoke", action="store_true", help="a few steps on made-up images")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each hand-written loop")
     parser.add_argument("--epochs", type=int, default=2, help="of each Onsight run")
     parser.add_argument("--photos", type=int, default=0, help="another number of photographs")
@@ -473,20 +475,32 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--photo-batch-size", type=int, default=PHOTO_BATCH_SIZE)
     parser.add_argument("--photo-models", nargs="+", default=["resnet18", "resnet50"])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.smoke:
+        options.rounds, options.photos, options.seconds, options.epochs = 1, 256, 0.3, 1
+        options.batch_sizes, options.photo_batch_size = [64], 32
+        options.photo_models = ["resnet18"]
     options.rounds = options.rounds or (7 if options.full else 3)
     options.photos = options.photos or (25_000 if options.full else 5_000)
     return options
 
 
-def main() -> None:
-    options = parse()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
     require_gpu(options.device)
-    with tempfile.TemporaryDirectory() as cache:
-        options.cache = cache
+    with tempfile.TemporaryDirectory() as folder:
+        options.cache = f"{folder}/cache"
+        if options.smoke:
+            options.fashion, options.data = Path(folder, "fashion"), Path(folder, "PetImages")
+            options.fashion.mkdir()
+            write_fashion_sample(options.fashion, 1200, 200)
+            write_photos(options.data, options.photos)
         lines = list(chain.from_iterable(PARTS[name](options) for name in options.only))
     head = ["## On a GPU", "", circumstances("timm", "simplejpeg") + ".", ""]
-    write_section("gpu", [*head, *lines])
+    if options.smoke:
+        print("\n".join([*head, *lines]))
+    else:
+        write_section("gpu", [*head, *lines])
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Each contender's rate in every round; the order rotates, so that none is always first."""
     names = list(contenders)
-    if warm_up:
+    if warm_up and rounds > 1:  # a single round is a trial
         for name in names:
             contenders[name]()
     rates: dict[str, list[float]] = {name: [] for name in names}

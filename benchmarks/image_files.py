@@ -5,13 +5,17 @@ their start use this module.
 """
 
 import gzip
+import io
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from hashlib import sha256
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -52,6 +56,50 @@ def _write_binary(path: Path, pixels: Array, labels: Array) -> None:
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
     planes = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
     path.write_bytes(np.concatenate([labels[:, None], planes], axis=1).tobytes())
+
+
+def write_fashion_sample(folder: Path, train: int, test: int) -> None:
+    """Write some of the demo's images as Fashion-MNIST's four files, the classes in turn."""
+    from PIL import Image
+
+    demo = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
+    with demo.open("rb") as file, zipfile.ZipFile(file) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".png"))
+        for part, source, count in (("train", "train", train), ("t10k", "test", test)):
+            of_part = [name for name in names if name.startswith(f"{source}/")]
+            classes = sorted({name.split("/")[1] for name in of_part})
+            by_class = [[name for name in of_part if f"/{kind}/" in name] for kind in classes]
+            rows = [
+                (name, label)
+                for turn in zip(*by_class, strict=False)
+                for label, name in enumerate(turn)
+            ]
+            images = [np.asarray(Image.open(archive.open(name))) for name, _ in rows[:count]]
+            pixels = np.stack(images).astype(np.uint8)
+            labels = np.array([label for _, label in rows[:count]], np.uint8)
+            for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+                header = struct.pack(">HBB", 0, 8, values.ndim)
+                header += struct.pack(f">{values.ndim}I", *values.shape)
+                content = gzip.compress(header + values.tobytes(), mtime=0)
+                (folder / f"{part}-{kind}-ubyte.gz").write_bytes(content)
+
+
+def make_jpeg(number: int, size: tuple[int, int]) -> bytes:
+    """A JPEG of smooth colours, which its number decides."""
+    from PIL import Image
+
+    rough = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(rough).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def write_photos(folder: Path, count: int) -> None:
+    """Write made-up photographs in the layout of PetImages."""
+    for number in range(count):
+        path = folder / ("Cat", "Dog")[number % 2] / f"{number // 2}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(make_jpeg(number, (500, 375)))
 
 
 def finished_folder(folder: Path, fill: Callable[[Path], object]) -> Path:

@@ -15,6 +15,7 @@ import csv
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from onsight.errors import DataError
@@ -73,13 +74,13 @@ def _judge(rows: list[dict[str, str]]) -> None:
         print(rule, dict(Counter(row["verdict"] for row in rows if row["rule"] == rule)))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--scripts", type=Path, default=HERE / "lint_public_scripts.csv")
     parser.add_argument("--verdicts", type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.verdicts:
         judge(args.verdicts)
     elif args.folder:

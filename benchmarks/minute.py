@@ -148,7 +148,7 @@ def summary(lines: list[Line]) -> str:
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--lines", type=Path, default=Path("minute.jsonl"))
     parser.add_argument("--table", type=Path, help="such lines; nothing is run")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.table:
         return write_tables(options.table)
     if options.data is None:

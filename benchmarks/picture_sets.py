@@ -9,6 +9,7 @@ folder that exists already is kept.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from clip_art import CLIP_ART, make_clip_art
@@ -27,7 +28,7 @@ def describe(folder: Path) -> str:
     return "\n".join([*lines, f"  in all {totals[0]:,} for training, {totals[1]:,} for testing"])
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,7 +40,7 @@ def main() -> None:
     )
     parser.add_argument("--train", type=int, default=60, help="wallpapers: crops per class")
     parser.add_argument("--test", type=int, default=20, help="wallpapers: crops per class")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.cache.mkdir(parents=True, exist_ok=True)
     if options.name == "clip-art":
         folder = make_clip_art(options.source or CLIP_ART, options.cache, options.shrink)

@@ -14,6 +14,7 @@ import itertools
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import torch
@@ -117,13 +118,13 @@ def measure_case(data, number, options):
     return row
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cases", type=int, default=len(CASES))
     parser.add_argument("--load", action="store_true", help="with another busy process")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with reproducible(usable_cores()):
         if options.load:
             with competing_load():

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -176,7 +176,7 @@ def killed(model: Path, listed: Path, kills: int, folder: Path) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--inputs", type=int, default=100_000, help="0: leave out memory")
     parser.add_argument("--kills", type=int, default=20, help="0: leave out interruptions")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     paths = list(itertools.islice(walk(str(options.folder.absolute())), options.pictures))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

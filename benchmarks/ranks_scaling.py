@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -44,12 +45,12 @@ def measure(data, folder, batch_size):
     return one, two, apart
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=256)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     ratios, limits = [], []
     for _ in range(options.pairs):
         with tempfile.TemporaryDirectory() as folder:

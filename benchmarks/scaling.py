@@ -12,7 +12,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling_job import Job, exponential, run_job, young
@@ -207,12 +207,12 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     print()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["check", "plan"])
     parser.add_argument("lines", type=Path)
     parser.add_argument("--chart", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     lines = read_lines(options.lines)
     if options.what == "check":
         header = ["pictures a rank", "ranks", "measured images/s", "forecast", "error"]

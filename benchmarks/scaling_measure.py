@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -234,13 +234,13 @@ def kill(data: str) -> dict[str, object]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["photos", "units", "ranks", "kill"])
     parser.add_argument("data")
     parser.add_argument("lines", nargs="?", type=Path)
     parser.add_argument("--batch-size", type=int, default=256, choices=list(STEPS))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.what == "photos":
         return make_photos(Path(options.data))
     found = {

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -341,13 +341,13 @@ def figures(rates: dict[str, list[float]]) -> dict[str, object]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--model", default="tf_efficientnet_lite0")
     parser.add_argument("--side", type=int, default=160)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     print(json.dumps(measure(given.rounds, given.seconds, given.model, given.side)))
 
 

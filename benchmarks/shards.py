@@ -26,11 +26,12 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
 from harness import circumstances, run_json, table, write_section
+from image_files import make_jpeg
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
 FAULTS = ("500", "503", "slow", "cut")
@@ -79,15 +80,6 @@ def _broken():
     yield b""
 
 
-def jpeg(number: int) -> bytes:
-    from PIL import Image
-
-    rough = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(rough).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(buffer, "JPEG")
-    return buffer.getvalue()
-
-
 def write_tar(path: Path, samples) -> None:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content, label in samples:
@@ -100,7 +92,9 @@ def write_tar(path: Path, samples) -> None:
 def make_photos(folder: Path, pictures: int, each: int) -> None:
     for start in range(0, pictures, each):
         numbers = range(start, min(start + each, pictures))
-        samples = [(f"{one:07d}.jpg", jpeg(one), b"c%d" % (one % 10)) for one in numbers]
+        samples = [
+            (f"{one:07d}.jpg", make_jpeg(one, (SIDE, SIDE)), b"c%d" % (one % 10)) for one in numbers
+        ]
         write_tar(folder / f"part-{start // each:04d}.tar", samples)
 
 
@@ -260,14 +254,14 @@ def show(what: str, found: dict, pictures: int, each: int) -> None:
     write_section(f"shards_{what}", lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["store", "web", "serve", "epoch"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--pictures", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shard-pictures", type=int, default=200)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.what == "serve":
         serve(args.rest[0], float(args.rest[1]))
     elif args.what == "epoch":

@@ -148,13 +148,13 @@ def show(commands: dict[str, list[float]], training: dict[str, list[float]]) -> 
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--until", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.until:
         run_until(options.until, options.data)
     from harness import circumstances, interleave, write_section

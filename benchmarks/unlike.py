@@ -11,19 +11,20 @@ Models and their outputs are kept in CACHE. Needs scikit-learn and onsight[pretr
 """
 
 import argparse
-import gzip
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from harness import circumstances, table, write_section
+from image_files import Array, read_idx
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -53,50 +54,34 @@ class Case:
     strange: dict[str, Outputs]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("fashion", "clip_art", "cache"):
         parser.add_argument(name, type=Path)
-    given = parser.parse_args()
-    fashion = [read_idx(given.fashion, *part) for part in IDX_FILES]
+    parser.add_argument("--strange", type=int, default=500, help="images of each strange kind")
+    given = parser.parse_args(arguments)
+    train, test = (read_idx(given.fashion, part) for part in ("train", "t10k"))
     cases = [
-        *fashion_cases(*fashion, given.clip_art, given.cache),
-        *art_cases(given.clip_art, fashion[2], given.cache),
+        *fashion_cases(train, test, given),
+        *art_cases(given, test[0]),
     ]
     lines = ["## Pictures unlike anything seen in training", "", circumstances("timm"), ""]
     lines += [*auroc_table(cases), "", *threshold_table(cases)]
     write_section("unlike", lines)
 
 
-IDX_FILES = (
-    ("train-images-idx3-ubyte.gz", 16),
-    ("train-labels-idx1-ubyte.gz", 8),
-    ("t10k-images-idx3-ubyte.gz", 16),
-    ("t10k-labels-idx1-ubyte.gz", 8),
-)
-
-
-def read_idx(folder: Path, name: str, header: int) -> np.ndarray:
-    """Pictures (n, 28, 28), or labels (n,)."""
-    values = np.frombuffer(gzip.decompress((folder / name).read_bytes()), np.uint8, offset=header)
-    return values.reshape(-1, 28, 28) if header == 16 else values.astype(int)
-
-
 def fashion_cases(
-    images: np.ndarray,
-    labels: np.ndarray,
-    tests: np.ndarray,
-    test_labels: np.ndarray,
-    clip_art: Path,
-    cache: Path,
+    train: tuple[Array, Array], test: tuple[Array, Array], options: argparse.Namespace
 ) -> list[Case]:
     """Grey 28 by 28: all classes against other pictures; some classes against those left out."""
+    (images, labels), (tests, test_labels) = train, test
+    count = options.strange
     settings = {"model": "compact", "epochs": 3, "batch_size": 64}
     strange = {
-        **odd_pictures((28, 28), 500),
-        "clip-art": files(clip_art / "test")[::4],
-        "inverted": list(255 - tests[:500]),
-        "rot90": list(np.rot90(tests[:500], axes=(1, 2)).copy()),
+        **odd_pictures((28, 28), count),
+        "clip-art": files(options.clip_art / "test")[::4],
+        "inverted": list(255 - tests[:count]),
+        "rot90": list(np.rot90(tests[:count], axes=(1, 2)).copy()),
     }
     cases = []
     for left_out in ((), (8, 9), (0, 3), (1, 5)):
@@ -104,28 +89,31 @@ def fashion_cases(
         ours, known = ~np.isin(labels, left_out), ~np.isin(test_labels, left_out)
         kept, kept_labels = images[ours], labels[ours]
         data = kept[:8000], kept_labels[:8000]
-        parts = list(data[0]), list(kept[20_000:22_000]), list(tests[known][:2000])
-        others = {"new classes": list(tests[~known][:500])} if left_out else strange
-        cases.append(observe(cache, name, data, data[1], parts, others, settings))
+        parts = list(data[0]), list(kept[-2000:]), list(tests[known][:2000])
+        others = {"new classes": list(tests[~known][:count])} if left_out else strange
+        cases.append(observe(options.cache, name, data, data[1], parts, others, settings))
     return cases
 
 
-def art_cases(clip_art: Path, fashion: np.ndarray, cache: Path) -> list[Case]:
+def art_cases(options: argparse.Namespace, fashion: Array) -> list[Case]:
     """Colour 224 by 224, a pretrained network whose head is fitted: the same two questions."""
     settings = {"model": "tf_efficientnet_lite0", "pretrained": True, "freeze": True}
-    names = sorted(place.name for place in (clip_art / "train").iterdir())
+    names = sorted(place.name for place in (options.clip_art / "train").iterdir())
     cases = []
     for name, classes in (("art", names), ("art-half", names[:8])):
-        paths = files(clip_art / "train", classes)
+        paths = files(options.clip_art / "train", classes)
         random.Random(0).shuffle(paths)
         fit, held_out = paths[:800], paths[800:1200]
         labels = [path.parent.name for path in fit]
         data = [str(path) for path in fit], labels
-        parts = fit, held_out, files(clip_art / "test", classes)[::3]
-        others = {**odd_pictures((224, 224, 3), 200), "fashion": list(fashion[:200])}
+        parts = fit, held_out, files(options.clip_art / "test", classes)[::3]
+        others: dict[str, Any] = {
+            **odd_pictures((224, 224, 3), options.strange * 2 // 5),
+            "fashion": list(fashion[:200]),
+        }
         if classes != names:
-            others = {"new classes": files(clip_art / "test", names[8:])[::3]}
-        cases.append(observe(cache, name, data, labels, parts, others, settings))
+            others = {"new classes": files(options.clip_art / "test", names[8:])[::3]}
+        cases.append(observe(options.cache, name, data, labels, parts, others, settings))
     return cases
 
 
@@ -135,7 +123,7 @@ def files(folder: Path, classes: Sequence[str] = ()) -> list[Path]:
     return [path for path in paths if not classes or path.parent.name in classes]
 
 
-def odd_pictures(shape: tuple[int, ...], count: int) -> dict[str, list[np.ndarray]]:
+def odd_pictures(shape: tuple[int, ...], count: int) -> dict[str, list[Array]]:
     """Uniform noise, normal noise, and pictures of one colour."""
     rng = np.random.default_rng(0)
     size = (count, *shape)
@@ -149,7 +137,15 @@ def odd_pictures(shape: tuple[int, ...], count: int) -> dict[str, list[np.ndarra
     }
 
 
-def observe(cache, name, data, labels, parts, strange, settings) -> Case:
+def observe(
+    cache: Path,
+    name: str,
+    data: Any,
+    labels: Any,
+    parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
+    strange: Mapping[str, Sequence[Any]],
+    settings: dict[str, Any],
+) -> Case:
     """Train a model unless it is there, and compute its outputs for all pictures."""
     folder = cache / name
     if not (folder / "model.safetensors").exists():
@@ -180,7 +176,7 @@ def observe(cache, name, data, labels, parts, strange, settings) -> Case:
     )
 
 
-def outputs(predictor: onsight.Predictor, kept: Path, pictures: Sequence) -> Outputs:
+def outputs(predictor: onsight.Predictor, kept: Path, pictures: Sequence[Any]) -> Outputs:
     """Logits and features of pictures, decoded as the model wants them."""
     if kept.exists():
         return torch.load(kept)

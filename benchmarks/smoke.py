@@ -1,0 +1,248 @@
+"""Does every benchmark run? Each with its smallest settings, on images made here.
+
+    python benchmarks/smoke.py [--only NAME ...]
+
+All run in one process, so that torch is imported once; what a benchmark itself starts are processes
+as usual. A line on stdout tells of each whether it ran, was skipped and why, or failed. The figures
+mean nothing, and RESULTS.md does not change. Exit code 1 if a benchmark failed.
+"""
+
+import argparse
+import contextlib
+import importlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images in the layouts that benchmarks read; folder: where to put more."""
+
+    folder: Path
+
+    @property
+    def fashion(self) -> Path:
+        """Four files like Fashion-MNIST's: 600 images for training, 200 for testing."""
+        return self.folder / "fashion"
+
+    @property
+    def photos(self) -> Path:
+        """JPEGs in the layout of PetImages."""
+        return self.folder / "PetImages"
+
+    @property
+    def wallpapers(self) -> Path:
+        """Large JPEGs in the layout of Debian's wallpapers."""
+        return self.folder / "wallpapers"
+
+    @property
+    def clip_art(self) -> Path:
+        """PNG files by category."""
+        return self.folder / "openclipart"
+
+    @property
+    def sets(self) -> Path:
+        """Where picture_sets.py puts folders with train/CLASS and test/CLASS."""
+        return self.folder / "sets"
+
+    def make(self) -> None:
+        """Make all of them."""
+        from image_files import make_jpeg, write_fashion_sample, write_photos
+        from PIL import Image
+
+        for place in (self.fashion, self.sets):
+            place.mkdir()
+        write_fashion_sample(self.fashion, 600, 200)
+        write_photos(self.photos, 240)
+        for number in range(3):
+            images = self.wallpapers / f"Wallpaper{number}" / "contents" / "images"
+            images.mkdir(parents=True)
+            (images / "1600x1200.jpg").write_bytes(make_jpeg(number, (1600, 1200)))
+        for number in range(10 * 40):
+            path = self.clip_art / f"category{number % 10}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.open(io.BytesIO(make_jpeg(number, (32, 32)))).save(path)
+
+
+class Skipped(Exception):
+    """A benchmark cannot run here; the message says why."""
+
+
+def call_main(name: str, *arguments: object) -> None:
+    """Call a benchmark's main function."""
+    importlib.import_module(name).main([str(argument) for argument in arguments])
+
+
+def require(name: str, *modules: str, program: str = "") -> None:
+    """Import a benchmark, and skip the rest if a module or a program that it needs is missing."""
+    importlib.import_module(name)
+    missing = [module for module in modules if not find_spec(module)]
+    if program and not shutil.which(program):
+        missing.append(program)
+    if missing:
+        raise Skipped(f"imported only: {', '.join(missing)} not installed")
+
+
+def run_minute(inputs: Inputs) -> None:
+    """The contenders that need no other library, then the table of what they achieved."""
+    lines = inputs.folder / "minute.jsonl"
+    data = inputs.sets / "wallpaper-cells-6-3"
+    contenders = ("sprint", "twenty-lines")
+    call_main(
+        "minute", data, "--budgets", 9, "--rounds", 1, "--only", *contenders, "--lines", lines
+    )
+    call_main("minute", "--table", lines)
+
+
+def run_picture_sets(inputs: Inputs) -> None:
+    """Both kinds of sets, which other benchmarks use afterwards."""
+    source = ("--source", inputs.wallpapers)
+    call_main("picture_sets", "wallpapers", inputs.sets, *source, "--train", 6, "--test", 3)
+    call_main("picture_sets", "clip-art", inputs.sets, "--source", inputs.clip_art, "--shrink", 32)
+
+
+def run_predict(inputs: Inputs) -> None:
+    """On a model trained here."""
+    import onsight
+    from onsight.report.console import SilentReporter
+
+    run = onsight.train(
+        inputs.photos, out=inputs.folder / "run", epochs=1, reporter=SilentReporter()
+    )
+    sizes = ("--pictures", 40, "--rounds", 1, "--inputs", 200, "--kills", 1)
+    call_main("predict", run.model, inputs.photos, *sizes)
+
+
+def run_card() -> None:
+    """On the simulated device."""
+    from onsight.testing.twin.install import twin
+
+    sizes = ("--seconds", 0.01, "--batch-sizes", 4, "--models", "lenet")
+    with twin() as machine:
+        call_main("card", "--device", "twin:1", *sizes)
+        machine.check()
+
+
+def run_shards() -> None:
+    """From a local folder, and from nginx if it is installed."""
+    call_main("shards", "web", "--pictures", 40, "--rounds", 1, "--shard-pictures", 10)
+
+
+def run_scaling(inputs: Inputs) -> None:
+    """The simulation on the measurements that are kept."""
+    lines = HERE / "scaling_lines.jsonl"
+    call_main("scaling", "check", lines)
+    call_main("scaling", "plan", lines, "--chart", inputs.folder / "chart.svg")
+
+
+def explain_public() -> None:
+    """Skip: it needs checkouts of public repositories."""
+    importlib.import_module("explain_public")
+    raise Skipped("imported only: needs checkouts of ten public repositories")
+
+
+def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
+    """What to call for each benchmark, by its name; the simulated device comes last."""
+    fashion, photos, folder = inputs.fashion, inputs.photos, inputs.folder
+    one_round = ("--rounds", 1)
+    steps = ("--seconds", 0.1, "--tune-seconds", 0.1, "--threads", 1, "--work", folder)
+    folds = ("--draws", 1, "--pictures", 60, "--folds", 2, "--epochs", 1)
+    planted = ("--only", "sync_in_loop", "--seconds", 8, "--fashion", fashion)
+    art = inputs.sets / "clip-art-32"
+    return {
+        "picture_sets": partial(run_picture_sets, inputs),
+        "lenet_step": partial(
+            call_main, "lenet_step", fashion, *one_round, "--batch-sizes", 4, *steps
+        ),
+        "decode_photos": partial(
+            call_main, "decode_photos", *one_round, "--files", 40, "--data", photos
+        ),
+        "startup": partial(call_main, "startup", fashion, *one_round),
+        "predict": partial(run_predict, inputs),
+        "serve_load": partial(require, "serve_load", "litserve", "fastapi", program="wrk"),
+        "shards": run_shards,
+        "explain_planted": partial(call_main, "explain_planted", *one_round, *planted),
+        "explain_public": explain_public,
+        "lint_public": partial(
+            call_main, "lint_public", "--verdicts", HERE / "lint_public_verdicts.csv"
+        ),
+        "explain_cost": partial(call_main, "explain_cost", *one_round, "--seconds", 0.2),
+        "budgets": partial(call_main, "budgets", "--models", "compact", "--budgets", 9),
+        "minute": partial(run_minute, inputs),
+        "plan_choice": partial(
+            call_main, "plan_choice", "--data", fashion, *one_round, "--cases", 1
+        ),
+        "ranks_scaling": partial(
+            call_main, "ranks_scaling", fashion, "--pairs", 1, "--batch-size", 64
+        ),
+        "scaling": partial(run_scaling, inputs),
+        "scaling_measure": partial(
+            call_main, "scaling_measure", "units", photos / "Cat", folder / "lines.jsonl"
+        ),
+        "unlike": partial(call_main, "unlike", fashion, art, folder / "unlike", "--strange", 10),
+        "near_duplicate_growth": partial(
+            call_main, "near_duplicate_growth", "--counts", 200, "--data", photos
+        ),
+        "check_planted": partial(
+            call_main, "check_planted", photos, "--count", 200, "--wrong", 5, "--fashion", fashion
+        ),
+        "folds_coverage": partial(call_main, "folds_coverage", "--data", fashion, *folds),
+        "gpu": partial(call_main, "gpu", "--device", "cpu", "--smoke"),
+        "card": run_card,
+    }
+
+
+def main() -> int:
+    """Run the benchmarks, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    only = parser.parse_args().only
+    with tempfile.TemporaryDirectory(prefix="onsight-smoke-") as place:
+        folder = Path(place)
+        os.environ |= {"TMPDIR": place, "ONSIGHT_CACHE": f"{place}/cache"}
+        tempfile.tempdir = place
+        import harness
+
+        harness.RESULTS = folder / "RESULTS.md"
+        inputs = Inputs(folder)
+        inputs.make()
+        benchmarks = make_benchmarks(inputs)
+        outcomes = [run(name, benchmarks[name]) for name in benchmarks if not only or name in only]
+    counts = {outcome: outcomes.count(outcome) for outcome in ("ran", "skipped", "failed")}
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    print(f"{counts['ran']} benchmarks ran, {counts['skipped']} skipped{failed}")
+    return int(counts["failed"] > 0)
+
+
+def run(name: str, benchmark: Callable[[], None]) -> str:
+    """Run a benchmark and tell how it went: ran, skipped or failed. Shows its output on failure."""
+    output = io.StringIO()
+    begun = time.perf_counter()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            benchmark()
+        outcome, reason = "ran", ""
+    except Skipped as skipped:
+        outcome, reason = "skipped", f": {skipped}"
+    except (Exception, SystemExit):
+        outcome, reason = "failed", f"\n{output.getvalue()}{traceback.format_exc()}"
+    print(f"{name}: {outcome}, {time.perf_counter() - begun:.1f} s{reason}", flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())
