@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from harness import circumstances, table, write_section
+from harness import Facts, circumstances, table, write_section
 from plan_choice import competing_load
 
 LITE = ["--model", "tf_efficientnet_lite0", "--image-size", "224"]
@@ -32,12 +32,12 @@ MODELS = {
 }
 
 
-def timed_run(data, model, seconds, folder):
+def timed_run(data: str, model: str, seconds: int, folder: Path) -> Facts:
     """What one process came to: its exit code, its seconds, whether it left a model."""
     command = [sys.executable, "-m", "onsight", "train", data, *MODELS[model]]
-    command += ["--budget", f"{seconds}s", "--out", folder]
+    command += ["--budget", f"{seconds}s", "--out", str(folder)]
     begun = time.perf_counter()
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     took = time.perf_counter() - begun
     results = folder / "results.json"
     return {
@@ -51,7 +51,7 @@ def timed_run(data, model, seconds, folder):
     }
 
 
-def measure(data, model, seconds, runs, folder):
+def measure(data: str, model: str, seconds: int, runs: int, folder: Path) -> list[Facts]:
     found = []
     for number in range(runs):
         found.append(timed_run(data, model, seconds, folder / f"{model}-{seconds}-{number}"))
@@ -59,7 +59,7 @@ def measure(data, model, seconds, runs, folder):
     return found
 
 
-def row(found):
+def row(found: list[Facts]) -> list[str]:
     """A line of the table: the runs of one model with one budget."""
     seconds, ends = found[0]["budget_seconds"], [one["process_seconds"] for one in found]
     allowed = max(2.0, 0.03 * seconds)

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from harness import circumstances, table, write_section
 
 from onsight.accelerator import has_graphs, module_of
-from onsight.config import make_config
+from onsight.config import Config, make_config
 from onsight.data.loader import Batch, Loader, Pictures
 from onsight.data.normalization import measure
 from onsight.explainer.own.record import record_step
@@ -45,7 +46,7 @@ CPU = torch.device("cpu")
 Batches = Iterator[tuple[int, int, Batch]]
 
 
-def noise(pictures: int) -> SimpleNamespace:
+def noise(pictures: int) -> Any:  # for Dataset
     """As much of a dataset as training needs, of pictures of noise."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (pictures, SIDE * SIDE * 3), generator=generator).byte()
@@ -60,13 +61,15 @@ def noise(pictures: int) -> SimpleNamespace:
     )
 
 
-def settings_of(model: str, batch_size: int, **fields):
+def settings_of(model: str, batch_size: int, **fields: Any) -> Config:
     settings = {"model": model, "precision": "fp32", "learning_rate": 2**-10, **fields}
     config = make_config({"compile": "off", "cuda_graph": "off", **settings})
     return config.model_copy(update={"batch_size": batch_size})
 
 
-def make(model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields):
+def make(
+    model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields: Any
+) -> tuple[Update, Batches]:
     """An update, and its batches with their epochs and steps."""
     dataset = noise(pictures or PICTURES)
     config, resident = settings_of(model, batch_size, **fields), dataset.pictures
@@ -90,14 +93,16 @@ def train(update: Update, batches: Batches, steps: int) -> list[float]:
     return losses
 
 
-def trained(model: str, device: torch.device, **fields) -> tuple[list[float], list, Update]:
+def trained(
+    model: str, device: torch.device, **fields: Any
+) -> tuple[list[float], list[torch.Tensor], Update]:
     """Losses and weights after some steps of 64 pictures."""
     update, batches = make(model, device, 64, min(PICTURES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
     return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
 
 
-def apart(one: list, other: list) -> str:
+def apart(one: list[torch.Tensor], other: list[torch.Tensor]) -> str:
     """How far two lists of weights are apart, at most."""
     furthest = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
     return "the same bits" if furthest == 0 else f"at most {furthest:.1e} apart"
@@ -160,8 +165,11 @@ def claims(device: torch.device, models: Sequence[str]) -> list[str]:
     return table(["claim", *models], rows)
 
 
-def rate(update: Update, batches: Batches, batch_size: int, seconds: float) -> float:
+def rate(
+    model: str, device: torch.device, batch_size: int, cuda_graph: str, seconds: float
+) -> float:
     """Pictures per second of the update, for about so many seconds."""
+    update, batches = make(model, device, batch_size, cuda_graph=cuda_graph)
     train(update, batches, WARM_UP_STEPS)
     synchronize(update.step.device)
     steps, begun = 0, time.perf_counter()
@@ -197,10 +205,7 @@ def steps(
     rows = []
     for model in models:
         for size in sizes:
-            one, replayed = (
-                rate(*make(model, device, size, cuda_graph=graph), size, seconds)
-                for graph in ("off", "on")
-            )
+            one, replayed = (rate(model, device, size, graph, seconds) for graph in ("off", "on"))
             limit = bare_rate(model, device, size, seconds)
             ratios = [f"{replayed / one:.2f}", f"{replayed / limit:.2f}" if limit else ""]
             rows.append([model, f"{size:,}", *(f"{x:,.0f}" for x in (one, replayed, limit))])
@@ -214,7 +219,7 @@ def beside_the_cores(device: torch.device, sizes: Sequence[int], seconds: float)
     rows = []
     for size in sizes:
         on_cpu, one, replayed = (
-            rate(*make("lenet", where, size, cuda_graph=graph), size, seconds)
+            rate("lenet", where, size, graph, seconds)
             for where, graph in ((CPU, "off"), (device, "off"), (device, "on"))
         )
         figures = [f"{found:,.0f}" for found in (on_cpu, one, replayed)]

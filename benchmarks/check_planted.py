@@ -52,12 +52,14 @@ def save_copy(kind: str, source: Path, target: Path, rng: random.Random) -> None
     elif kind == "cropped":
         left, top, right, bottom = (rng.uniform(0, 0.06) for _ in range(4))
         width, height = image.size
-        box = (left * width, top * height, (1 - right) * width, (1 - bottom) * height)
-        image.crop(tuple(map(int, box))).save(target.with_suffix(".jpg"), quality=90)
+        ends = int((1 - right) * width), int((1 - bottom) * height)
+        box = (int(left * width), int(top * height), *ends)
+        image.crop(box).save(target.with_suffix(".jpg"), quality=90)
     else:
         scale = rng.choice([1.0, rng.uniform(0.4, 1.5)])
-        size = tuple(max(8, round(scale * side)) for side in image.size)
-        image = image.resize(size, rng.choice([Image.LANCZOS, Image.BICUBIC]))
+        width, height = (max(8, round(scale * side)) for side in image.size)
+        filters = [Image.Resampling.LANCZOS, Image.Resampling.BICUBIC]
+        image = image.resize((width, height), rng.choice(filters))
         image.save(target.with_suffix(".jpg"), quality=rng.choice([60, 75, 90]))
 
 
@@ -70,7 +72,7 @@ def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
         place.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place / f"{number:05d}{path.suffix}")
     originals = rng.sample([number for number in range(count) if number % 5], sum(PLANTED.values()))
-    planted = {}
+    planted: dict[str, str] = {}
     for kind, many in PLANTED.items():
         for number in originals[len(planted) : len(planted) + many]:
             place = target / "test" / files[number].parent.name
@@ -83,7 +85,7 @@ def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
     return planted
 
 
-def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter, list[str]]:
+def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter[str], list[str]]:
     """How many planted copies of each kind are named, in whichever pair, and all other pairs."""
     named, others = set(), []
     for finding in (one for kind in COPIES for one in audit.of(kind)):

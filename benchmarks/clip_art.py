@@ -34,7 +34,7 @@ def make_clip_art(source: Path, cache: Path, longest_side: int = 0) -> Path:
 def fill(source: Path, target: Path, longest_side: int) -> None:
     jobs = list(placed(categories(source), source, target))
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda job: put(*job, longest_side), jobs))
+        list(pool.map(lambda job: put(job[0], job[1], longest_side), jobs))
 
 
 def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:

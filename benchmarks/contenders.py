@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from onsight.training.run import read_results
 
@@ -54,7 +55,7 @@ class Outcome:
     n: int
     seconds: float
     failed: str = ""
-    facts: dict = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -98,7 +99,7 @@ def _command(name: str, folder: Path, seconds: float, out: Path) -> list[object]
 def _onsight_outcome(run: Path, took: float) -> Outcome:
     results = read_results(run)
     kept = ("model", "epochs", "used", "problems", "balanced_accuracy", "confused_pairs")
-    facts = {name: results[name] for name in kept if name in results}
+    facts = {name: value for name, value in results.items() if name in kept}
     images = results["images"]
     return Outcome(round((results["accuracy"] or 0) * images), images, took, facts=facts)
 

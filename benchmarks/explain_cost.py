@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 from harness import circumstances, interleave, paired, table, write_section
-from peers.shared import LeNet
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsight.explainer.tracing.clock import PhaseClock
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
+from onsight.models.classic import LeNet
 
 BATCHES = (4, 32, 128)
 
@@ -29,7 +29,7 @@ class Loop:
 
     def __init__(self, batch_size: int, seconds: float) -> None:
         self.seconds = seconds
-        self.net, self.criterion = LeNet(), nn.CrossEntropyLoss()
+        self.net, self.criterion = LeNet((3, 32, 32), 10), nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.net.parameters(), 0.001, momentum=0.9)
         data = TensorDataset(torch.randn(2_048, 3, 32, 32), torch.randint(10, (2_048,)))
         self.loader = DataLoader(data, batch_size, shuffle=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from harness import circumstances, run_json, table, write_section
+from harness import Facts, circumstances, run_json, table, write_section
 from image_files import FASHION
 from planted.pictures import make
 
@@ -72,8 +72,8 @@ class Outcome:
     """What explain found for a script and for its fixed version, in each round."""
 
     name: str
-    written: list[dict]
-    fixed: list[dict]
+    written: list[Facts]
+    fixed: list[Facts]
 
     @property
     def is_right(self) -> bool:
@@ -83,14 +83,13 @@ class Outcome:
     def share(self) -> float:
         """The speed of the best what-if relative to the fixed script: the median of the rounds."""
         pairs = zip(self.written, self.fixed, strict=True)
-        return statistics.median(
-            best_speed(faulty) / fixed["images_per_second"] for faulty, fixed in pairs
-        )
+        shares = [best_speed(faulty) / fixed["images_per_second"] for faulty, fixed in pairs]
+        return float(statistics.median(shares))
 
     @property
     def seconds(self) -> float:
         """The longest explanation, from the start of its process to its end."""
-        return max(answer["wall_seconds"] for answer in self.written)
+        return float(max(answer["wall_seconds"] for answer in self.written))
 
     def cells(self) -> list[str]:
         causes = ", ".join(sorted({answer["cause"] for answer in self.written}))
@@ -114,12 +113,12 @@ class Outcome:
         ]
 
 
-def best_speed(answer: dict) -> float:
+def best_speed(answer: Facts) -> float:
     """The best what-if's speed, or the script's own if none was faster."""
-    return (answer["best"] or answer)["images_per_second"]
+    return float((answer["best"] or answer)["images_per_second"])
 
 
-def explain(script: Path, data: Path, *flags: str) -> dict:
+def explain(script: Path, data: Path, *flags: str) -> Facts:
     print(f"  {script.stem}", file=sys.stderr)
     begun = time.monotonic()
     answer = run_json(

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import circumstances, table, write_section
+from harness import Facts, circumstances, table, write_section
 from image_files import FASHION
 from public_scripts import SCRIPTS, environment, prepare
 
@@ -52,7 +52,7 @@ class Outcome:
     """explain's answer for a script: its facts, or why there are none."""
 
     name: str
-    facts: dict | None
+    facts: Facts | None
     problem: str
     seconds: float
 
@@ -75,7 +75,7 @@ class Outcome:
         return [cell.replace("|", "/").replace("\n", " ") for cell in cells]
 
 
-def ratio(found: dict | None) -> str:
+def ratio(found: Facts | None) -> str:
     """A ratio with its interval, where there is one."""
     if not found:
         return ""

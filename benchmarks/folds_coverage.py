@@ -13,20 +13,22 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 import onsight
 from onsight.data.sources.idx import read_idx
+from onsight.data.sources.source import Source
 from onsight.report.console import SilentReporter
 
 QUIET = SilentReporter()
 
 
-def write_pictures(source, rows, folder):
+def write_pictures(source: Source, rows: Iterable[int], folder: Path) -> None:
     """The given rows of a source as PNGs in class folders, without a split."""
     for row in rows:
         name = source.index.classes[source.index.labels[row]]
@@ -35,19 +37,26 @@ def write_pictures(source, rows, folder):
         Image.fromarray(pixels.reshape(pixels.shape[:2])).save(folder / name / f"{row}.png")
 
 
-def draw(source, pictures, seed, folder):
+def draw(source: Source, pictures: int, seed: int, folder: Path) -> None:
     """As many training pictures, drawn without replacement."""
     train = np.flatnonzero(source.index.splits == 1)
     rows = np.random.default_rng(seed).choice(train, pictures, replace=False)
     write_pictures(source, rows, folder)
 
 
-def measure(source, test, options, seed, folder):
+def measure(
+    source: Source, test: Path, options: argparse.Namespace, seed: int, folder: Path
+) -> dict[str, Any]:
     draw(source, options.pictures, seed, folder / "data")
-    fields = {"folds": options.folds, "epochs": options.epochs, "batch_size": options.batch_size}
+    fields: dict[str, Any] = {
+        "folds": options.folds,
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+    }
     run = onsight.train(folder / "data", out=folder / "run", reporter=QUIET, seed=seed, **fields)
     truth = onsight.evaluate(run.path, test)["accuracy"]
     low, high = run.results["accuracy_low"], run.results["accuracy_high"]
+    assert truth is not None and low is not None and high is not None  # noqa: PT018
     return {
         "seed": seed,
         "folds": run.results["accuracy"],

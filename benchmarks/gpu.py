@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, repeat
@@ -30,12 +30,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import circumstances, interleave, paired, table, write_section
+from harness import Facts, circumstances, interleave, paired, table, write_section
 from image_files import FASHION, photo_folder, read_idx, write_fashion_sample, write_photos
 from torch import Tensor, nn
 
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
+from onsight.data.sources.reading import Reading
 from onsight.hardware.cores import usable_cores
 from onsight.models.catalog import make_model
 
@@ -78,7 +79,7 @@ def train(data: Path, out: Path, device: str, **flags: object) -> float:
     return time.perf_counter() - begun
 
 
-def epochs_of(run: Path) -> list[dict]:
+def epochs_of(run: Path) -> list[Facts]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -90,9 +91,10 @@ def steady_rate(run: Path, batch_size: int) -> float:
     row = epochs_of(run)[-1]
     lines = row["lines"]
     if len(lines) < 2:
-        return row["images_per_second"]
+        return float(row["images_per_second"])
     first, last = lines[0], lines[-1]
-    return (last["step"] - first["step"]) * batch_size / (last["seconds"] - first["seconds"])
+    seconds: float = last["seconds"] - first["seconds"]
+    return float(last["step"] - first["step"]) * batch_size / seconds
 
 
 def onsight_rate(data: Path, device: str, batch_size: int, **flags: object) -> float:
@@ -113,7 +115,7 @@ class Step:
 
     def __init__(self, net: nn.Module, device: str, bfloat16: bool) -> None:
         torch.backends.cudnn.benchmark = True  # the usual tuning for constant shapes
-        self.net = net.to(device, memory_format=torch.channels_last).train()
+        self.net = net.to(device).to(memory_format=torch.channels_last).train()
         self.optimizer = make_optimizer(self.net)
         self.context = partial(torch.autocast, device, torch.bfloat16, enabled=bfloat16)
 
@@ -236,13 +238,15 @@ def figures(rates: Rates) -> list[str]:
     return [*middles, *(str(paired(rates[OURS], found)) for found in others)]
 
 
-def photo_step(model: str, device: str, classes: int) -> Step:
+def photo_step(model: str, options: argparse.Namespace) -> Step:
     torch.manual_seed(0)
-    net = make_model(model, (3, PHOTO_SIDE, PHOTO_SIDE), classes)
-    return Step(net, device, bfloat16=True)
+    net = make_model(model, (3, options.photo_side, options.photo_side), 2)
+    return Step(net, options.device, bfloat16=True)
 
 
-def photo_loader(folder: Path, workers: int, batch_size: int, device: str) -> Batches:
+def photo_loader(
+    folder: Path, workers: int, options: argparse.Namespace
+) -> Generator[tuple[Tensor, Tensor], None, None]:
     """torch's DataLoader with decode_image and transforms.v2, its bytes normalised on the GPU."""
     from torch.utils.data import DataLoader
     from torchvision import datasets
@@ -250,31 +254,33 @@ def photo_loader(folder: Path, workers: int, batch_size: int, device: str) -> Ba
     from torchvision.transforms import v2
 
     steps = [
-        v2.RandomResizedCrop(PHOTO_SIDE, (LEAST_AREA, 1.0), antialias=True),
+        v2.RandomResizedCrop(options.photo_side, (LEAST_AREA, 1.0), antialias=True),
         v2.RandomHorizontalFlip(),
     ]
     read = partial(decode_image, mode=ImageReadMode.RGB)
     loader = DataLoader(
         datasets.ImageFolder(folder, v2.Compose(steps), loader=read),
-        batch_size,
+        options.photo_batch_size,
         shuffle=True,
         drop_last=True,
         num_workers=workers,
         persistent_workers=workers > 0,
-        pin_memory=device == "cuda",
+        pin_memory=options.device == "cuda",
     )
-    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    mean, std = (
+        torch.tensor(values, device=options.device).view(1, 3, 1, 1) for values in (MEAN, STD)
+    )
     for images, labels in chain.from_iterable(repeat(loader)):
-        inputs = images.to(device, non_blocking=True).float().div_(255).sub_(mean).div_(std)
+        inputs = images.to(options.device, non_blocking=True).float().div_(255).sub_(mean).div_(std)
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-        yield inputs, labels.to(device, non_blocking=True)
+        yield inputs, labels.to(options.device, non_blocking=True)
 
 
 def photos_by_hand(
     model: str, folder: Path, workers: int, options: argparse.Namespace, seconds: float
 ) -> float:
-    step = photo_step(model, options.device, 2)
-    batches = photo_loader(folder, workers, options.photo_batch_size, options.device)
+    step = photo_step(model, options)
+    batches = photo_loader(folder, workers, options)
     try:
         work = partial(take_and_step, batches, step)
         return steps_rate(work, options.photo_batch_size, options.device, seconds)
@@ -288,8 +294,8 @@ def take_and_step(batches: Batches, step: Step) -> None:
 
 def photos_limit(model: str, options: argparse.Namespace) -> float:
     """The same step on one random batch on the GPU."""
-    step, size = photo_step(model, options.device, 2), options.photo_batch_size
-    inputs = torch.randn(size, 3, PHOTO_SIDE, PHOTO_SIDE, device=options.device)
+    step, size = photo_step(model, options), options.photo_batch_size
+    inputs = torch.randn(size, 3, options.photo_side, options.photo_side, device=options.device)
     labels = torch.randint(2, (size,), device=options.device)
     work = partial(step, inputs.contiguous(memory_format=torch.channels_last), labels)
     return steps_rate(work, size, options.device, options.seconds)
@@ -301,7 +307,7 @@ def photos_onsight(model: str, folder: Path, options: argparse.Namespace, **flag
         options.device,
         options.photo_batch_size,
         model=model,
-        image_size=PHOTO_SIDE,
+        image_size=options.photo_side,
         crop_area=LEAST_AREA,
         translate=0,
         epochs=options.epochs,
@@ -340,21 +346,21 @@ def compare_photos(options: argparse.Namespace) -> list[str]:
         notes.append(f"{model}, DataLoader in the tuning round: {note} images/s.")
     header = ["model", "Onsight images/s", "Onsight streamed", "DataLoader", "constant batch"]
     header += ["Onsight / streamed", "Onsight / the DataLoader", "Onsight / the constant batch"]
-    title = f"### {options.photos:,} JPEGs at {PHOTO_SIDE}x{PHOTO_SIDE}, bfloat16"
+    title = f"### {options.photos:,} JPEGs at {options.photo_side}x{options.photo_side}, bfloat16"
     return [title, "", *table(header, rows), "", *notes, ""]
 
 
-def first_at(rows: list[dict], goal: float) -> float | None:
+def first_at(rows: list[Facts], goal: float) -> float | None:
     """Seconds of training up to the end of the first epoch whose test accuracy reached the goal."""
     spent = 0.0
     for row in rows:
         spent += row["seconds"]
         if row.get("test_accuracy") is not None and row["test_accuracy"] >= goal:
-            return spent
+            return float(spent)
     return None
 
 
-def timed_run(data: Path, options: argparse.Namespace, **flags: object) -> dict:
+def timed_run(data: Path, options: argparse.Namespace, **flags: object) -> Facts:
     """A whole run: its seconds, its results and its epochs."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -363,7 +369,7 @@ def timed_run(data: Path, options: argparse.Namespace, **flags: object) -> dict:
         return {"seconds": seconds, "accuracy": results["accuracy"], "rows": epochs_of(run)}
 
 
-def describe_runs(runs: list[dict]) -> list[str]:
+def describe_runs(runs: list[Facts]) -> list[str]:
     """Cells of a row: median seconds, median accuracy, number of runs."""
     seconds = statistics.median(run["seconds"] for run in runs)
     accuracy = statistics.median(run["accuracy"] for run in runs)
@@ -373,7 +379,7 @@ def describe_runs(runs: list[dict]) -> list[str]:
 def write_tensors(cifar: Path, place: Path) -> None:
     """Write CIFAR-10 as airbench keeps it, so that it downloads nothing."""
     place.mkdir()
-    source = find_source(str(cifar), "cifar", None)  # runs no code from the pickles
+    source = find_source(str(cifar), Reading(data_format="cifar"))  # runs no code from the pickles
     for name, split in (("train", TRAIN), ("test", TEST)):
         rows = np.flatnonzero(source.index.splits == split)
         images = np.stack([source.read(int(row)) for row in rows])
@@ -398,14 +404,15 @@ print(json.dumps({"training": done - ready, "accuracy": airbench.evaluate(net, t
 """
 
 
-def run_airbench(cifar: Path) -> dict:
+def run_airbench(cifar: Path) -> Facts:
     """airbench's own 94% training, in a process of its own in the folder of its data."""
     with tempfile.TemporaryDirectory() as folder:
         write_tensors(cifar, Path(folder) / "cifar10")
         done = subprocess.run(
             [sys.executable, "-c", AIRBENCH], cwd=folder, stdout=subprocess.PIPE, check=True
         )
-    return json.loads(done.stdout.splitlines()[-1])
+    facts: Facts = json.loads(done.stdout.splitlines()[-1])
+    return facts
 
 
 def compare_cifar(options: argparse.Namespace) -> list[list[str]]:
@@ -473,6 +480,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--photos", type=int, default=0, help="another number of photographs")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=list(BATCH_SIZES))
     parser.add_argument("--photo-batch-size", type=int, default=PHOTO_BATCH_SIZE)
+    parser.add_argument("--photo-side", type=int, default=PHOTO_SIDE)
     parser.add_argument("--photo-models", nargs="+", default=["resnet18", "resnet50"])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -480,6 +488,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.rounds, options.photos, options.seconds, options.epochs = 1, 256, 0.3, 1
         options.batch_sizes, options.photo_batch_size = [64], 32
         options.photo_models = ["resnet18"]
+    if options.device == "cpu":
+        options.photo_side, options.photos, options.photo_batch_size = 32, 64, 16
     options.rounds = options.rounds or (7 if options.full else 3)
     options.photos = options.photos or (25_000 if options.full else 5_000)
     return options

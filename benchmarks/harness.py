@@ -10,10 +10,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +23,10 @@ from onsight.files import write_atomically
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import processor_name
 
+Facts = dict[str, Any]  # from JSON
+
 RESULTS = Path(__file__).parent / "RESULTS.md"
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where packages have other names
 HEAD = (
     "# Results\n\nWritten by the files in this folder; each states its question and its command.\n"
 )
@@ -47,7 +52,7 @@ def paired(ours: list[float], theirs: list[float]) -> Ratio:
 
 
 def interleave(
-    contenders: dict[str, Callable[[], float]], rounds: int, warm_up: bool = True
+    contenders: Mapping[str, Callable[[], float]], rounds: int, warm_up: bool = True
 ) -> dict[str, list[float]]:
     """Each contender's rate in every round; the order rotates, so that none is always first."""
     names = list(contenders)
@@ -63,7 +68,7 @@ def interleave(
     return rates
 
 
-def run_json(*command: str | Path, env: dict[str, str] | None = None) -> dict:
+def run_json(*command: str | Path, env: dict[str, str] | None = None) -> Facts:
     """Run a command to its end; returns the JSON of its last line and its process_seconds."""
     begun = time.perf_counter()
     done = subprocess.run(
@@ -72,12 +77,15 @@ def run_json(*command: str | Path, env: dict[str, str] | None = None) -> dict:
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))} failed with code {done.returncode}")
-    return json.loads(done.stdout.strip().splitlines()[-1]) | {"process_seconds": seconds}
+    facts: Facts = json.loads(done.stdout.strip().splitlines()[-1])
+    return facts | {"process_seconds": seconds}
 
 
 def circumstances(*packages: str) -> str:
-    """The machine and the versions that a table was measured with."""
-    names = ("torch", "torchvision", *packages)
+    """The machine and the versions that a table was measured with, of what is installed."""
+    names = [
+        name for name in ("torch", "torchvision", *packages) if find_spec(MODULES.get(name, name))
+    ]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     machine = f"{processor_name()}, {usable_cores()} cores"
     if torch.cuda.is_available():

@@ -130,7 +130,14 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
     def fill(target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="onsight-photos-") as made:
             size = str(count // 2 + SPARE_PHOTOS)
-            command = [sys.executable, PHOTO_MAKER, "pets", wallpapers, made, size]
+            command: list[str | Path] = [
+                sys.executable,
+                PHOTO_MAKER,
+                "pets",
+                wallpapers,
+                made,
+                size,
+            ]
             if data is None:
                 subprocess.run(command, check=True)
             for folder in sorted((data or Path(made, "PetImages")).iterdir()):

@@ -131,7 +131,7 @@ class Case:
     def count_steps(self, rate: float) -> int:
         """The steps of a round at this rate."""
         wanted = round(rate * self.options.seconds / self.batch_size)
-        return min(max(LEAST_STEPS, wanted), self.most_steps)
+        return int(min(max(LEAST_STEPS, wanted), self.most_steps))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 from contenders import NAMES, TITLES, run_contender, warm_up
-from harness import circumstances, interleave, table, write_section
+from harness import Facts, circumstances, interleave, table, write_section
 
 from onsight.evaluation.intervals import wilson
 from onsight.words import fixed_percent
@@ -35,8 +35,6 @@ NOTE = (
     "minute_settings.json, those that are not there with their defaults."
 )
 
-Line = dict
-
 
 def settings_of(data: str, budget: float, name: str) -> list[str]:
     """A peer's tuned arguments for a set and a budget; empty if there are none."""
@@ -47,9 +45,10 @@ def settings_of(data: str, budget: float, name: str) -> list[str]:
 
 def measure(
     data: Path, budgets: Sequence[float], names: Sequence[str], rounds: int, kept: Path
-) -> list[Line]:
+) -> list[Facts]:
     """Run all contenders with all budgets, in interleaved rounds; each run is kept at once."""
-    where, lines = circumstances(*PACKAGES), []
+    where = circumstances(*PACKAGES)
+    lines: list[Facts] = []
     warm_up(data)
 
     def run(name: str, budget: float) -> float:
@@ -71,7 +70,7 @@ def measure(
     return lines
 
 
-def rows_of(lines: list[Line]) -> list[list[str]]:
+def rows_of(lines: list[Facts]) -> list[list[str]]:
     """A row for each budget and contender, from the lines of one set."""
     rows = []
     for budget in sorted({line["budget"] for line in lines}):
@@ -83,7 +82,7 @@ def rows_of(lines: list[Line]) -> list[list[str]]:
     return rows
 
 
-def row(budget: float, name: str, runs: dict[str, list[Line]]) -> list[str]:
+def row(budget: float, name: str, runs: dict[str, list[Facts]]) -> list[str]:
     sound = [line for line in runs[name] if not line["failed"]]
     start = [f"{budget:g} s", TITLES[name]]
     if not sound:
@@ -101,7 +100,7 @@ def row(budget: float, name: str, runs: dict[str, list[Line]]) -> list[str]:
     return [*start, accuracy, f"{low} to {high}, n = {n:,}", lead, spread(sound)]
 
 
-def lead_of(ours: list[Line], theirs: list[Line]) -> str:
+def lead_of(ours: list[Facts], theirs: list[Facts]) -> str:
     """How many points our accuracy is above theirs, round by round."""
     mine = {line["round"]: line["accuracy"] for line in ours if not line["failed"]}
     gaps = [
@@ -112,17 +111,17 @@ def lead_of(ours: list[Line], theirs: list[Line]) -> str:
     return f"{statistics.median(gaps):+.1f} ({min(gaps):+.1f} to {max(gaps):+.1f}, {len(gaps)})"
 
 
-def spread(lines: list[Line]) -> str:
+def spread(lines: list[Facts]) -> str:
     seconds = [line["seconds"] for line in lines]
     return f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
 
 
-def section(data: str, lines: list[Line]) -> list[str]:
+def section(data: str, lines: list[Facts]) -> list[str]:
     title = f"## The best classifier in a given time: {data}"
     return [title, "", *measured_on(lines), "", *table(HEADER, rows_of(lines)), "", NOTE]
 
 
-def measured_on(lines: list[Line]) -> list[str]:
+def measured_on(lines: list[Facts]) -> list[str]:
     return sorted({line["circumstances"] for line in lines})
 
 
@@ -133,7 +132,7 @@ def write_tables(path: Path) -> None:
         write_section(f"minute {data}", section(data, list(group)))
 
 
-def summary(lines: list[Line]) -> str:
+def summary(lines: list[Facts]) -> str:
     """The median accuracy of every contender by budget, as JSON."""
     shares: dict[str, dict[str, list[float]]] = {}
     for line in lines:

@@ -55,7 +55,8 @@ def crops(folder: Path, count: int) -> np.ndarray:
         side = int(rng.integers(SIDE, min(photo.size) // 2))
         left = int(rng.integers(0, photo.width - side))
         top = int(rng.integers(0, photo.height - side))
-        made[number] = photo.resize((SIDE, SIDE), box=(left, top, left + side, top + side))
+        box = (left, top, left + side, top + side)
+        made[number] = np.asarray(photo.resize((SIDE, SIDE), box=box))
     return made
 
 

@@ -14,8 +14,9 @@ import itertools
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from harness import circumstances, table, write_section
@@ -31,6 +32,7 @@ from onsight.training.pictures.training_data import place
 from onsight.training.step.optim import choose_learning_rate
 
 CPU = torch.device("cpu")
+Way = dict[str, Any]  # fields of the config that say how a step is computed
 CASES = [
     *(("lenet", 32, batch) for batch in (4, 32, 64, 512)),
     *(("compact", 28, batch) for batch in (16, 128, 512)),
@@ -43,7 +45,7 @@ CASES = [
 ]
 
 
-def combinations():
+def combinations() -> list[Way]:
     """Every combination of options that a step can be computed with here."""
     counts = sorted({1, usable_cores()})
     grid = itertools.product(("fp32", "bf16"), counts, ("auto", "contiguous"))
@@ -54,9 +56,10 @@ def combinations():
 
 
 class Case:
-    def __init__(self, data, model, side, batch):
+    def __init__(self, data: str, model: str, side: int, batch: int) -> None:
         self.name = f"{model} {side}x{side}, batch {batch}"
-        fields = {"model": model, "image_size": str(side), "batch_size": batch, "plan": "fresh"}
+        fields: dict[str, Any] = {"model": model, "image_size": str(side), "batch_size": batch}
+        fields["plan"] = "fresh"
         fields |= {"pretrained": False, "compile": "off", "cache_folder": "none"}
         config = make_config(fields)
         rate = choose_learning_rate(config).value
@@ -65,12 +68,12 @@ class Case:
         opened = open_data(source, self.config, CPU, usable_cores(), SilentReporter())
         self.data = place(opened.dataset, self.config, CPU, "memory")
 
-    def chosen(self):
+    def chosen(self) -> Way:
         """The options that the plan chooses, measured as before a run of a few minutes."""
         config = choose_compute(self.config, self.data, SilentReporter(), 100.0).apply(self.config)
         return {name: getattr(config, name) for name in ("precision", "threads", "memory_format")}
 
-    def timer(self, way):
+    def timer(self, way: Way) -> Callable[[], float]:
         trial = Trial(self.config.model_copy(update=way), self.data)
         timed = trial.at(self.config.batch_size)
         steps = max(1, round(0.15 / (timed(2) / 2)))
@@ -78,7 +81,7 @@ class Case:
 
 
 @contextmanager
-def competing_load():
+def competing_load() -> Iterator[None]:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -87,15 +90,17 @@ def competing_load():
         busy.wait()
 
 
-def way_words(way):
+def way_words(way: Way) -> str:
     memory_format = "" if way["memory_format"] == "auto" else f", {way['memory_format']}"
     return f"{way['precision']}, {way['threads']} thread(s){memory_format}"
 
 
-def search(case, chosen, against, rounds):
+def search(
+    case: Case, chosen: Way, against: list[Way], rounds: int
+) -> tuple[str, list[float], float]:
     """The best of `against`, its time over the choice's in each round, and the choice's rate."""
     timers = {way_words(way): case.timer(way) for way in [chosen, *against]}
-    times = {name: [] for name in timers}
+    times: dict[str, list[float]] = {name: [] for name in timers}
     for number in range(rounds):
         names = list(timers)
         for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -106,10 +111,10 @@ def search(case, chosen, against, rounds):
     return best, ratios, case.config.batch_size / statistics.median(mine)
 
 
-def measure_case(data, number, options):
+def measure_case(data: str, number: int, options: argparse.Namespace) -> list[str]:
     case = Case(data, *CASES[number])
     chosen = case.chosen()
-    single = {"precision": "fp32", "threads": 1, "memory_format": "auto"}
+    single: Way = {"precision": "fp32", "threads": 1, "memory_format": "auto"}
     against = [single] if options.load else combinations()
     best, ratios, rate = search(case, chosen, against, options.rounds)
     row = [case.name, way_words(chosen), best, f"{rate:,.0f}"]

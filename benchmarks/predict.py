@@ -42,15 +42,15 @@ POLL_SECONDS = 0.02
 CHUNK = 64
 
 
-def start(model: Path, words: Iterable[str], listed: Path | None = None) -> subprocess.Popen:
+def start(model: Path, words: Iterable[str], listed: Path | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "onsight", "predict", str(model), *words]
     source = open(listed, "rb") if listed else None  # noqa: SIM115  # closed with the process
     return subprocess.Popen(command, stdin=source, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen) -> str:
+def finish(process: subprocess.Popen[str]) -> str:
     """What it said. Raises SystemExit if it failed."""
-    said = process.communicate()[1]
+    said: str = process.communicate()[1]
     if process.stdin:
         process.stdin.close()
     if process.returncode:
@@ -63,7 +63,9 @@ def command_rate(model: Path, listed: Path, out: Path, starts: list[float]) -> f
     said = finish(start(model, ["-", "--csv", str(out)], listed))
     seconds = time.perf_counter() - begun
     rows = len(listed.read_bytes().splitlines())
-    rate = float(re.search(r"([\d,]+) images/s", said)[1].replace(",", ""))
+    found = re.search(r"([\d,]+) images/s", said)
+    assert found, said
+    rate = float(found[1].replace(",", ""))
     starts.append(seconds - rows / rate)
     return rate
 
@@ -116,7 +118,7 @@ def throughput(model: Path, paths: list[str], listed: Path, folder: Path, rounds
     ]
 
 
-def resident_megabytes(process: subprocess.Popen) -> float:
+def resident_megabytes(process: subprocess.Popen[str]) -> float:
     try:
         text = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:

@@ -10,6 +10,7 @@ import gzip
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from clip_art import CLIP_ART, make_clip_art
@@ -122,7 +123,7 @@ def timm_weights(folder: Path, model: str) -> None:
     from safetensors.torch import save_file
 
     network = timm.create_model(model)
-    config = network.pretrained_cfg
+    config: Any = network.pretrained_cfg
     place = folder / "hub" / f"models--{config['hf_hub_id'].replace('/', '--')}"
 
     def fill(target: Path) -> None:

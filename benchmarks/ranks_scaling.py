@@ -21,21 +21,21 @@ import torch
 from onsight.hardware.devices import processor_name
 
 
-def start(data, out, ranks, batch_size):
+def start(data: str, out: Path, ranks: int, batch_size: int) -> subprocess.Popen[bytes]:
     words = [data, "--model", "lenet", "--image-size", "32", "--epochs", "3", "--threads", "1"]
     words += ["--ranks", str(ranks), "--batch-size", str(ranks * batch_size), "--out", str(out)]
     command = [sys.executable, "-m", "onsight", "train", *words]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def images_a_second(process, out):
+def images_a_second(process: subprocess.Popen[bytes], out: Path) -> float:
     if process.wait() != 0:
         raise SystemExit(f"the run in {out} failed")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return statistics.mean(row["images_per_second"] for row in rows[1:])
+    return float(statistics.mean(row["images_per_second"] for row in rows[1:]))
 
 
-def measure(data, folder, batch_size):
+def measure(data: str, folder: Path, batch_size: int) -> tuple[float, float, float]:
     """images/s of one rank, of two ranks, and of two runs side by side."""
     places = [folder / name for name in ("one", "two", "left", "right")]
     one = images_a_second(start(data, places[0], 1, batch_size), places[0])

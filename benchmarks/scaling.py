@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from scaling_job import Job, exponential, run_job, young
 from scaling_steps import Exchange, Machine, Work, ring_seconds, simulate, unhidden
@@ -38,11 +39,13 @@ BATCH, PICTURES, EPOCHS = 32, 1_000_000_000, 30
 HOP_SECONDS = 10e-6  # from GPU to GPU of different machines
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's
 
+Lines = dict[str, list[dict[str, Any]]]  # what was measured, by kind
+
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 
 
-def read_lines(path: Path) -> dict[str, list[dict]]:
-    found: dict[str, list[dict]] = {"units": [], "ranks": [], "kill": []}
+def read_lines(path: Path) -> Lines:
+    found: Lines = {"units": [], "ranks": [], "kill": []}
     for line in path.read_text().splitlines():
         row = json.loads(line)
         found[row["what"]].append(row)
@@ -53,32 +56,32 @@ def middle(values: Iterable[float]) -> float:
     return statistics.median(values)
 
 
-def unit(lines: dict[str, list[dict]], name: str) -> float:
+def unit(lines: Lines, name: str) -> float:
     """The median of a unit cost over the rounds that measured it."""
     return middle(row[name] for row in lines["units"] if name in row)
 
 
-def two_cores(lines: dict[str, list[dict]], ranks: int) -> Machine:
+def two_cores(lines: Lines, ranks: int) -> Machine:
     """This machine: how fast its cores are together, by convolutions in separate processes."""
     rate = {n: middle(row["convolutions_per_second"][n] for row in lines["units"]) for n in "123"}
     crowded = rate["2"] / (2 * rate["1"])
     return Machine(2, ranks, crowded, overfull=rate["3"] / rate["2"])
 
 
-def exchange(lines: dict[str, list[dict]], ranks: int) -> Exchange:
+def exchange(lines: Lines, ranks: int) -> Exchange:
     """Of gradients and of the loss, by gloo."""
     rows = [row["all_reduce_seconds"][str(ranks)] for row in lines["units"]]
     return Exchange(middle(row[0] + row[GRADIENT] for row in rows) if ranks > 1 else 0.0)
 
 
-def calibrated(lines: dict[str, list[dict]], batch: int) -> Work:
+def calibrated(lines: Lines, batch: int) -> Work:
     """A rank's work, from runs of one rank alone."""
     ones = [row["1"] for row in lines["ranks"] if row["batch"] == batch]
     seconds = batch / middle(one["images_per_second"] for one in ones)
     return Work(batch, seconds, middle(one["deviation"] for one in ones))
 
 
-def check_ranks(lines: dict[str, list[dict]]) -> list[list[str]]:
+def check_ranks(lines: Lines) -> list[list[str]]:
     rows = []
     for batch in sorted({row["batch"] for row in lines["ranks"]}, reverse=True):
         work = calibrated(lines, batch)
@@ -98,7 +101,7 @@ def check_ranks(lines: dict[str, list[dict]]) -> list[list[str]]:
     return rows
 
 
-def check_kill(lines: dict[str, list[dict]]) -> list[list[str]]:
+def check_kill(lines: Lines) -> list[list[str]]:
     """The time that a killed rank costs: a start, as of one rank, and the steps made again."""
     start = middle(row["1"]["start_seconds"] for row in lines["ranks"])
     speed = simulate(two_cores(lines, 2), calibrated(lines, 256), exchange(lines, 2), 2)
@@ -117,7 +120,7 @@ def check_kill(lines: dict[str, list[dict]]) -> list[list[str]]:
     return rows
 
 
-def gpu_work(lines: dict[str, list[dict]], seconds: float, slow: bool) -> Work:
+def gpu_work(lines: Lines, seconds: float, slow: bool) -> Work:
     """A GPU's share of a step; decoding and its spread as measured here."""
     return Work(
         BATCH,
@@ -141,19 +144,19 @@ def gpu_exchange(gpus: int) -> Exchange:
     return Exchange(unhidden(seconds, step * 2 / 3, buckets))
 
 
-def gpu_speed(lines: dict[str, list[dict]], gpus: int, seconds: float, slow: bool = False) -> float:
+def gpu_speed(lines: Lines, gpus: int, seconds: float, slow: bool = False) -> float:
     machine = Machine(CORES_A_MACHINE, GPUS_A_MACHINE, link_bytes=12.5e9, gpus=GPUS_A_MACHINE)
     work = gpu_work(lines, seconds, slow)
     return simulate(machine, work, gpu_exchange(gpus), gpus, steps=30).images_per_second
 
 
-def gpu_seconds(lines: dict[str, list[dict]]) -> float:
+def gpu_seconds(lines: Lines) -> float:
     """Of a GPU's share: so that one machine, whose GPUs wait for each other, is as published."""
     step = BATCH * GPUS_A_MACHINE / IMAGES_A_MACHINE
     return step * gpu_speed(lines, GPUS_A_MACHINE, step) / IMAGES_A_MACHINE
 
 
-def gpu_job(lines: dict[str, list[dict]], gpus: int, speed: float, mtbf: float) -> Job:
+def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
     """All epochs, with checkpoints as often as is best."""
     nbytes = 3 * 4 * PARAMETERS  # weights and AdamW's two moments
     pause = nbytes * unit(lines, "copy_byte_seconds")
@@ -170,9 +173,9 @@ def mean_hours(job: Job, mtbf: float, draws: int = 20) -> tuple[float, float]:
     return hours, statistics.mean(one.losses for one in seen)
 
 
-def plan_rows(lines: dict[str, list[dict]]) -> list[dict[str, float]]:
+def plan_rows(lines: Lines, sizes: Sequence[int]) -> list[dict[str, float]]:
     rows, seconds = [], gpu_seconds(lines)
-    for gpus in SIZES:
+    for gpus in sizes:
         quick, held = (gpu_speed(lines, gpus, seconds, slow) for slow in (False, True))
         ideal = IMAGES_A_MACHINE * gpus / GPUS_A_MACHINE
         row = {"gpus": gpus, "speed": quick, "even": quick / ideal, "slow": held / ideal}
@@ -212,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=["check", "plan"])
     parser.add_argument("lines", type=Path)
     parser.add_argument("--chart", type=Path)
+    parser.add_argument("--gpus", type=int, nargs="+", default=SIZES, help="of the plan")
     options = parser.parse_args(arguments)
     lines = read_lines(options.lines)
     if options.what == "check":
@@ -220,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         header = ["steps made again", "trains again after s", "lost s", "forecast s", "error"]
         print_table(header, check_kill(lines))
         return
-    rows = plan_rows(lines)
+    rows = plan_rows(lines, options.gpus)
     header = ["GPUs", "images/s", "even GPUs", "slow machines", "and losses: Llama 3", "RSC"]
     header += ["losses: Llama 3", "RSC", "hours an epoch", "dollars an epoch"]
     print_table(header, show_plan(rows))

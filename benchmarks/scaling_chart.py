@@ -1,6 +1,8 @@
 """The chart of docs/scaling.md: efficiency against the number of GPUs, as SVG."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -13,9 +15,9 @@ CURVES = (
 )
 
 
-def draw(rows: list[dict[str, float]], published: dict[int, float], place: Path) -> None:
+def draw(rows: list[dict[str, float]], published: Mapping[int, float], place: Path) -> None:
     """rows: of scaling.py's plan; published: images/s by GPUs, from one machine on."""
-    style = {"svg.fonttype": "none", "svg.hashsalt": "scaling", "font.size": 10}
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "scaling", "font.size": 10}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()

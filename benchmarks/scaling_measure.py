@@ -24,6 +24,7 @@ from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 RANKS = (1, 2, 3)
@@ -40,7 +41,7 @@ def make_photos(folder: Path, count: int = 400) -> None:
     for number, path in enumerate(sorted(photo_folder(count).rglob("*.jpg"))):
         with Image.open(path) as picture:
             scale = 256 / min(picture.size)
-            size = tuple(round(side * scale) for side in picture.size)
+            size = round(picture.width * scale), round(picture.height * scale)
             picture.resize(size).save(folder / f"{number:04d}.jpg", quality=90)
 
 
@@ -150,20 +151,20 @@ def _all_reduce(meeting: str, rank: int, size: int, counts: tuple[int, ...]) -> 
     ]
 
 
-def together(work: Callable[..., object], size: int, *arguments: object) -> list:
+def together(work: Callable[..., object], size: int, *arguments: object) -> list[Any]:
     """What so many processes answer that do the same at the same time."""
     with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(size) as pool:
         meeting = f"file://{folder}/meeting"
         return pool.starmap(work, [(meeting, rank, size, *arguments) for rank in range(size)])
 
 
-def units(photos: Path) -> dict[str, object]:
+def units(photos: Path, ranks: Sequence[int]) -> dict[str, object]:
     """What everything costs by itself."""
     counts = (4, 61_706, 5_000_000)
     return {
         "all_reduce_bytes": [4 * count for count in counts],
-        "all_reduce_seconds": {n: max_of(together(_all_reduce, n, counts)) for n in RANKS},
-        "convolutions_per_second": {n: sum(together(_convolve, n)) for n in RANKS},
+        "all_reduce_seconds": {n: max_of(together(_all_reduce, n, counts)) for n in ranks},
+        "convolutions_per_second": {n: sum(together(_convolve, n)) for n in ranks},
         **store_requests(),
         **decode(photos),
         **checkpoint(),
@@ -177,7 +178,7 @@ def max_of(columns: list[list[float]]) -> list[float]:
 
 def train(
     data: str, ranks: int, batch: int, steps: int, epochs: int, *words: str, kill_at: int = 0
-):
+) -> tuple[float, list[float], float, list[dict[str, Any]]]:
     """Times of the steps of the first rank, of the start, of a kill: seconds since the epoch."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "onsight", "train", data, "--out", f"{folder}/run"]
@@ -199,10 +200,10 @@ def train(
     return begun, times, killed, rows
 
 
-def one_round(data: str, batch: int) -> dict[str, object]:
+def one_round(data: str, batch: int, numbers: Sequence[int]) -> dict[str, object]:
     """images/s and the seconds of steps of each number of ranks, without each first epoch."""
     found: dict[str, object] = {"batch": batch}
-    for ranks in RANKS:
+    for ranks in numbers:
         begun, times, _, rows = train(data, ranks, batch, STEPS[batch], EPOCHS)
         each = len(times) // EPOCHS
         seconds = [
@@ -240,12 +241,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("data")
     parser.add_argument("lines", nargs="?", type=Path)
     parser.add_argument("--batch-size", type=int, default=256, choices=list(STEPS))
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="numbers of ranks")
     options = parser.parse_args(arguments)
     if options.what == "photos":
         return make_photos(Path(options.data))
     found = {
-        "units": lambda: units(Path(options.data)),
-        "ranks": lambda: one_round(options.data, options.batch_size),
+        "units": lambda: units(Path(options.data), options.ranks),
+        "ranks": lambda: one_round(options.data, options.batch_size, options.ranks),
         "kill": lambda: kill(options.data),
     }[options.what]()
     with options.lines.open("a") as file:

@@ -108,8 +108,9 @@ class _Run:
         device = Shared(events, machine.gpus) if machine.gpus else cores
         link = Shared(events, 1)
         for number, slower in enumerate(slowness):
-            free, ready = Places(events, self.work.ahead), Places(events, 0)
-            if self.work.decode_seconds or self.work.picture_bytes:
+            free: Places | None = Places(events, self.work.ahead)
+            ready = Places(events, 0)
+            if free and (self.work.decode_seconds or self.work.picture_bytes):
                 fetched = Places(events, 0)
                 events.start(self._fetch(link, free, fetched))
                 events.start(self._decode(cores, fetched, ready))

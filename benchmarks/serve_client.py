@@ -84,7 +84,7 @@ class Pool:
 async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> Answers:
     """Requests at random times, so many a second on average, whether or not others are answered."""
     answers, pool, rng = Answers(), Pool(port), random.Random(0)
-    tasks = set()
+    tasks: set[asyncio.Task[None]] = set()
     due = begun = time.perf_counter()
 
     async def one(data: bytes, due: float) -> None:

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -85,7 +86,7 @@ def export_file(file: Path, contents: list[bytes]) -> Path:
         for place, content in enumerate(contents[:4]):
             (folder / f"{place}.jpg").write_bytes(content)
     target, photos = file.with_suffix(".onnx"), file.parent / "photos"
-    command = [sys.executable, "-m", "onsight", "export", file, "--to", "onnx"]
+    command: list[str | Path] = [sys.executable, "-m", "onsight", "export", file, "--to", "onnx"]
     subprocess.run([*command, "--on", photos, "--out", target], check=True, stdout=sys.stderr)
     return target
 
@@ -313,7 +314,7 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
         try:
             script = wrk_script(folder, contents)
             tasks: dict[str, Callable[[], float]] = {
-                each.name: lambda each=each: throughput(each, script, seconds)
+                each.name: partial(throughput, each, script, seconds)
                 for each in contenders.values()
             }
             rates = interleave(

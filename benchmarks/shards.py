@@ -26,14 +26,17 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from harness import circumstances, run_json, table, write_section
+from harness import Facts, circumstances, run_json, table, write_section
 from image_files import make_jpeg
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
+Epochs = dict[str, list[Facts]]  # what each epoch told, by kind
+
 FAULTS = ("500", "503", "slow", "cut")
 NAMES = {
     "local": "local folder",
@@ -53,7 +56,7 @@ def serve(port_file: str, share: float) -> None:
     kinds = itertools.cycle(FAULTS)
     drawn = random.Random(0)
 
-    def faulty(environ, start_response):
+    def faulty(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         is_part = environ["REQUEST_METHOD"] == "GET" and ".tar" in environ["PATH_INFO"]
         kind = next(kinds) if is_part and drawn.random() < share else ""
         if kind in ("500", "503"):
@@ -61,7 +64,7 @@ def serve(port_file: str, share: float) -> None:
             return [b""]
         if kind == "slow":
             time.sleep(0.3)
-        parts = app(environ, start_response)
+        parts: Iterable[bytes] = app(environ, start_response)
         if kind != "cut":
             return parts
         body = b"".join(parts)
@@ -75,12 +78,12 @@ def serve(port_file: str, share: float) -> None:
     sys.stdin.read()
 
 
-def _broken():
-    raise ConnectionResetError("planted")
+def _broken() -> Iterator[bytes]:
     yield b""
+    raise ConnectionResetError("planted")
 
 
-def write_tar(path: Path, samples) -> None:
+def write_tar(path: Path, samples: Iterable[tuple[str, bytes, bytes]]) -> None:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content, label in samples:
             for member, data in ((name, content), (f"{name.partition('.')[0]}.cls", label)):
@@ -143,7 +146,7 @@ def upload(folder: Path, port: int) -> None:
 
 
 @contextmanager
-def s3_server(share: float, folder: Path, work: Path):
+def s3_server(share: float, folder: Path, work: Path) -> Iterator[str]:
     """A started server that holds the shards: its address."""
     port_file = work / f"port-{share}"
     command = [sys.executable, __file__, "serve", str(port_file), str(share)]
@@ -153,11 +156,12 @@ def s3_server(share: float, folder: Path, work: Path):
         port = int(port_file.read_text())
         upload(folder, port)
         yield f"http://127.0.0.1:{port}"
+        assert process.stdin
         process.stdin.close()
 
 
 @contextmanager
-def web_server(folder: Path, work: Path):
+def web_server(folder: Path, work: Path) -> Iterator[str | None]:
     """nginx with the shards: its URL; None if it is not installed."""
     program = shutil.which("nginx")
     if program is None:
@@ -204,9 +208,9 @@ def measure(what: str, pictures: int, rounds: int, each: int) -> None:
         show(what, measure_epochs(places, work, rounds), pictures, each)
 
 
-def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) -> dict:
+def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) -> Epochs:
     """What each epoch told, by kind. places: URL and the address of the S3 server by kind."""
-    found = {kind: [] for kind in places}
+    found: Epochs = {kind: [] for kind in places}
     for _, (kind, (url, endpoint)) in itertools.product(range(rounds), places.items()):
         os.environ["AWS_ENDPOINT_URL"] = endpoint
         if not endpoint:
@@ -218,7 +222,7 @@ def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) 
     return found
 
 
-def show(what: str, found: dict, pictures: int, each: int) -> None:
+def show(what: str, found: Epochs, pictures: int, each: int) -> None:
     speeds, worked = (
         {kind: [one[fact] for one in all_of_it] for kind, all_of_it in found.items()}
         for fact in ("images_per_second", "worked")

@@ -19,6 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 # Everything else is imported where it is used: the peers are this same file started with --until,
 # and they must not pay for what only the comparison needs.
@@ -44,7 +48,7 @@ STAGES = {
 OURS = "onsight train on Fashion-MNIST, first step"
 
 
-def end_now() -> None:
+def end_now() -> NoReturn:
     """Exit without any cleanup, which is not what is timed."""
     sys.stdout.flush()
     os._exit(0)
@@ -57,16 +61,16 @@ def first_step_of_ours(data: str) -> None:
 
     whole_step = Step.__call__
 
-    def step_and_end(self, *inputs, **more):
+    def step_and_end(self: Step, *inputs: Any, **more: Any) -> NoReturn:
         whole_step(self, *inputs, **more)
         end_now()
 
-    Step.__call__ = step_and_end
+    Step.__call__ = step_and_end  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as out:
         onsight(["train", data, "--out", f"{out}/run", "--device", "cpu"])
 
 
-def make_loader(data: str, workers: int, context: str | None):
+def make_loader(data: str, workers: int, context: str | None) -> "DataLoader[Any]":
     import torch
     from image_files import read_idx
     from torch.utils.data import DataLoader, TensorDataset

@@ -77,7 +77,7 @@ def fashion_cases(
     (images, labels), (tests, test_labels) = train, test
     count = options.strange
     settings = {"model": "compact", "epochs": 3, "batch_size": 64}
-    strange = {
+    strange: dict[str, list[Any]] = {
         **odd_pictures((28, 28), count),
         "clip-art": files(options.clip_art / "test")[::4],
         "inverted": list(255 - tests[:count]),
@@ -127,7 +127,7 @@ def odd_pictures(shape: tuple[int, ...], count: int) -> dict[str, list[Array]]:
     """Uniform noise, normal noise, and pictures of one colour."""
     rng = np.random.default_rng(0)
     size = (count, *shape)
-    colours = [rng.integers(0, 256, shape[2:], np.uint8) for _ in range(count)]
+    colours: list[Any] = [rng.integers(0, 256, shape[2:], np.uint8) for _ in range(count)]
     if len(shape) == 2:
         colours = [np.uint8(number % 256) for number in range(count)]
     return {
@@ -179,7 +179,8 @@ def observe(
 def outputs(predictor: onsight.Predictor, kept: Path, pictures: Sequence[Any]) -> Outputs:
     """Logits and features of pictures, decoded as the model wants them."""
     if kept.exists():
-        return torch.load(kept)
+        logits, features = torch.load(kept)
+        return logits, features
     parts = []
     with ThreadPoolExecutor(2) as pool:
         for first in range(0, len(pictures), 64):
@@ -187,9 +188,9 @@ def outputs(predictor: onsight.Predictor, kept: Path, pictures: Sequence[Any]) -
             images = torch.from_numpy(np.stack(list(some)))
             logits, features = with_features(predictor.classifier, images)
             parts.append((logits.clone() * predictor.classifier.temperature, features.clone()))
-    found = tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    torch.save(found, kept)
-    return found
+    logits, features = (torch.cat(column) for column in zip(*parts, strict=True))
+    torch.save((logits, features), kept)
+    return logits, features
 
 
 def scores(case: Case) -> dict[str, Score]:
@@ -240,12 +241,15 @@ def covariances(seen: Tensor, case: Case) -> tuple[Tensor, Tensor]:
     """The inverses within classes and of all, (D, D), each with a little of the identity."""
     places = torch.searchsorted(case.labels.unique(), case.labels)
     offsets = seen - class_means(seen, case)[places], seen - seen.mean(0)
-    return tuple(inverse(one.double()) for one in offsets)
+    within, whole = (inverse(one.double()) for one in offsets)
+    return within, whole
 
 
 def inverse(offsets: Tensor) -> Tensor:
     matrix = offsets.T @ offsets / len(offsets)
-    return torch.linalg.inv(matrix + 1e-3 * matrix.diagonal().mean() * torch.eye(len(matrix)))
+    ridge = 1e-3 * matrix.diagonal().mean() * torch.eye(len(matrix))
+    inverted: Tensor = torch.linalg.inv(matrix + ridge)
+    return inverted
 
 
 def distance(offsets: Tensor, inverted: Tensor) -> Tensor:
@@ -261,7 +265,8 @@ def vim(case: Case) -> Score:
 
     def residual(features: Tensor) -> Tensor:
         offsets = features - centre
-        return (offsets - offsets @ basis @ basis.T).norm(dim=1)
+        norms: Tensor = torch.linalg.vector_norm(offsets - offsets @ basis @ basis.T, dim=1)
+        return norms
 
     scale = case.held_out[0].amax(1).mean() / residual(case.held_out[1]).mean()
     return lambda logits, features: scale * residual(features) - logits.logsumexp(1)
@@ -304,6 +309,7 @@ def threshold_table(cases: list[Case]) -> list[str]:
     rows = []
     for case in cases:
         stored = choose_unlike(case.seen[1][:BANK], case.held_out[1]).value
+        assert stored, f"{case.name}: too few held-out images for a threshold"
         groups = {"usual (test)": case.test, **case.strange}
         for kind, (_, features) in groups.items():
             flagged = int((score(features, stored.bank) > stored.threshold).sum())

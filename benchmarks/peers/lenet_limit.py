@@ -6,9 +6,11 @@ The same step as in a run of the recipe cifar10-lenet, made by the same function
 that never changes: the limit for everything around the step.
 """
 
+import argparse
 import itertools
 
 from shared import Meter, parse
+from torch import Tensor
 
 from onsight.config import make_config, read_recipe
 from onsight.data.cache import find_cache_folder
@@ -21,16 +23,18 @@ from onsight.hardware.reproducible import reproducible
 from onsight.training.build import make_augmentation, make_net, make_step
 from onsight.training.pictures.training_data import make_normalization
 from onsight.training.ranks.world import World
+from onsight.training.step.step import Step
 
 
-def prepare(options):
+def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
     """The step, and a batch for it."""
     given = {"batch_size": options.batch_size, "precision": options.precision or "fp32"}
     if options.memory_format:
         given["memory_format"] = options.memory_format
     config = make_config(read_recipe("cifar10-lenet"), given)
+    assert config.size  # as the recipe says
     cache = find_cache_folder(options.cache or "")
-    source = find_source(str(options.data), "auto", cache)
+    source = find_source(str(options.data), cache_folder=cache)
     dataset = open_dataset(source, config, config.size, cache, options.threads)
     device = choose_devices("cpu", 0).value[0]
     net = make_net(config, dataset, device).train()
@@ -44,10 +48,12 @@ def prepare(options):
     return step, augmentation.apply(batch, numbers, normalization, len(dataset.classes))
 
 
-def train(options, meter):
+def train(options: argparse.Namespace, meter: Meter) -> None:
+    """Make steps until the meter has counted enough."""
     step, (inputs, targets) = prepare(options)
     for _ in itertools.count():
-        if meter.step(step(inputs, targets)):
+        (loss,) = step(inputs, targets)  # on the CPU, that of this batch
+        if meter.step(loss):
             return
 
 

@@ -6,6 +6,7 @@ The recipe cifar10-lenet with another batch size. The time is taken outside of O
 reports a loss line, so that what its own clock leaves out between two steps counts too.
 """
 
+import argparse
 import contextlib
 import json
 import re
@@ -23,18 +24,18 @@ LINE = re.compile(r"\[1, *(\d+)\] loss: ([\d.]+),")
 
 
 class Enough(Exception):
-    pass
+    """Ends the run."""
 
 
 class Lines(SilentReporter):
     """Notes the time of each loss line; ends the run when the meter has enough of them."""
 
-    def __init__(self, options, meter, steps) -> None:
+    def __init__(self, options: argparse.Namespace, meter: Meter, steps: int) -> None:
         super().__init__()
         self.options, self.meter, self.steps = options, meter, steps
         self.begun_at = self.stamp_at = 0
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         found = LINE.match(text)
         if not found:
             return
@@ -49,7 +50,7 @@ class Lines(SilentReporter):
             raise Enough
 
 
-def train(options, meter, out):
+def train(options: argparse.Namespace, meter: Meter, out: Path) -> Lines:
     steps = max(1, options.steps // LINES) if options.steps else LINES
     lines = Lines(options, meter, steps)
     with contextlib.suppress(Enough):
@@ -66,9 +67,10 @@ def train(options, meter, out):
     return lines
 
 
-def rate(lines):
+def rate(lines: Lines) -> float:
     steps = lines.stamp_at - lines.begun_at
-    return steps * lines.options.batch_size / (lines.meter.ended - lines.meter.begun)
+    images: int = steps * lines.options.batch_size
+    return images / (lines.meter.ended - lines.meter.begun)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ do, both are of fewer pictures, drawn at random.
 import argparse
 import random
 import time
+from typing import Any
 
 import torch
 from fastai.vision.all import (
@@ -18,6 +19,7 @@ from fastai.vision.all import (
     CategoryBlock,
     CrossEntropyLossFlat,
     DataBlock,
+    DataLoaders,
     ImageBlock,
     IndexSplitter,
     Learner,
@@ -63,13 +65,13 @@ class InFormat(Callback):
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
 
-    def before_batch(self):
+    def before_batch(self) -> None:
         images = self.learn.xb[0].as_subclass(torch.Tensor)
         self.learn.xb = (images.contiguous(memory_format=memory_format(self.options)),)
         self.cast = autocast(self.options)
         self.cast.__enter__()
 
-    def after_pred(self):
+    def after_pred(self) -> None:
         self.cast.__exit__(None, None, None)
         self.learn.pred = self.pred.float()
 
@@ -80,13 +82,13 @@ class InTime(Callback):
     def __init__(self, options: argparse.Namespace, reserved: float) -> None:
         self.options, self.reserved, self.steps = options, reserved, 0
 
-    def after_batch(self):
+    def after_batch(self) -> None:
         self.steps += self.training
         if seconds_left(self.options, self.reserved) < 0:
             raise CancelFitException
 
 
-def make_loaders(pictures: Pictures, options: argparse.Namespace):
+def make_loaders(pictures: Pictures, options: argparse.Namespace) -> DataLoaders:
     """Training pictures in random order, so that the first of them are a random part."""
     numbers = list(range(len(pictures)))
     random.Random(options.seed).shuffle(numbers)
@@ -106,7 +108,7 @@ def make_loaders(pictures: Pictures, options: argparse.Namespace):
     )
 
 
-def make_learner(loaders, options: argparse.Namespace, classes: int) -> Learner:
+def make_learner(loaders: DataLoaders, options: argparse.Namespace, classes: int) -> Learner:
     """The learner for timm's network, with the weights that all contenders share."""
     learner = vision_learner(
         loaders,
@@ -116,7 +118,7 @@ def make_learner(loaders, options: argparse.Namespace, classes: int) -> Learner:
         loss_func=CrossEntropyLossFlat(label_smoothing=options.label_smoothing),
         cbs=[InFormat(options)],
     )
-    published = make_net(options, classes)
+    published: Any = make_net(options, classes)
     published.reset_classifier(0)
     learner.model[0].model.load_state_dict(published.state_dict())
     learner.model.to(memory_format=memory_format(options))
@@ -128,7 +130,7 @@ def batch_seconds(trial: Learner) -> float:
     stamps: list[float] = []
 
     class Stamp(Callback):
-        def after_batch(self):
+        def after_batch(self) -> None:
             stamps.append(time.perf_counter())
             if len(stamps) > TIMED_BATCHES:
                 raise CancelFitException
@@ -137,7 +139,7 @@ def batch_seconds(trial: Learner) -> float:
     return SLACK * (stamps[-1] - stamps[0]) / max(1, len(stamps) - 1)
 
 
-def fit_epochs(loaders, batches: int) -> int:
+def fit_epochs(loaders: DataLoaders, batches: int) -> int:
     """How many epochs of everything there is time for; shortens the epochs if not even one."""
     epoch = len(loaders.train)
     if batches >= 2 * epoch:

@@ -10,23 +10,30 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms
 
 from onsight.hardware.usage import seconds_since_start
 from onsight.models.catalog import expected_input, make_model
 
 NETWORK = "tf_efficientnet_lite0"
-MEAN, DEVIATION = expected_input(NETWORK).scaling(3)
+EXPECTED = expected_input(NETWORK)
+assert EXPECTED
+MEAN, DEVIATION = EXPECTED.scaling(3)
 TIMED_PICTURES = 64
 SLACK = 1.15  # on the evaluation's estimate
 REPORT_SECONDS = 1.0  # with the end of the process
+
+Sample = tuple[Tensor, int]  # a transformed picture and its label
+Transform = Callable[[Image.Image], Tensor]
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
@@ -67,10 +74,10 @@ def open_picture(path: Path) -> Image.Image:
     return base.convert("RGB")
 
 
-class Pictures(Dataset):
+class Pictures(Dataset[Sample]):
     """A folder of class folders, as (transformed picture, label) by number."""
 
-    def __init__(self, folder: Path, transform=None) -> None:
+    def __init__(self, folder: Path, transform: Transform | None) -> None:
         self.classes = sorted(place.name for place in folder.iterdir())
         self.paths = [path for name in self.classes for path in sorted((folder / name).iterdir())]
         self.labels = [self.classes.index(path.parent.name) for path in self.paths]
@@ -94,11 +101,14 @@ class Pictures(Dataset):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, number: int):
+    def __getitem__(self, number: int) -> Sample:
+        assert self.transform
         return self.transform(self.open(number)), self.labels[number]
 
 
-def read_pictures(options: argparse.Namespace, train_transform) -> tuple[Pictures, Pictures]:
+def read_pictures(
+    options: argparse.Namespace, train_transform: Transform | None
+) -> tuple[Pictures, Pictures]:
     """The pictures for training and for testing."""
     train = Pictures(options.train, train_transform)
     test = Pictures(options.test, evaluation_transform(options))
@@ -108,7 +118,7 @@ def read_pictures(options: argparse.Namespace, train_transform) -> tuple[Picture
     return train, test
 
 
-def scaled() -> list:
+def scaled() -> list[Callable[..., Tensor]]:
     return [transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
 
 
@@ -120,7 +130,9 @@ def evaluation_transform(options: argparse.Namespace) -> transforms.Compose:
     return transforms.Compose([*(crop if options.fit == "crop" else stretch), *scaled()])
 
 
-def make_loader(pictures: Dataset, options: argparse.Namespace, train: bool = False) -> DataLoader:
+def make_loader(
+    pictures: Pictures | Subset[Sample], options: argparse.Namespace, train: bool = False
+) -> DataLoader[Any]:
     return DataLoader(
         pictures,
         options.batch_size,
@@ -148,7 +160,8 @@ def autocast(options: argparse.Namespace) -> torch.autocast:
 def forward(net: nn.Module, images: Tensor, options: argparse.Namespace) -> Tensor:
     """Float32 outputs for pictures (B, 3, H, W)."""
     with autocast(options):
-        return net(images.to(memory_format=memory_format(options))).float()
+        outputs: Tensor = net(images.to(memory_format=memory_format(options)))
+        return outputs.float()
 
 
 @torch.inference_mode()
@@ -177,13 +190,13 @@ def evaluation_seconds(net: nn.Module, pictures: Pictures, options: argparse.Nam
     for batch in images.split(options.batch_size):
         forward(net, batch, options)
     forward_seconds = time.perf_counter() - begun
-    sample_seconds = decode_seconds / max(1, options.workers) + forward_seconds
+    sample_seconds: float = decode_seconds / max(1, options.workers) + forward_seconds
     return SLACK * sample_seconds / len(numbers) * len(pictures)
 
 
 def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:
     """Until the budget ends, less what is reserved for later work and for the report."""
-    return options.seconds - seconds_since_start() - reserved - REPORT_SECONDS
+    return float(options.seconds) - seconds_since_start() - reserved - REPORT_SECONDS
 
 
 def report(right: int, test_images: int, **more: object) -> None:

@@ -9,6 +9,7 @@ so that it ends with the budget whatever the speed of the machine.
 import argparse
 import math
 import time
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,7 @@ from torch import nn
 from torchvision import transforms
 
 WARM_UP = 0.1
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": lambda parameters, lr, weight_decay: torch.optim.SGD(
         parameters, lr, momentum=0.9, weight_decay=weight_decay

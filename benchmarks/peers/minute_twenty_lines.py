@@ -10,11 +10,13 @@ order, as many as the time allows.
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import torch
 from minute_shared import (
     Pictures,
+    Sample,
     evaluation_transform,
     forward,
     make_loader,
@@ -49,7 +51,12 @@ def parse() -> argparse.Namespace:
 
 
 @torch.inference_mode()
-def compute(net: nn.Module, pictures, options: argparse.Namespace, until: float = 0.0) -> Features:
+def compute(
+    net: nn.Module,
+    pictures: Pictures | Subset[Sample],
+    options: argparse.Namespace,
+    until: float = 0.0,
+) -> Features:
     """The features of the pictures, in order, until so many seconds are left of the budget."""
     features, labels = [], []
     for images, some in make_loader(pictures, options):
@@ -93,7 +100,7 @@ def choose_strength(data: Features, options: argparse.Namespace) -> float:
     return max(right, key=right.__getitem__)
 
 
-def shuffled(pictures: Pictures, seed: int) -> Subset:
+def shuffled(pictures: Pictures, seed: int) -> Subset[Sample]:
     order = np.random.default_rng(seed).permutation(len(pictures))
     return Subset(pictures, order.tolist())
 
@@ -101,7 +108,7 @@ def shuffled(pictures: Pictures, seed: int) -> Subset:
 def main() -> None:
     options = parse()
     pictures, test = read_pictures(options, evaluation_transform(options))
-    net = make_net(options, len(test.classes)).eval()
+    net: Any = make_net(options, len(test.classes)).eval()
     net.reset_classifier(0)
     test_data = compute(net, test, options)
     until = options.fit_share * options.seconds

@@ -2,6 +2,7 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import litserve
 import numpy as np
@@ -20,8 +21,8 @@ class Api(litserve.LitAPI):
         self.predictor = onsight.load(MODEL)
         self.pool = ThreadPoolExecutor(usable_cores())
 
-    def decode_request(self, request) -> bytes:
-        return request["pictures"].file.read()
+    def decode_request(self, request: dict[str, Any]) -> bytes:
+        return bytes(request["pictures"].file.read())
 
     def batch(self, inputs: list[bytes]) -> np.ndarray:
         size = self.predictor.format

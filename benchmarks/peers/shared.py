@@ -57,9 +57,9 @@ class Meter:
             self.begun = time.perf_counter()
             return False
         if self.options.steps:
-            done = len(self.losses) == self.options.steps
+            done = len(self.losses) == int(self.options.steps)
         else:
-            done = time.perf_counter() - self.begun > self.options.seconds
+            done = time.perf_counter() - self.begun > float(self.options.seconds)
         if done:
             self.ended = time.perf_counter()
         return done
