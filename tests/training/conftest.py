@@ -19,5 +19,5 @@ def blank_report(monkeypatch):
 @pytest.fixture(scope="session")
 def backbone(shared_bars, train_once):
     """A run of a network from timm that has learned something."""
-    settings = {"model": "resnet10t", "image_size": 16, "threads": 1, "precision": "fp32"}
+    settings = {"model": "test_resnet", "image_size": 16, "threads": 1, "precision": "fp32"}
     return train_once("backbone", shared_bars, epochs=2, batch_size=16, **settings)

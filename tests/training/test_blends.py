@@ -22,7 +22,7 @@ from onsight.training.blends import SHARES, Blends, blend
 from onsight.training.budget import Budget
 from onsight.training.ranks import world
 
-QUICK = {"model": "resnet10t", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
+QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
 def make_net(seed):

@@ -160,11 +160,11 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monk
     clock = Clock(1.0)
 
     def ticking():
-        clock.now += 0.01
+        clock.now += 0.02
         return clock.now
 
     monkeypatch.setattr(run_session, "Budget", lambda seconds, *rest: Budget(seconds, ticking))
-    fields = {"model": "lenet", "image_size": "32", "batch_size": 16, "learning_rate": 0.01}
+    fields = {"model": "lenet", "batch_size": 16, "learning_rate": 0.01, "threads": 1}
     path = tmp_path / "run"
     run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

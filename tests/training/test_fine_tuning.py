@@ -115,7 +115,7 @@ def test_a_twentieth_of_the_start_is_left_in_the_average(steps):
 
 def test_a_run_writes_down_what_it_chose_and_repeats_it(bars, tmp_path):
     quick = {"image_size": 32, "threads": 1, "reporter": SilentReporter()}
-    plain = {"model": "resnet10t", "epochs": 1, **quick}
+    plain = {"model": "test_resnet", "epochs": 1, **quick}
     backbone = onsight.train(bars, out=tmp_path / "backbone", batch_size=16, **plain)
     run = onsight.train(bars, out=tmp_path / "run", weights=str(backbone.model), **plain)
     plan = json.loads((run.path / "plan.json").read_text())

@@ -16,7 +16,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import fit_head, train_once
 
 QUICK = {
-    "model": "resnet10t",
+    "model": "test_resnet",
     "image_size": 16,
     "threads": 1,
     "precision": "fp32",  # which some processors would not choose

@@ -104,7 +104,7 @@ def test_a_hidden_head_takes_the_place_of_the_linear_one():
 
 
 QUICK = {
-    "model": "resnet10t",
+    "model": "test_resnet",
     "image_size": 16,
     "threads": 1,
     "precision": "fp32",  # which some processors would not choose
@@ -161,7 +161,7 @@ def test_features_are_those_of_the_backbone(run, patterns):
     predictor = onsight.load(run.path)
     paths = sorted(patterns.rglob("*.png"))[:5]
     features = torch.from_numpy(predictor.embed(paths))
-    assert features.shape == (5, 512)
+    assert features.shape == (5, 96)
     net = predictor.classifier.net
     with torch.inference_mode():
         logits = net.fc(features) / predictor.classifier.temperature
@@ -189,5 +189,5 @@ def test_a_file_with_impossible_units_is_refused(run, tmp_path, units):
 def test_units_that_do_not_fit_the_weights_are_named(run):
     file = load_model_file(run.path)
     object.__setattr__(file, "hidden_units", 8)
-    with pytest.raises(ModelError, match=r"fc\.first\.weight is \(512, 512\)"):
+    with pytest.raises(ModelError, match=r"fc\.first\.weight is \(512, 96\)"):
         build_model(file)

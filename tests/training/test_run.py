@@ -449,7 +449,7 @@ def test_class_weights_freezing_and_the_tutorials_loss_can_be_used(bars, tmp_pat
     onsight.train(
         bars, out=tmp_path / "a", class_weights="balanced", loss="mse", clip_norm=1.0, **FAST
     )
-    onsight.train(bars, out=tmp_path / "b", freeze=True, accumulate=3, **FAST)
+    onsight.train(bars, out=tmp_path / "b", model="test_resnet", freeze=True, accumulate=3, **FAST)
 
 
 def test_a_saved_config_repeats_the_run(bars, tmp_path, trained):
