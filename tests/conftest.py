@@ -12,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 import onsight
@@ -44,6 +45,31 @@ def model_from_scratch_unless_asked():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "offline_models", list)
         yield
+
+
+RENDER = Figure.savefig
+
+
+def save_sketch(figure, file, **options):
+    """Render a figure, but leave a report's blank: each takes a tenth of a second."""
+    if options.get("format") == "svg":
+        file.write('<svg viewBox="0 0 1 1"></svg>')
+    else:
+        RENDER(figure, file, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sketched_figures():
+    """Reports have blank figures, unless a test asks for `rendered_figures`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save_sketch)
+        yield
+
+
+@pytest.fixture
+def rendered_figures(monkeypatch):
+    """The figures of reports are rendered."""
+    monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import shutil
 import struct
 import tarfile
@@ -16,6 +17,31 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 IMAGES_PER_CLASS, SIDE = 60, 16
+# Where the time of planted training scripts goes, and how many times as fast changes make them:
+# every other one changes nothing. `as_mended` is the fixed text as a whole.
+TIMINGS: dict[str, dict[str, object]] = {
+    "sync_in_loop": {
+        "phases": {"data": 0.05, "forward": 0.1, "backward": 0.1, "optimizer": 0.05, "sync": 0.6}
+        | {"other": 0.1},
+        "speedups": {"rare_reads": 3.0, "batch_factor": 1.5, "fused": 1.2, "as_mended": 4.0},
+    },
+    "eval_with_grad": {
+        "phases": {"data": 0.05, "forward": 0.1, "backward": 0.1, "optimizer": 0.05}
+        | {"evaluation": 0.6, "other": 0.1},
+        "speedups": {"no_grad": 2.0, "evaluation_batch": 1.4, "threads": 0.5, "as_mended": 2.5},
+    },
+    "slow_transform": {
+        "phases": {
+            "data": 0.8,
+            "forward": 0.05,
+            "backward": 0.05,
+            "optimizer": 0.05,
+            "other": 0.05,
+        },
+        "item_seconds": 0.001,
+        "speedups": {"cache": 6.0, "workers": 1.5, "as_mended": 7.0},
+    },
+}
 
 
 def make_inputs(folder: Path) -> None:
@@ -42,6 +68,7 @@ def make_inputs(folder: Path) -> None:
     (folder / "broken.zip").write_bytes(b"PK\x03\x04 and nothing else")
     shutil.copytree(ROOT / "tests" / "lint" / "planted", folder / "scripts", dirs_exist_ok=True)
     _copy_torch_files(folder / "torch-files")
+    _make_training_scripts(folder / "training")
 
 
 def _make_bars(folder: Path) -> None:
@@ -94,3 +121,23 @@ def _copy_torch_files(folder: Path) -> None:
     paths = [*sorted(root.glob("utils/**/*.py")), *sorted(root.glob("optim/*.py"))]
     for number, path in enumerate(paths[:200]):
         shutil.copy(path, folder / f"{number:03d}_{path.name}")
+
+
+def _make_training_scripts(folder: Path) -> None:
+    """Scripts with planted faults, their saved timings, and data for them."""
+    for name, timings in TIMINGS.items():
+        folder.mkdir(exist_ok=True)
+        shutil.copy(ROOT / "benchmarks" / "planted" / f"{name}.py", folder)
+        text = json.dumps({"step_seconds": 0.01, **timings})
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    generator = np.random.default_rng(4)
+    (folder / "arrays").mkdir()
+    for part, count in (("train", 256), ("val", 64)):
+        images = generator.integers(0, 256, (count, 1, 28, 28), np.uint8)
+        np.save(folder / "arrays" / f"{part}-images.npy", images)
+        np.save(folder / "arrays" / f"{part}-labels.npy", np.arange(count) % 10)
+    for name in ("across", "down"):
+        (folder / "folders" / name).mkdir(parents=True)
+        for number in range(32):
+            pixels = generator.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "folders" / name / f"{number:02d}.png")

@@ -51,6 +51,8 @@ def _run_in_fork(step: Step, number: int, inputs: Path, folder: Path) -> int:
     os.setsid()
     os.chdir(folder)
     os.environ["ONSIGHT_CACHE"] = str(folder / ".cache")
+    if step.timings:
+        os.environ["ONSIGHT_SAVED_TIMINGS"] = step.timings.replace("INPUTS", str(inputs))
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         output = os.open(f"{number}.{name}", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, descriptor)

@@ -12,12 +12,14 @@ BARS = "INPUTS/bars"
 class Step:
     """A command of `onsight`, or a Python snippet.
 
-    command: INPUTS stands for the folder of inputs. kill_when: send SIGKILL once this file exists.
+    command: INPUTS stands for the folder of inputs. kill_when: send SIGKILL once this file exists;
+    timings: of `explain`, a file of the inputs, instead of measured ones.
     """
 
     command: tuple[str, ...] = ()
     code: str = ""
     kill_when: str = ""
+    timings: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ def _refused(name: str, *words: str) -> Scenario:
 
 def _with_run(name: str, *steps: Step, is_quick: bool = False) -> Scenario:
     return Scenario(name, (Step(("train", BARS, "--out", "run", *LENET)), *steps), is_quick)
+
+
+def _explain(script: str, data: str, *words: str, is_quick: bool = False) -> Scenario:
+    """Every change is tried on a script, whose fixed text is written."""
+    command = ("explain", f"INPUTS/training/{script}.py", "--write", "fixed.py", "--seconds", "120")
+    step = Step((*command, "--json", "--", data, *words), timings=f"INPUTS/training/{script}.json")
+    return Scenario(f"explain {script}", (step,), is_quick)
 
 
 DEMO = (*TRAIN, "--epochs", "1", "--train-pictures", "300")
@@ -124,9 +133,9 @@ finally:
     server.terminate()
     server.communicate(timeout=60)
 """
-ONNX = """
-import json, glob
-import numpy as np, onnxruntime
+EXPORTS = """
+import glob
+import numpy as np, onnxruntime, torch
 for path in sorted(glob.glob("**/*.onnx", recursive=True)):
     session = onnxruntime.InferenceSession(path)
     (entry,) = session.get_inputs()
@@ -135,6 +144,9 @@ for path in sorted(glob.glob("**/*.onnx", recursive=True)):
     images = np.random.default_rng(0).integers(0, 256, shape).astype(kind)
     for output in session.run(None, {entry.name: images}):
         print(path, np.asarray(output, np.float64).round(5).tolist())
+for path in sorted(glob.glob("**/*.pt2", recursive=True)):
+    forward = torch.export.load(path).module()
+    print(path, forward(torch.from_numpy(images)).double().numpy().round(5).tolist())
 """
 
 SCENARIOS = (
@@ -233,7 +245,14 @@ SCENARIOS = (
         is_quick=True,
     ),
     _with_run(
-        "export to ONNX", Step(("export", "run", "--to", "onnx")), Step(code=ONNX), is_quick=True
+        "export to ONNX", Step(("export", "run", "--to", "onnx")), Step(code=EXPORTS), is_quick=True
+    ),
+    _with_run(
+        "other exports",
+        Step(("export", "run", "--to", "onnx", "--int8", "--max-loss", "100")),
+        Step(("export", "run", "--to", "web")),
+        Step(("export", "run", "--to", "torch-export")),
+        Step(code=EXPORTS),
     ),
     _with_run("server", Step(code=SERVER)),
     _with_run(
@@ -250,6 +269,9 @@ SCENARIOS = (
     ),
     Scenario("lint", (Step(("lint", "INPUTS/scripts")),), is_quick=True),
     Scenario("lint, 200 files of torch", (Step(("lint", "INPUTS/torch-files")),)),
+    _explain("sync_in_loop", "INPUTS/training/arrays", "--batch-size", "8", is_quick=True),
+    _explain("eval_with_grad", "INPUTS/training/arrays"),
+    _explain("slow_transform", "INPUTS/training/folders"),
     Scenario("lists", (Step(("models",)), Step(("recipes",))), is_quick=True),
     _refused("no data", "train", "INPUTS/absent", *LENET),
     _refused("unknown model", "train", BARS, *SMALL, "--model", "lenett"),

@@ -252,7 +252,7 @@ def said(parsed: Balance) -> str:
 
 
 @pytest.mark.parametrize("size", [2, 10, 30, 250])
-def test_page_is_well_formed_and_loads_nothing(tmp_path: Path, size: int) -> None:
+def test_page_is_well_formed_and_loads_nothing(rendered_figures, tmp_path: Path, size: int) -> None:
     names = FASHION if size == 10 else [f"class {index}" for index in range(size)]
     page, parsed = read(make_run(tmp_path, names, images=1000 if size < 100 else 40))
     assert "://" not in page
@@ -308,7 +308,7 @@ def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Pat
     assert "several views" not in said(read(make_run(tmp_path / "plain"))[1])
 
 
-def test_what_qualifies_the_accuracy_is_said(tmp_path: Path) -> None:
+def test_what_qualifies_the_accuracy_is_said(rendered_figures, tmp_path: Path) -> None:
     pair = {"classes": [HOSTILE, "Bag"], "told_apart": "no", "images": 84, "mistakes": 40}
     point = {"images": 300, "accuracy": 0.8, "accuracy_low": 0.75, "accuracy_high": 0.84}
     law = {"exponent": 0.3, "factor": 1.0, "gain": 0.03, "gain_low": 0.01, "gain_high": 0.05}
@@ -351,7 +351,7 @@ def test_hostile_names_are_text_only(tmp_path: Path) -> None:
     assert "onload" not in parsed.attributes
 
 
-def test_hostile_names_stay_text_inside_figures(tmp_path: Path) -> None:
+def test_hostile_names_stay_text_inside_figures(rendered_figures, tmp_path: Path) -> None:
     odd = [HOSTILE, '" onload="a', 'id="x" #010203', "$x$ 猫"]
     page, parsed = read(make_run(tmp_path, odd + [f"class {index}" for index in range(26)]))
     figure = page[page.index('aria-label="Confusion matrix of 30') :].partition("</svg>")[0]
@@ -383,7 +383,7 @@ def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> Non
     assert "on all 60,045 training and validation pictures" in refitted
 
 
-def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_same_run_gives_the_same_bytes(rendered_figures, tmp_path: Path) -> None:
     names = [f"class {index}" for index in range(30)]
     run = make_run(tmp_path, names)
     first = write_report(run).read_bytes()

@@ -1,6 +1,7 @@
 """Pages that open offline: made from a template, and known again by a mark in their first bytes."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jinja2
 _MARK_WITHIN = 1_000  # bytes from the start of a page
 
 
+@cache  # compiling one takes longer than filling it
 def page_template(
     package: str, name: str, *, escaped: bool = True, **filters: Callable[..., Any]
 ) -> jinja2.Template:

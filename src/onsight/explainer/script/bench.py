@@ -12,6 +12,7 @@ from onsight.errors import ScriptFailed
 from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.script.running import ScriptProcess
+from onsight.explainer.script.saved_timings import read_saved_timings
 from onsight.explainer.script.trace import ItemFacts, Trace
 from onsight.explainer.search.tried import Losses, Untried
 from onsight.explainer.tracing.window import Epoch
@@ -36,7 +37,7 @@ class ScriptTrial:
     def begin(self, process: ScriptProcess) -> Trace:
         """Go on with this process, and keep what is seen first. Raises ScriptFailed."""
         self.process = process
-        trace = process.trace()
+        trace = self._timed(process.trace())
         self.first = self.first or trace
         return trace
 
@@ -72,11 +73,15 @@ class ScriptTrial:
 
     def _window(self, seconds: float) -> Trace:
         if self.process and not self.process.is_over:
-            return self.process.measure(seconds, self.bench.epoch)
-        rate = 0.0 if self.first else self.bench.rate
+            return self._timed(self.process.measure(seconds, self.bench.epoch))
+        rate = 0.0 if self.first or self.bench.timings else self.bench.rate
         limit = self.bench.first_limit(seconds)
         start = partial(self.bench.processes.start, epoch=self.bench.epoch)
         return self.begin(start(self.what_ifs, seconds, rate, first_limit_seconds=limit))
+
+    def _timed(self, trace: Trace) -> Trace:
+        timings = self.bench.timings
+        return timings.replace(trace, [one.name for one in self.what_ifs]) if timings else trace
 
 
 class ScriptBench:
@@ -90,6 +95,7 @@ class ScriptBench:
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
         self.tree = whole_tree(processes.script)
+        self.timings = read_saved_timings()
         self.losses: list[float] = []
         self.rate = 0.0
         self.item: ItemFacts | None = None

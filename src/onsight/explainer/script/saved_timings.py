@@ -1,0 +1,58 @@
+"""Timings of a file in the place of measured ones, to compare two versions of `explain`.
+
+The scripts still run, with and without each change, but every figure that a clock decides is taken
+from the JSON file that ONSIGHT_SAVED_TIMINGS names, so the same code finds the same cause and fix.
+"""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from onsight.explainer.script.trace import Trace
+
+_VARIABLE = "ONSIGHT_SAVED_TIMINGS"
+_STEPS = 100
+
+
+class SavedTimings(BaseModel):
+    """Where the time of a script's steps goes, and what changes it.
+
+    phases: shares of the time; item_seconds: to make one item of the data set; speedups: how many
+    times as fast each change makes the script, by its name in --json; 1 for all others.
+    """
+
+    step_seconds: float
+    phases: dict[str, float]
+    item_seconds: float = 0.0
+    speedups: dict[str, float] = {}
+
+    def replace(self, trace: Trace, changes: list[str]) -> Trace:
+        """The trace of a window with these changes, as if the saved timings had been measured."""
+        if not trace.images:
+            return trace
+        seconds = _STEPS * self.step_seconds
+        for name in changes:
+            seconds /= self.speedups.get(name, 1.0)
+        images = round(trace.images / trace.steps)
+        item = trace.item and trace.item.model_copy(
+            update={"seconds": self.item_seconds, "waiting_share": 0.0, "transform_share": 0.9}
+        )
+        return trace.model_copy(
+            update={
+                "startup_seconds": 1.0,
+                "seconds": seconds,
+                "steps": _STEPS,
+                "images": _STEPS * images,
+                "evaluated": 0,
+                "epochs": 0,
+                "phases": {name: share * seconds for name, share in self.phases.items()},
+                "item": item,
+            }
+        )
+
+
+def read_saved_timings() -> SavedTimings | None:
+    """Those of the file that the environment names, if it names one."""
+    path = os.environ.get(_VARIABLE)
+    return SavedTimings.model_validate_json(Path(path).read_text("utf-8")) if path else None
