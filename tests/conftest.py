@@ -17,10 +17,16 @@ from PIL import Image
 
 import onsight
 from onsight.data import folds
+from onsight.hardware.cores import usable_cores
 from onsight.report.console import SilentReporter
 from onsight.training.auto import candidates
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
+
+
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: many tests wait for the processes they start."""
+    return usable_cores() + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,6 +50,14 @@ def model_from_scratch_unless_asked():
     """Without weights there is nothing to try, and no run spends its time on trials."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "offline_models", list)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks():
+    """Files need not survive a power cut here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 

@@ -16,6 +16,7 @@ from onsight.data.normalization import Normalization
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
+from onsight.report.html import write_report
 from onsight.training.ranks.world import World
 from onsight.training.step import calibrate as calibration
 from onsight.training.step.calibrate import calibrate
@@ -126,7 +127,7 @@ def calibrated(tmp_path_factory):
     return run, data
 
 
-def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated):
+def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated, rendered_figures):
     run, data = calibrated
     results = json.loads((run.path / "results.json").read_text())
     assert results["temperature"] < 0.8
@@ -135,7 +136,7 @@ def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated):
     again = onsight.evaluate(run.path, data, cache_folder="none")
     for same in ("accuracy", "loss", "calibration", "calibration_before", "temperature"):
         assert again[same] == results[same]
-    page = (run.path / "report.html").read_text()
+    page = write_report(run.path).read_text()
     assert f"divided by a temperature of {results['temperature']:g} (fitted on" in page
     assert "before the temperature" in page
 
