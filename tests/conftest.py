@@ -24,6 +24,7 @@ from onsight.training.auto import candidates
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 
 
+@pytest.hookimpl(optionalhook=True)  # without xdist, there is no such hook
 def pytest_xdist_auto_num_workers():
     """One more than there are cores: many tests wait for the processes they start."""
     return usable_cores() + 1
