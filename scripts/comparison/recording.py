@@ -32,6 +32,10 @@ IGNORED_KEYS = {
     "peak_memory_bytes",
     "milliseconds",
     "phases",
+    "speeds",
+    # Of explain, besides its saved timings:
+    "ceilings",
+    "explained_in_seconds",
     # Drawn only if there is time for it:
     "lookalikes",
     "near",
@@ -49,6 +53,7 @@ IGNORED_TEXT = (
     (re.compile(r"[\d.]+% (of the time )?(waiting|waited)"), "<share> waiting"),
     (re.compile(r"waited for data [\d.]+% of the time"), "waited for data <share>"),
     (re.compile(r"[\d.]+ Wh\b"), "<energy>"),
+    (re.compile(r"<rate>, in torch .*"), "<rate>"),
     (re.compile(r"\b0\.1\.0(\+g[0-9a-f]+)?\b"), "<version>"),
     (re.compile(r"data:image/[^\"')]+"), "<image>"),
     (re.compile(r"process \d+"), "process <number>"),
@@ -56,7 +61,8 @@ IGNORED_TEXT = (
 )
 # Lines of progress, which are printed every few seconds; metrics.jsonl has the epochs' figures.
 IGNORED_LINE = re.compile(
-    r"(features|decoding|decoded|heat maps): [\d,]+/[\d,]+|epoch \d+/\d+: |resum"
+    r"(features|decoding|decoded|heat maps): [\d,]+/[\d,]+|epoch \d+/\d+: |resum|"
+    r"note: this machine is busy with other work"
 )
 # Sections of the report that tell times, or show what is drawn if there is time.
 IGNORED_SECTIONS = ("time", "mistakes")
@@ -65,6 +71,9 @@ IGNORED_FILES = (
     *("environment.json", "tfevents", ".cache/", "checkpoints/", ".log"),
     *("gallery/near-", "gallery/heat-"),
 )
+# Cells of a table of the report: an epoch's seconds, images/s and share of waiting.
+IGNORED_CELLS = re.compile(r"^<seconds>\n[\d,]+\n[\d.]+%$", re.MULTILINE)
+IGNORED_IN_FILE = {"model.pt2.proof.json": ("bytes", "sha256")}  # a .pt2 file names its sources
 
 
 def read_outputs(folder: Path, names: dict[str, str]) -> dict[str, object]:
@@ -84,7 +93,10 @@ def _read_file(path: Path, names: dict[str, str]) -> object:
         return path.stat().st_size > 0  # the exports' outputs are compared, not their bytes
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".json":
-        return normalize(json.loads(text), names)
+        facts = json.loads(text)
+        for key in IGNORED_IN_FILE.get(path.name, ()):
+            del facts[key]
+        return normalize(facts, names)
     if path.suffix == ".jsonl":
         return [normalize(json.loads(line), names) for line in text.splitlines()]
     if path.suffix == ".toml":
@@ -99,6 +111,8 @@ def _read_file(path: Path, names: dict[str, str]) -> object:
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not IGNORED_LINE.match(line)]
     lines = [_normalize_text(line, names) for line in lines]
+    if path.suffix == ".html":
+        lines = IGNORED_CELLS.sub("<seconds>", "\n".join(lines)).splitlines()
     if path.suffix == ".stdout" and lines and lines[-1].startswith("{"):
         last = next(line for line in reversed(text.splitlines()) if line.strip())
         return [*lines[:-1], normalize(json.loads(last), names)]

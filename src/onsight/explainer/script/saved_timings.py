@@ -1,6 +1,6 @@
 """Timings of a file in the place of measured ones, to compare two versions of `explain`.
 
-The scripts still run, with and without each change, but every figure that a clock decides is taken
+The scripts still run, with and without each change, but every figure that depends on a clock comes
 from the JSON file that ONSIGHT_SAVED_TIMINGS names, so the same code finds the same cause and fix.
 """
 
@@ -13,6 +13,7 @@ from onsight.explainer.script.trace import Trace
 
 _VARIABLE = "ONSIGHT_SAVED_TIMINGS"
 _STEPS = 100
+_LOSSES = 16
 
 
 class SavedTimings(BaseModel):
@@ -48,6 +49,12 @@ class SavedTimings(BaseModel):
                 "epochs": 0,
                 "phases": {name: share * seconds for name, share in self.phases.items()},
                 "item": item,
+                "losses": trace.losses[:_LOSSES],
+                "reads": [
+                    reads.model_copy(update={"per_step": float(round(reads.per_step))})
+                    for reads in trace.reads
+                ],
+                "graphs_kept": min(trace.graphs_kept, 1),
             }
         )
 
