@@ -490,6 +490,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.photo_models = ["resnet18"]
     if options.device == "cpu":
         options.photo_side, options.photos, options.photo_batch_size = 32, 64, 16
+        options.photo_models = ["test_resnet"]
     options.rounds = options.rounds or (7 if options.full else 3)
     options.photos = options.photos or (25_000 if options.full else 5_000)
     return options

@@ -2,9 +2,9 @@
 
     python benchmarks/smoke.py [--only NAME ...]
 
-All run in one process, so that torch is imported once; what a benchmark itself starts are processes
-as usual. A line on stdout tells of each whether it ran, was skipped and why, or failed. The figures
-mean nothing, and RESULTS.md does not change. Exit code 1 if a benchmark failed.
+Two run at a time, in processes that import torch once. A line on stdout says whether a benchmark
+ran, was skipped and why, or failed. The figures mean nothing, and RESULTS.md does not change. Exit
+code 1 if a benchmark failed.
 """
 
 import argparse
@@ -18,12 +18,17 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 
 HERE = Path(__file__).parent
+AT_ONCE = 2
+# Threads that wait for one another in a busy loop would take the cores from the other benchmark.
+THREADS = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ def run_minute(inputs: Inputs) -> None:
     call_main("minute", "--table", lines)
 
 
-def run_picture_sets(inputs: Inputs) -> None:
-    """Both kinds of sets, which other benchmarks use afterwards."""
+def make_picture_sets(inputs: Inputs) -> None:
+    """Both kinds of sets, which other benchmarks read."""
     source = ("--source", inputs.wallpapers)
     call_main("picture_sets", "wallpapers", inputs.sets, *source, "--train", 6, "--test", 3)
     call_main("picture_sets", "clip-art", inputs.sets, "--source", inputs.clip_art, "--shrink", 32)
@@ -118,9 +123,8 @@ def run_predict(inputs: Inputs) -> None:
     import onsight
     from onsight.report.console import SilentReporter
 
-    run = onsight.train(
-        inputs.photos, out=inputs.folder / "run", epochs=1, reporter=SilentReporter()
-    )
+    folder, quiet = inputs.folder / "run", SilentReporter()
+    run = onsight.train(inputs.photos, out=folder, model="lenet", epochs=1, reporter=quiet)
     sizes = ("--pictures", 40, "--rounds", 1, "--inputs", 200, "--kills", 1)
     call_main("predict", run.model, inputs.photos, *sizes)
 
@@ -154,44 +158,44 @@ def explain_public() -> None:
 
 
 def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
-    """What to call for each benchmark, by its name; the simulated device comes last."""
+    """What to call for each benchmark, by its name: slow ones first, the simulated device last."""
     fashion, photos, folder = inputs.fashion, inputs.photos, inputs.folder
     one_round = ("--rounds", 1)
     steps = ("--seconds", 0.1, "--tune-seconds", 0.1, "--threads", 1, "--work", folder)
     folds = ("--draws", 1, "--pictures", 60, "--folds", 2, "--epochs", 1)
     planted = ("--only", "sync_in_loop", "--seconds", 8, "--fashion", fashion)
-    art = inputs.sets / "clip-art-32"
+    art, odd = inputs.sets / "clip-art-32", ("--strange", 10, "--art", 40)
     return {
-        "picture_sets": partial(run_picture_sets, inputs),
+        "gpu": partial(call_main, "gpu", "--device", "cpu", "--smoke"),
+        "predict": partial(run_predict, inputs),
+        "scaling_measure": partial(
+            call_main, "scaling_measure", "units", photos / "Cat", folder / "lines.jsonl"
+        ),
+        "unlike": partial(call_main, "unlike", fashion, art, folder / "unlike", *odd),
         "lenet_step": partial(
             call_main, "lenet_step", fashion, *one_round, "--batch-sizes", 4, *steps
         ),
+        "startup": partial(call_main, "startup", fashion, *one_round),
+        "ranks_scaling": partial(
+            call_main, "ranks_scaling", fashion, "--pairs", 1, "--batch-size", 64
+        ),
+        "minute": partial(run_minute, inputs),
+        "explain_planted": partial(call_main, "explain_planted", *one_round, *planted),
+        "budgets": partial(call_main, "budgets", "--models", "compact", "--budgets", 9),
         "decode_photos": partial(
             call_main, "decode_photos", *one_round, "--files", 40, "--data", photos
         ),
-        "startup": partial(call_main, "startup", fashion, *one_round),
-        "predict": partial(run_predict, inputs),
         "serve_load": partial(require, "serve_load", "litserve", "fastapi", program="wrk"),
         "shards": run_shards,
-        "explain_planted": partial(call_main, "explain_planted", *one_round, *planted),
         "explain_public": explain_public,
         "lint_public": partial(
             call_main, "lint_public", "--verdicts", HERE / "lint_public_verdicts.csv"
         ),
         "explain_cost": partial(call_main, "explain_cost", *one_round, "--seconds", 0.2),
-        "budgets": partial(call_main, "budgets", "--models", "compact", "--budgets", 9),
-        "minute": partial(run_minute, inputs),
         "plan_choice": partial(
             call_main, "plan_choice", "--data", fashion, *one_round, "--cases", 1
         ),
-        "ranks_scaling": partial(
-            call_main, "ranks_scaling", fashion, "--pairs", 1, "--batch-size", 64
-        ),
         "scaling": partial(run_scaling, inputs),
-        "scaling_measure": partial(
-            call_main, "scaling_measure", "units", photos / "Cat", folder / "lines.jsonl"
-        ),
-        "unlike": partial(call_main, "unlike", fashion, art, folder / "unlike", "--strange", 10),
         "near_duplicate_growth": partial(
             call_main, "near_duplicate_growth", "--counts", 200, "--data", photos
         ),
@@ -199,7 +203,6 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
             call_main, "check_planted", photos, "--count", 200, "--wrong", 5, "--fashion", fashion
         ),
         "folds_coverage": partial(call_main, "folds_coverage", "--data", fashion, *folds),
-        "gpu": partial(call_main, "gpu", "--device", "cpu", "--smoke"),
         "card": run_card,
     }
 
@@ -212,35 +215,48 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME")
     only = parser.parse_args().only
     with tempfile.TemporaryDirectory(prefix="onsight-smoke-") as place:
-        folder = Path(place)
-        os.environ |= {"TMPDIR": place, "ONSIGHT_CACHE": f"{place}/cache"}
-        tempfile.tempdir = place
-        import harness
-
-        harness.RESULTS = folder / "RESULTS.md"
-        inputs = Inputs(folder)
+        os.environ |= THREADS | {"TMPDIR": place, "ONSIGHT_CACHE": f"{place}/cache"}
+        inputs = Inputs(Path(place))
         inputs.make()
-        benchmarks = make_benchmarks(inputs)
-        outcomes = [run(name, benchmarks[name]) for name in benchmarks if not only or name in only]
+        with contextlib.redirect_stdout(sys.stderr):
+            make_picture_sets(inputs)
+        names = [name for name in make_benchmarks(inputs) if not only or name in only]
+        with ProcessPoolExecutor(AT_ONCE, get_context("spawn"), prepare, (place,)) as pool:
+            results = [pool.submit(run, name, inputs) for name in names]
+            outcomes = [show(*result.result()) for result in as_completed(results)]
     counts = {outcome: outcomes.count(outcome) for outcome in ("ran", "skipped", "failed")}
     failed = f", {counts['failed']} failed" if counts["failed"] else ""
     print(f"{counts['ran']} benchmarks ran, {counts['skipped']} skipped{failed}")
     return int(counts["failed"] > 0)
 
 
-def run(name: str, benchmark: Callable[[], None]) -> str:
-    """Run a benchmark and tell how it went: ran, skipped or failed. Shows its output on failure."""
+def prepare(place: str) -> None:
+    """Keep a process from changing RESULTS.md."""
+    import harness
+
+    harness.RESULTS = Path(place) / f"RESULTS-{os.getpid()}.md"
+
+
+def run(name: str, inputs: Inputs) -> tuple[str, str, str]:
+    """Run a benchmark; returns its outcome (ran, skipped or failed), a line, and its output."""
     output = io.StringIO()
     begun = time.perf_counter()
+    outcome, reason = "ran", ""
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            benchmark()
-        outcome, reason = "ran", ""
+            make_benchmarks(inputs)[name]()
     except Skipped as skipped:
         outcome, reason = "skipped", f": {skipped}"
     except (Exception, SystemExit):
-        outcome, reason = "failed", f"\n{output.getvalue()}{traceback.format_exc()}"
-    print(f"{name}: {outcome}, {time.perf_counter() - begun:.1f} s{reason}", flush=True)
+        outcome = "failed"
+        output.write(traceback.format_exc())
+    line = f"{name}: {outcome}, {time.perf_counter() - begun:.1f} s{reason}"
+    return outcome, line, output.getvalue()
+
+
+def show(outcome: str, line: str, output: str) -> str:
+    """Print a benchmark's line, with its output if it failed; returns its outcome."""
+    print(line, f"\n{output}" if outcome == "failed" else "", flush=True)
     return outcome
 
 

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("fashion", "clip_art", "cache"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--strange", type=int, default=500, help="images of each strange kind")
+    parser.add_argument("--art", type=int, default=800, help="images that heads are fitted on")
     given = parser.parse_args(arguments)
     train, test = (read_idx(given.fashion, part) for part in ("train", "t10k"))
     cases = [
@@ -103,7 +104,7 @@ def art_cases(options: argparse.Namespace, fashion: Array) -> list[Case]:
     for name, classes in (("art", names), ("art-half", names[:8])):
         paths = files(options.clip_art / "train", classes)
         random.Random(0).shuffle(paths)
-        fit, held_out = paths[:800], paths[800:1200]
+        fit, held_out = paths[: options.art], paths[options.art : options.art * 3 // 2]
         labels = [path.parent.name for path in fit]
         data = [str(path) for path in fit], labels
         parts = fit, held_out, files(options.clip_art / "test", classes)[::3]

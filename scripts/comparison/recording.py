@@ -36,6 +36,7 @@ IGNORED_KEYS = {
     # Of explain, besides its saved timings:
     "ceilings",
     "explained_in_seconds",
+    "rates",
     # Drawn only if there is time for it:
     "lookalikes",
     "near",
