@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
@@ -87,10 +88,17 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
+@pytest.fixture(scope="session")
+def cache_folders(tmp_path_factory):
+    """Paths of caches that nobody has used; mktemp would look through all folders for each."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
+def own_cache(cache_folders, monkeypatch):
     """Each test has a cache of its own."""
-    monkeypatch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("ONSIGHT_CACHE", str(next(cache_folders)))
 
 
 @pytest.fixture(scope="session")
