@@ -1,5 +1,6 @@
 """What iterating a copy of a data set without numbered items tells."""
 
+import threading
 import time
 
 import pytest
@@ -74,9 +75,27 @@ def test_several_workers_that_all_read_the_same_are_told():
     assert "items come 4 times" in " ".join(told)
 
 
-def test_a_stream_that_waits_for_ever_is_left_alone(monkeypatch):
+class Blocked(Numbers):
+    """Waits for something."""
+
+    release = threading.Event()
+
+    def __iter__(self):
+        self.release.wait()
+        return iter(())
+
+
+@pytest.fixture
+def blocked():
+    yield Blocked()
+    Blocked.release.set()
+    while get_worker_info():  # the thread that was left alone puts it back
+        time.sleep(0.01)
+
+
+def test_a_stream_that_waits_for_ever_is_left_alone(monkeypatch, blocked):
     monkeypatch.setattr(streams, "_PATIENCE_SECONDS", 0.05)
-    stream = describe_stream(Numbers(seconds=0.3))
+    stream = describe_stream(blocked)
     assert stream.item is None
     assert stream.most_workers is None
     assert "could not be iterated" in " ".join(stream.sentences(8, 0))
