@@ -3,8 +3,15 @@
 import json
 
 import pytest
+from torch.utils import backend_registration
 
 from onsight.cli import main
+
+REGISTER = "_setup_privateuseone_for_python_backend"
+needs_newer_torch = pytest.mark.skipif(
+    not hasattr(backend_registration, REGISTER),
+    reason="this torch cannot register a device that is written in Python",
+)
 
 SCRIPT = """
 import torch
@@ -53,6 +60,7 @@ def line_of(text):
     return next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
+@needs_newer_torch
 def test_a_sound_script_has_no_waits(explained):
     code, facts = explained()
     assert code == 0
@@ -63,6 +71,7 @@ def test_a_sound_script_has_no_waits(explained):
     assert "never waits" in facts["verdict"]
 
 
+@needs_newer_torch
 def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
     code, facts = explained(
         ("total += loss.detach()", "total += loss.item()"),
@@ -80,6 +89,7 @@ def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
     assert "pin_memory=True" in found[line_of("labels = labels.to"), 1.0]
 
 
+@needs_newer_torch
 @pytest.mark.parametrize(
     ("old", "new", "at", "message"),
     [
@@ -99,12 +109,14 @@ def test_what_fails_on_a_gpu_is_an_error_at_its_line(explained, old, new, at, me
     assert facts["verdict"] == "train.py fails on a GPU"
 
 
+@needs_newer_torch
 def test_a_script_that_stays_on_the_cpu_never_uses_the_gpu(explained):
     code, facts = explained(('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'))
     assert code == 1
     assert "never uses the GPU" in facts["verdict"]
 
 
+@needs_newer_torch
 def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
     code, facts = explained(
         ("for inputs, labels in loader:", "for batch, labels in loader:\n    inputs = batch"),
@@ -130,6 +142,7 @@ def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, n
 
 
 @pytest.mark.soak
+@needs_newer_torch
 def test_memory_is_that_of_a_large_gpu(explained):
     code, facts = explained(
         ("loss.backward()", "loss.backward(); torch.empty(1 << 29, device='cuda')")
@@ -138,6 +151,7 @@ def test_memory_is_that_of_a_large_gpu(explained):
 
 
 @pytest.mark.soak
+@needs_newer_torch
 def test_a_second_optimizer_updates_within_the_same_step(explained):
     code, facts = explained(
         ("total = torch", "other = torch.optim.SGD(net.parameters(), 0.1)\ntotal = torch"),
@@ -147,6 +161,7 @@ def test_a_second_optimizer_updates_within_the_same_step(explained):
     assert [one["per_step"] for one in facts["remedies"]] == [1.0]
 
 
+@needs_newer_torch
 def test_too_few_steps_prove_nothing(explained):
     code, facts = explained(
         ("randn(256, 4)", "randn(16, 4)"),
@@ -172,3 +187,13 @@ def test_only_scripts_run_on_the_twin(capsys, tmp_path):
         main(["explain", str(tmp_path), "--twin"])
     assert ended.value.code == 2
     assert "not a Python file" in capsys.readouterr().err
+
+
+def test_a_torch_that_is_too_old_is_one_message(tmp_path, capsys, monkeypatch):
+    monkeypatch.delattr(backend_registration, REGISTER, raising=False)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(script), "--twin"])
+    assert ended.value.code == 2
+    assert "--twin needs a newer torch than" in capsys.readouterr().err

@@ -6,7 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from onsight.errors import ScriptFailed
+import torch
+from torch.utils import backend_registration
+
+from onsight.errors import ConfigError, ScriptFailed
 from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
 from onsight.explainer.script.explain import check_is_file
 from onsight.explainer.script.failure import failure_words
@@ -73,9 +76,14 @@ def explain_on_twin(
     """Run a script unchanged for some steps, with a simulated GPU as its CUDA device.
 
     limit_seconds: for the run, from its start. Raises DataError if there is no such script,
-    ScriptFailed if the process gives no answer.
+    ConfigError if torch is too old, ScriptFailed if the process gives no answer.
     """
     check_is_file(script)
+    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        raise ConfigError(
+            f"--twin needs a newer torch than {torch.__version__}, which cannot register a device "
+            "that is written in Python: pip install --upgrade torch"
+        )
     (reporter or Reporter()).say(f"running {script.name} on the twin, a GPU simulated on the CPU")
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         asked, said, out = (Path(folder) / name for name in ("request", "said", "trace"))
