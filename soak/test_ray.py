@@ -135,7 +135,7 @@ def test_training_goes_on_after_a_node_is_killed(
     cluster.remove_node(node, allow_graceful=False)
     training.finish()
     lost, again = (
-        training.when("note: rank 1 (process "),
+        training.when(") was lost: "),  # either rank may be on the node
         training.when("going on with 1 rank from"),
     )
     print(f"named {lost - killed:.1f} s after the kill, going on {again - killed:.1f} s after it")

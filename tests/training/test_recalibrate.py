@@ -104,7 +104,7 @@ def test_a_run_evaluates_and_saves_the_new_statistics(bars, tmp_path, fields):
 
 
 def test_a_frozen_backbone_keeps_its_own_statistics(bars, tmp_path):
-    fields = {**FAST, "model": "test_resnet", "image_size": 16, "freeze": True}
+    fields = {**FAST, "model": "test_resnet", "image_size": 16, "freeze": True, "plan": "default"}
     with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **fields)
     without = onsight.train(bars, out=tmp_path / "b", **fields)
     one, other = weights_of(with_it), weights_of(without)
