@@ -220,7 +220,10 @@ def main() -> int:
         inputs.make()
         with contextlib.redirect_stdout(sys.stderr):
             make_picture_sets(inputs)
-        names = [name for name in make_benchmarks(inputs) if not only or name in only]
+        names = list(make_benchmarks(inputs))
+        if unknown := set(only) - set(names):
+            parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+        names = [name for name in names if not only or name in only]
         with ProcessPoolExecutor(AT_ONCE, get_context("spawn"), prepare, (place,)) as pool:
             results = [pool.submit(run, name, inputs) for name in names]
             outcomes = [show(*result.result()) for result in as_completed(results)]

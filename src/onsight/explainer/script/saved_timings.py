@@ -1,4 +1,4 @@
-"""Timings of a file in the place of measured ones, to compare two versions of `explain`.
+"""Saved timings in place of measured ones, so that two versions of `explain` can be compared.
 
 The scripts still run, with and without each change, but every figure that depends on a clock comes
 from the JSON file that ONSIGHT_SAVED_TIMINGS names, so the same code finds the same cause and fix.
@@ -17,19 +17,15 @@ _LOSSES = 16
 
 
 class SavedTimings(BaseModel):
-    """Where the time of a script's steps goes, and what changes it.
-
-    phases: shares of the time; item_seconds: to make one item of the data set; speedups: how many
-    times as fast each change makes the script, by its name in --json; 1 for all others.
-    """
+    """How long a script's steps take, and how much faster each change makes them."""
 
     step_seconds: float
-    phases: dict[str, float]
-    item_seconds: float = 0.0
-    speedups: dict[str, float] = {}
+    phases: dict[str, float]  # shares of the time
+    item_seconds: float = 0.0  # to make one item of the data set
+    speedups: dict[str, float] = {}  # by the change's name in --json; 1 for all others
 
     def replace(self, trace: Trace, changes: list[str]) -> Trace:
-        """The trace of a window with these changes, as if the saved timings had been measured."""
+        """Return the trace of a window as if it had taken the saved time, with these changes."""
         if not trace.images:
             return trace
         seconds = _STEPS * self.step_seconds
@@ -61,6 +57,6 @@ class SavedTimings(BaseModel):
 
 
 def read_saved_timings() -> SavedTimings | None:
-    """Those of the file that the environment names, if it names one."""
+    """Read the file that the environment names, if it names one."""
     path = os.environ.get(_VARIABLE)
     return SavedTimings.model_validate_json(Path(path).read_text("utf-8")) if path else None
