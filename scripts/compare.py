@@ -73,6 +73,7 @@ def main() -> int:
             raise SystemExit("a runner failed; see above")
     for name in absent:
         shutil.copy(WORK / "runs" / "baseline" / f"{name}.json", kept)
+    check_exit_codes(kept, names)
     if options.prove:
         return prove(kept, inputs, names)
     differences = compare_records(names, kept, WORK / "runs" / "working-tree")
@@ -134,6 +135,20 @@ def start_runner(
     environment |= {"PYTHONPATH": roots, "COLUMNS": "100", "TZ": "UTC", "OMP_NUM_THREADS": "2"}
     command = [sys.executable, *map(str, (PARTS / "runner.py", tree, inputs, folder)), *names]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+
+
+def check_exit_codes(baseline: Path, names: list[str]) -> None:
+    """Refuse scenarios that fail in the baseline by mistake: they would compare nothing."""
+    for scenario in SCENARIOS:
+        if scenario.name not in names:
+            continue
+        record = json.loads((baseline / f"{scenario.name}.json").read_text(encoding="utf-8"))
+        for number, step in enumerate(scenario.steps):
+            code = record[f"step {number}: exit code"]
+            if code != ("killed" if step.kill_when else step.exit_code):
+                raise SystemExit(
+                    f"{scenario.name}: step {number} ended with {code} in the baseline"
+                )
 
 
 def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str, list[Difference]]:

@@ -12,6 +12,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 # Values of these keys in JSON and TOML tell times, memory, versions or the machine.
 IGNORED_KEYS = {
     "seconds",
@@ -90,7 +92,9 @@ def read_outputs(folder: Path, names: dict[str, str]) -> dict[str, object]:
 def _read_file(path: Path, names: dict[str, str]) -> object:
     if path.suffix == ".safetensors":
         return _read_tensors(path, names)
-    if path.suffix in {".onnx", ".pt2", ".npz", ".png", ".jpg", ".zip", ".tar"}:
+    if path.suffix == ".npz":
+        return _read_arrays(path)
+    if path.suffix in {".onnx", ".pt2", ".png", ".jpg", ".zip", ".tar"}:
         return path.stat().st_size > 0  # the exports' outputs are compared, not their bytes
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".json":
@@ -131,6 +135,14 @@ def _read_tensors(path: Path, names: dict[str, str]) -> dict[str, object]:
         digest = hashlib.sha256(content[8 + size + begin : 8 + size + end]).hexdigest()
         facts[name] = f"{entry['dtype']} {entry['shape']} {digest}"
     return facts
+
+
+def _read_arrays(path: Path) -> dict[str, object]:
+    with np.load(path) as arrays:  # refuses pickles
+        return {
+            name: f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+            for name, array in arrays.items()
+        }
 
 
 def normalize(value: Any, names: dict[str, str]) -> object:

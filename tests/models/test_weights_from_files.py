@@ -137,6 +137,13 @@ def test_the_model_of_another_run_brings_its_preprocessing(net, tmp_path):
         assert expected.differences((20, 24), "stretch") == ""
 
 
+def test_grey_pictures_are_scaled_by_the_mean_of_the_channels():
+    expected = ExpectedInput((0.2, 0.4, 0.6), (0.1, 0.2, 0.6), (8, 8))
+    assert expected.scaling(3) == ((0.2, 0.4, 0.6), (0.1, 0.2, 0.6))
+    mean, std = expected.scaling(1)
+    assert (mean, std) == (pytest.approx((0.4,)), pytest.approx((0.3,)))
+
+
 def test_a_config_beside_the_weights_says_what_they_expect(net, tmp_path):
     save_file(net.state_dict(), tmp_path / "model.safetensors")
     facts = {"mean": [0.3] * 3, "std": [0.2] * 3, "input_size": [3, 96, 80], "crop_pct": 0.9}
