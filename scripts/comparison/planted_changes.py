@@ -73,4 +73,10 @@ PLANTED_CHANGES = (
         "(logits.float() * 1.01).softmax(dim=1)",
         "export to ONNX",
     ),
+    PlantedChange(
+        "src/onsight/explainer/what_ifs/rare_reads.py",
+        "_READS = 4 ",
+        "_READS = 400 ",
+        "explain sync_in_loop",
+    ),
 )
