@@ -126,6 +126,7 @@ def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
     assert "page-locked memory was changed" in facts["faults"][0]
 
 
+@needs_newer_torch
 @pytest.mark.parametrize(
     ("new", "message"),
     [
@@ -173,6 +174,7 @@ def test_too_few_steps_prove_nothing(explained):
 
 
 @pytest.mark.soak
+@needs_newer_torch
 def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("raise OSError(28, 'No space left on device')\n")
