@@ -24,7 +24,7 @@ def test_changes_multiply_the_saved_speed(changes, rate):
     assert sum(trace.phases.values()) == pytest.approx(trace.seconds)
 
 
-def test_what_hangs_on_the_length_of_a_window_is_left_out():
+def test_windows_of_any_length_give_the_same_trace():
     timings = SavedTimings(step_seconds=0.01, phases=PHASES)
     windows = [
         Trace(
@@ -43,7 +43,7 @@ def test_what_hangs_on_the_length_of_a_window_is_left_out():
     assert first == second
 
 
-def test_they_are_read_from_the_file_that_the_environment_names(tmp_path, monkeypatch):
+def test_the_environment_names_the_file(tmp_path, monkeypatch):
     monkeypatch.delenv("ONSIGHT_SAVED_TIMINGS", raising=False)
     assert read_saved_timings() is None
     path = tmp_path / "timings.json"

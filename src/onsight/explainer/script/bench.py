@@ -37,7 +37,7 @@ class ScriptTrial:
     def begin(self, process: ScriptProcess) -> Trace:
         """Go on with this process, and keep what is seen first. Raises ScriptFailed."""
         self.process = process
-        trace = self._timed(process.trace())
+        trace = self._with_saved_timings(process.trace())
         self.first = self.first or trace
         return trace
 
@@ -73,15 +73,16 @@ class ScriptTrial:
 
     def _window(self, seconds: float) -> Trace:
         if self.process and not self.process.is_over:
-            return self._timed(self.process.measure(seconds, self.bench.epoch))
+            return self._with_saved_timings(self.process.measure(seconds, self.bench.epoch))
         rate = 0.0 if self.first or self.bench.timings else self.bench.rate
         limit = self.bench.first_limit(seconds)
         start = partial(self.bench.processes.start, epoch=self.bench.epoch)
         return self.begin(start(self.what_ifs, seconds, rate, first_limit_seconds=limit))
 
-    def _timed(self, trace: Trace) -> Trace:
-        timings = self.bench.timings
-        return timings.replace(trace, [one.name for one in self.what_ifs]) if timings else trace
+    def _with_saved_timings(self, trace: Trace) -> Trace:
+        if self.bench.timings is None:
+            return trace
+        return self.bench.timings.replace(trace, [what_if.name for what_if in self.what_ifs])
 
 
 class ScriptBench:

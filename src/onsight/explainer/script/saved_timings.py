@@ -31,7 +31,7 @@ class SavedTimings(BaseModel):
         seconds = _STEPS * self.step_seconds
         for name in changes:
             seconds /= self.speedups.get(name, 1.0)
-        images = round(trace.images / trace.steps)
+        batch_size = round(trace.images / trace.steps)
         item = trace.item and trace.item.model_copy(
             update={"seconds": self.item_seconds, "waiting_share": 0.0, "transform_share": 0.9}
         )
@@ -40,7 +40,7 @@ class SavedTimings(BaseModel):
                 "startup_seconds": 1.0,
                 "seconds": seconds,
                 "steps": _STEPS,
-                "images": _STEPS * images,
+                "images": _STEPS * batch_size,
                 "evaluated": 0,
                 "epochs": 0,
                 "phases": {name: share * seconds for name, share in self.phases.items()},
