@@ -20,8 +20,8 @@ from onsight.training import prepare, run_session
 from onsight.training.autotune import plan_cache, planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
-from onsight.training.autotune.workload import expected_seconds, forward_flops
 from onsight.training.run import train
+from onsight.training.workload import expected_seconds, forward_flops
 
 CPU = torch.device("cpu")
 FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}

@@ -3,17 +3,19 @@
 import base64
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from onsight.audit.audit import Audit
 from onsight.audit.finding import KINDS, Finding, Place
 from onsight.errors import OutputError
 from onsight.files import write_atomically
 from onsight.report import filters
 from onsight.report.template import has_mark, page_template
 from onsight.words import duration, percent
+
+if TYPE_CHECKING:  # its method save imports this module
+    from onsight.audit.audit import Audit
 
 NAME = "check.html"
 _MOST = 48  # findings of a kind that are shown
@@ -34,7 +36,7 @@ def check_place(folder: Path) -> None:
         )
 
 
-def write_page(audit: Audit, folder: Path) -> Path:
+def write_page(audit: "Audit", folder: Path) -> Path:
     """Write the page into a folder, and return its path. Raises OutputError, DiskError."""
     check_place(folder)
     template = page_template(
@@ -51,7 +53,7 @@ def write_page(audit: Audit, folder: Path) -> Path:
     return folder / NAME
 
 
-def _content(audit: Audit) -> dict[str, Any]:
+def _content(audit: "Audit") -> dict[str, Any]:
     """The template's variables."""
     sections = []
     for kind, heading in KINDS.items():
@@ -63,12 +65,12 @@ def _content(audit: Audit) -> dict[str, Any]:
     return {"mark": _MARK.decode(), "audit": audit, "sections": sections, "classes": classes}
 
 
-def _card(audit: Audit, finding: Finding) -> dict[str, Any]:
+def _card(audit: "Audit", finding: Finding) -> dict[str, Any]:
     pictures = [{"place": place, "uri": _thumbnail(audit, place)} for place in finding.places]
     return {"finding": finding, "pictures": pictures}
 
 
-def _thumbnail(audit: Audit, place: Place) -> str:
+def _thumbnail(audit: "Audit", place: Place) -> str:
     """A picture as it is packed, as a data URI; empty for what is no picture."""
     if place.number is None:
         return ""

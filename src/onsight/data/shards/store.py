@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from onsight.data.file_state import stat_facts
 from onsight.data.shards.shard_cache import Descriptor
-from onsight.data.sources.source import stat_facts
 
 ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of pictures in a tar
 _OPEN = 128  # files of this machine

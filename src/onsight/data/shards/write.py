@@ -6,7 +6,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from onsight.data.index import SPLIT_NAMES, Problem
 from onsight.data.shards.remote import INDEX_NAME
 from onsight.data.shards.store import ENDINGS
 from onsight.data.shards.target import Target
-from onsight.data.sources.source import Source
 from onsight.errors import OutputError, PictureError
+
+if TYPE_CHECKING:
+    from onsight.data.sources.source import Source
 
 PROGRESS_NAME = "unfinished.json"
 _BY_FORMAT = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}  # others are named as their format
@@ -56,7 +58,7 @@ class Written:
 
 
 def write_shards(
-    source: Source,
+    source: "Source",
     target: Target,
     most_bytes: int,
     progress: Callable[[int], None] = lambda done: None,
@@ -121,7 +123,7 @@ def _note(target: Target, name: str, facts: dict[str, Any], written: Written) ->
     target.write(name, (json.dumps(index, indent=1) + "\n").encode())
 
 
-def _order(source: Source) -> NDArray[np.int64]:
+def _order(source: "Source") -> NDArray[np.int64]:
     """All rows by split, mixed at random within each unless they are best read in order."""
     count = len(source.index)
     mixed = np.arange(count)
@@ -130,7 +132,7 @@ def _order(source: Source) -> NDArray[np.int64]:
     return mixed[np.argsort(source.index.splits[mixed], kind="stable")]
 
 
-def _shards(source: Source, written: Written, most_bytes: int) -> Iterator[_Shard]:
+def _shards(source: "Source", written: Written, most_bytes: int) -> Iterator[_Shard]:
     """The shards that are still to be written."""
     order, splits = _order(source)[written.rows :], source.index.splits
     shard = _Shard(len(written.shards), int(splits[order[0]]))
@@ -150,7 +152,7 @@ def _shards(source: Source, written: Written, most_bytes: int) -> Iterator[_Shar
     yield shard
 
 
-def _sample(source: Source, row: int) -> _Sample | Problem:
+def _sample(source: "Source", row: int) -> _Sample | Problem:
     """A picture as members of a tar, or why it cannot be one."""
     index = source.index
     locator = index.locators[row]

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
+from onsight.data.file_state import stat_facts
 from onsight.data.index import Index
 from onsight.data.sources.archive_members import Members
 from onsight.data.sources.archive_tar import BrokenTar, open_tar
@@ -19,7 +20,6 @@ from onsight.data.sources.source import (
     fingerprint,
     found_line,
     hidden_note,
-    stat_facts,
 )
 from onsight.errors import DataError
 from onsight.words import plural

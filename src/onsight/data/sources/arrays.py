@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.data.file_state import stat_facts
 from onsight.data.index import SPLIT_NAMES, Index, Row
-from onsight.data.sources.source import Pixels, Source, fingerprint, found_line, stat_facts
+from onsight.data.sources.source import Pixels, Source, fingerprint, found_line
 from onsight.errors import DataError
 from onsight.words import plural
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onsight.data.file_state import identity
 from onsight.data.index import Index, Problem, Row
 from onsight.data.sources.class_folders import EXPECTED, arrange, class_name, is_hidden
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.source import Source, found_line, hidden_note, identity
+from onsight.data.sources.source import Source, found_line, hidden_note
 from onsight.errors import DataError
 from onsight.words import listed, plural
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from onsight.data.file_state import identity
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pixels import is_tensor, read_memory
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.source import Pixels, Source, identity
+from onsight.data.sources.source import Pixels, Source
 from onsight.data.sources.spool import Spool
 from onsight.errors import DataError, PictureError
 from onsight.words import plural

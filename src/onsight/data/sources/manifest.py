@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.data.file_state import identity
 from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
 from onsight.data.sources.folder import FileReader
 from onsight.data.sources.manifest_entries import Entry, read_entries
 from onsight.data.sources.manifest_tables import READERS
-from onsight.data.sources.source import Source, found_line, identity
+from onsight.data.sources.source import Source, found_line
 from onsight.errors import DataError
 from onsight.words import plural
 

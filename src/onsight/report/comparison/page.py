@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from onsight.files import write_atomically
 from onsight.report import filters
 from onsight.report.comparison import words
 from onsight.report.comparison.held_out import HeldOut
-from onsight.report.comparison.result import Comparison
 from onsight.report.comparison.thumbnails import Thumbnail, thumbnails
 from onsight.report.template import has_mark, page_template
 from onsight.words import duration, percent
+
+if TYPE_CHECKING:  # its method save_page uses this module
+    from onsight.report.comparison.result import Comparison
 
 DEFAULT_NAME = "compare.html"
 _MOST = 60  # pictures shown
@@ -36,7 +38,7 @@ def page_place(path: Path) -> Path:
     return place
 
 
-def write_page(found: Comparison, path: Path) -> Path:
+def write_page(found: "Comparison", path: Path) -> Path:
     """Write the page, and return its path. Raises OutputError, DiskError."""
     place = page_place(path)
     template = page_template(
@@ -54,7 +56,7 @@ def write_page(found: Comparison, path: Path) -> Path:
     return place
 
 
-def _content(found: Comparison) -> dict[str, Any]:
+def _content(found: "Comparison") -> dict[str, Any]:
     """The template's variables."""
     differing = _differing(found)
     shown = differing[:_MOST]
@@ -70,7 +72,7 @@ def _content(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _differing(found: Comparison) -> list[int]:
+def _differing(found: "Comparison") -> list[int]:
     """The common pictures that were not predicted alike, those first where all were surest."""
     pairs = list(zip(found.held_out, found.pairing.rows, strict=True))
     predicted = np.stack([run.predicted[rows] for run, rows in pairs])
@@ -79,7 +81,7 @@ def _differing(found: Comparison) -> list[int]:
     return [int(place) for place in places[np.argsort(-surest[places], kind="stable")]]
 
 
-def _pictures(found: Comparison, places: Sequence[int]) -> list[dict[str, Any]]:
+def _pictures(found: "Comparison", places: Sequence[int]) -> list[dict[str, Any]]:
     """What the page shows of each picture: its label, what every run said, the picture itself."""
     rows = found.pairing.rows[:, list(places)]
     first = found.held_out[0]
@@ -103,7 +105,7 @@ def _said(run: HeldOut, row: int) -> dict[str, Any]:
     }
 
 
-def _thumbnails(found: Comparison, rows: Any) -> list[Thumbnail | None]:
+def _thumbnails(found: "Comparison", rows: Any) -> list[Thumbnail | None]:
     """Each picture from the first run whose DATA still has it. rows: int64 (R, pictures)."""
     pictures: list[Thumbnail | None] = [None] * rows.shape[1]
     tried: set[str] = set()

@@ -10,6 +10,7 @@ from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut
 from onsight.report.comparison.pairing import LeftOut, Pairing
 from onsight.report.comparison.settings import Setting
+from onsight.report.comparison.words import gap_sentence, lines
 from onsight.report.notebook import facts_table
 
 
@@ -92,16 +93,12 @@ class Comparison:
     pairs: int = 1
 
     def __str__(self) -> str:
-        from onsight.report.comparison.words import lines
-
         return "\n".join(lines(self))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(run.name for run in self.runs)}, n = {self.images:,}>"
 
     def _repr_html_(self) -> str:
-        from onsight.report.comparison.words import gap_sentence
-
         rows = {gap.below: gap_sentence(self, gap) for gap in self.gaps}
         return facts_table("Comparison", {"best": self.best, **rows})
 

@@ -24,9 +24,9 @@ from onsight.training.autotune.compute_options import (
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
 from onsight.training.autotune.plan_cache import keep_plan, plan_file, read_plan
 from onsight.training.autotune.probe import Measured, Probe
-from onsight.training.autotune.workload import expected_seconds
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
+from onsight.training.workload import expected_seconds
 
 _WORTH_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
 _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # for measuring: of the run, in seconds

@@ -11,8 +11,8 @@ from onsight.config import Config
 from onsight.data.folds import USUAL_FOLDS
 from onsight.data.pack import Pack
 from onsight.models.catalog import make_model
-from onsight.training.autotune.workload import expected_seconds
 from onsight.training.budget import Budget
+from onsight.training.workload import expected_seconds
 from onsight.words import duration
 
 _LEAST_SECONDS = 3.0  # of a budget, for each training

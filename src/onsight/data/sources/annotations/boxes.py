@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.data.file_state import stat_facts
 from onsight.data.index import UNSPLIT, Index, Problem, Row
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.source import Source, fingerprint, found_line, stat_facts
+from onsight.data.sources.source import Source, fingerprint, found_line
 from onsight.errors import DataError, PictureError
 from onsight.words import plural
 
