@@ -101,7 +101,12 @@ RELIABILITY = [
         "pass",
         _AROUND,
     ),
-    Bug("tensorfile.py", "if found != digest:", "if False:", _DAMAGE),
+    Bug(
+        "tensorfile.py",
+        "if digest_around(data, _digest_place(data, digest)) != digest:",
+        "if False:",
+        _DAMAGE,
+    ),
     Bug(
         "training/run_folder/saves.py",
         "self.folder.former_checkpoint if self.last_is_whole else None",

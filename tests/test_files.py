@@ -4,11 +4,15 @@ import random
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from onsight import tensorfile
+from onsight.checksum import digest_around
 from onsight.errors import DiskError, OutputError
 from onsight.files import check_writable, keep_former, remove_unfinished, write_atomically
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
@@ -20,11 +24,21 @@ def write_small(path):
     return tensors
 
 
+def same(tensors, others):
+    return all(torch.equal(others[name], tensor) for name, tensor in tensors.items())
+
+
 def test_tensors_and_facts_come_back(tmp_path):
     tensors = write_small(tmp_path / "x.safetensors")
     read, facts = read_tensors(tmp_path / "x.safetensors")
     assert facts == {"name": "é", "n": 3}
-    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    assert same(tensors, read)
+
+
+def test_tensors_come_in_the_order_of_their_names(tmp_path):
+    names = [f"{number:02d}" for number in range(20)]
+    write_tensors(tmp_path / "x", {name: torch.zeros(1) for name in names[::-1]}, {})
+    assert list(read_tensors(tmp_path / "x")[0]) == names
 
 
 def test_every_kind_of_damage_is_refused(tmp_path):
@@ -47,6 +61,64 @@ def test_every_kind_of_damage_is_refused(tmp_path):
         path.write_bytes(bad)
         with pytest.raises(DamagedFile):
             read_tensors(path)
+
+
+@pytest.mark.parametrize("content", [bytes(1000), b"", b"cut short"])
+def test_what_was_read_stays_when_the_file_is_overwritten(tmp_path, content):
+    path = tmp_path / "x.safetensors"
+    tensors = write_small(path)
+    read, _ = read_tensors(path)
+    path.write_bytes(content)
+    assert same(tensors, read)
+
+
+def test_the_bytes_that_were_checked_are_those_that_are_used(tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    tensors = write_small(path)
+    good = path.read_bytes()
+
+    def check_then_overwrite(data, place):
+        found = digest_around(data, place)
+        path.write_bytes(good[:-64] + bytes(64))
+        return found
+
+    monkeypatch.setattr(tensorfile, "digest_around", check_then_overwrite)
+    read, _ = read_tensors(path)
+    assert same(tensors, read)
+
+
+def test_reading_takes_the_memory_of_two_copies_at_most(tmp_path):
+    path, count = tmp_path / "x.safetensors", 1 << 20
+    write_tensors(path, {"a": torch.zeros(count), "b": torch.zeros(count)}, {})
+    size = path.stat().st_size
+    tracemalloc.start()
+    try:
+        read, _ = read_tensors(path)
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(read) == 2
+    assert size * 0.99 < kept < size * 1.1
+    assert peak < size * 2.1
+
+
+def test_a_large_file_of_another_kind_is_refused_by_its_header(tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.zeros(1)}, path)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room on the disk
+    with pytest.raises(DamagedFile, match="not an Onsight file"):
+        read_tensors(path)
+
+
+def test_a_file_that_does_not_fit_into_memory_is_not_called_damaged(tmp_path, monkeypatch):
+    def refuse(data):
+        raise MemoryError
+
+    write_small(tmp_path / "x.safetensors")
+    monkeypatch.setattr(tensorfile, "load", refuse)
+    with pytest.raises(DamagedFile, match="cannot read .*: it does not fit into memory"):
+        read_tensors(tmp_path / "x.safetensors")
 
 
 def test_checking_a_path_leaves_nothing_behind(tmp_path):

@@ -5,11 +5,11 @@ characters zeroed. safetensors checks the structure; the digest covers every bit
 """
 
 import json
-import mmap
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from onsight.checksum import BLANK, digest_around
@@ -36,33 +36,39 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Memory-map what write_tensors wrote; runs no code from the file. Raises DamagedFile."""
+    """Read what write_tensors wrote; runs no code from the file. Raises DamagedFile.
+
+    The bytes whose checksum is verified are those that the tensors are made of, in memory of their
+    own: whoever writes over the file later changes nothing.
+    """
     try:
-        facts = _checked_facts(path)
-        return load_file(path), facts
+        data, facts = _read_checked(path)
+        return dict(sorted(load(data).items())), facts  # load returns them in any order
     except OSError as error:
         raise DamagedFile(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise DamagedFile(f"cannot read {path}: it does not fit into memory") from error
     except Exception as error:  # the safetensors parser raises many types, with one meaning here
         raise DamagedFile(f"{path} is damaged or not an Onsight file: {error}") from error
 
 
-def _checked_facts(path: Path) -> dict[str, Any]:
-    """The facts of a file, after checking its digest. Raises ValueError and others."""
+def _read_checked(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a file whose digest matches, and its facts. Raises ValueError and others."""
     if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
         raise ValueError("it is no regular file")
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        metadata = _metadata(data)
-        digest = metadata["sha256"]
-        place = _digest_place(data, digest)
-        with memoryview(data) as view:
-            found = digest_around(view, place)
-        if found != digest:
-            raise ValueError("its checksum does not match")
-        facts: dict[str, Any] = json.loads(metadata["facts"])
-        return facts
+    with open(path, "rb", buffering=0) as file:
+        _read_metadata(file)  # so that a large file of another kind is refused before it is read
+        file.seek(0)
+        data = file.read()
+    metadata = _read_metadata(BytesIO(data))
+    digest = metadata["sha256"]
+    if digest_around(data, _digest_place(data, digest)) != digest:
+        raise ValueError("its checksum does not match")
+    facts: dict[str, Any] = json.loads(metadata["facts"])
+    return data, facts
 
 
-def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
+def _digest_place(data: bytes | bytearray, digest: str) -> int:
     """The offset of the 64 characters of the digest."""
     mark = b'"sha256":"'
     place = data.find(mark + digest.encode())
@@ -71,11 +77,14 @@ def _digest_place(data: bytearray | mmap.mmap, digest: str) -> int:
     return place + len(mark)
 
 
-def _metadata(data: mmap.mmap) -> dict[str, str]:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, TENSOR_HEADER_BYTES):
+def _read_metadata(file: BinaryIO) -> dict[str, str]:
+    """The metadata in the header that a file begins with. Raises ValueError and others."""
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    header = file.read(length) if length <= TENSOR_HEADER_BYTES else b""
+    if len(start) < 8 or len(header) < length:
         raise ValueError("it is truncated")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + length])["__metadata__"]
-    if len(metadata["sha256"]) != 64:
+    metadata: dict[str, str] = json.loads(header)["__metadata__"]
+    if len(metadata["sha256"]) != len(BLANK):
         raise ValueError("it has no checksum")
     return metadata

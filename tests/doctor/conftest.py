@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from onsight.doctor import amd, clocks, gpus, smi
+from onsight.doctor import gpus, smi
 
 A100 = {
     "name": "NVIDIA A100",
@@ -13,8 +13,6 @@ A100 = {
     "compute_cap": "8.0",
     "memory.total": "81920",
     "memory.used": "1024",
-    "temperature.gpu": "40",
-    "clocks_event_reasons.active": "0x0000000000000001",
 }
 
 
@@ -61,8 +59,6 @@ def nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.setattr(smi, "_PROC", tmp_path / "proc-driver-nvidia")
     monkeypatch.setattr(smi, "_PCI", tmp_path / "pci")
     monkeypatch.setattr(gpus, "_CONTROL", tmp_path / "nvidiactl")
-    monkeypatch.setattr(amd, "_KFD", tmp_path / "kfd")
-    monkeypatch.setattr(clocks, "_CPUS", tmp_path / "cpus")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
 

@@ -2,14 +2,13 @@
 
 import os
 import subprocess
-import time
 import warnings
 
 import pytest
 import torch
 
-from onsight.doctor import amd, clocks, gpu_memory, gpus, smi
-from onsight.doctor.wheels import install_commands, runs_on, unsupported, wheel_for
+from onsight.doctor import gpu_memory, gpus, smi
+from onsight.doctor.versions import install_commands, unsupported, wheel_for
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -281,35 +280,6 @@ def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
     assert "mps" in line.said
 
 
-# ------------------------------------------------------------------------- AMD
-
-
-def plant_amd(tmp_path, *simd_counts):
-    for number, simd in enumerate(simd_counts):
-        (tmp_path / "kfd" / str(number)).mkdir(parents=True)
-        text = f"cpu_cores_count 0\nsimd_count {simd}\nmem_banks_count 1\n"
-        (tmp_path / "kfd" / str(number) / "properties").write_text(text)
-
-
-def test_without_an_amd_gpu_there_is_no_line(nvidia_smi, tmp_path):
-    assert amd.check_amd_gpus() is None
-    plant_amd(tmp_path, 0)  # a processor
-    assert amd.check_amd_gpus() is None
-
-
-def test_amd_gpus(nvidia_smi, torch_sees, tmp_path, monkeypatch):
-    plant_amd(tmp_path, 0, 256, 256)
-    line = amd.check_amd_gpus()
-    assert line.state == "warning"
-    assert "2 AMD GPUs" in line.said
-    monkeypatch.setattr(torch.version, "hip", "7.2")
-    line = amd.check_amd_gpus()
-    assert line.state == "problem"
-    assert "usermod" in line.remedy
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert amd.check_amd_gpus().state == "ok"
-
-
 # ---------------------------------------------------------------------- wheels
 
 
@@ -361,11 +331,6 @@ def test_code_runs_on_gpus_of_its_generation_and_portable_code_on_newer_ones(
     assert unsupported(arch_list, capability) is expected
 
 
-def test_code_for_another_generation_does_not_run():
-    assert runs_on({80}, (8, 6))
-    assert not runs_on({80}, (7, 5))
-
-
 def test_only_torch_is_replaced():
     assert "force" not in install_commands("cu130")
 
@@ -408,60 +373,3 @@ def test_memory_unknown_to_nvidia_smi_comes_from_torch(
 def test_without_gpus_there_is_no_line_on_their_memory(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
     assert gpu_memory.check_gpu_memory() is None
-
-
-# ---------------------------------------------------------------------- clocks
-
-
-@pytest.mark.parametrize(
-    ("reasons", "state", "words"),
-    [
-        ("0x0000000000000001", "ok", "No GPU"),
-        ("[N/A]", "ok", "No GPU"),
-        ("0x0000000000000004", "note", "power limit"),
-        ("0x0000000000000024", "warning", "GPU 0 (91 °C) by heat"),
-        ("0x0000000000000048", "warning", "a hardware slowdown and heat (by the hardware)"),
-        ("0x0000000000000080", "warning", "power supply"),
-    ],
-)
-def test_throttled_gpus(nvidia_smi, add_gpu, torch_sees, reasons, state, words):
-    add_gpu(**{"clocks_event_reasons.active": reasons, "temperature.gpu": "91"})
-    line = clocks.check_gpu_clocks()
-    assert line.state == state
-    assert words in line.said
-
-
-def test_an_older_driver_has_an_older_name_for_the_reasons(nvidia_smi, add_gpu, torch_sees):
-    add_gpu(**{"clocks_throttle_reasons.active": "0x20"})
-    del nvidia_smi.gpus[0]["clocks_event_reasons.active"]
-    assert clocks.check_gpu_clocks().state == "warning"
-
-
-def test_without_a_driver_there_is_no_line_on_clocks(nvidia_smi, torch_sees):
-    nvidia_smi.is_there = False
-    assert clocks.check_gpu_clocks() is None
-
-
-def test_gpus_are_busy_while_they_are_queried(nvidia_smi, add_gpu, torch_sees, monkeypatch):
-    add_gpu()
-    add_gpu()
-    torch_sees(2)
-    busy, answered = set(), []
-    question = clocks._ask_reasons
-
-    def slow_question():
-        until = time.monotonic() + 20
-        while busy != {"cuda:0", "cuda:1"} and time.monotonic() < until:
-            time.sleep(0.001)
-        answered.append(set(busy))
-        return question()
-
-    def measure(device, dtype, seconds):
-        busy.add(str(device))
-        time.sleep(0.01)
-        busy.remove(str(device))
-
-    monkeypatch.setattr(clocks, "_ask_reasons", slow_question)
-    monkeypatch.setattr(clocks, "measure_flops", measure)
-    assert clocks.check_gpu_clocks().state == "ok"
-    assert answered == [{"cuda:0", "cuda:1"}]

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from onsight.doctor import clocks, cores, disk, instructions, limits, memory
+from onsight.doctor import cores, disk, limits, memory
 from onsight.hardware import cores as hardware_cores
 
 GIB = 1 << 30
@@ -266,109 +266,3 @@ def test_the_caches_size(cache):
     assert "holds 3.2 MB in 2 files" in line.said
     assert line.figures["bytes"] == 3_200_000
     assert "at least" in disk.check_cache(seconds=0.0).said
-
-
-# ---------------------------------------------------------------------- clocks
-
-
-def plant_clock(tmp_path, **files):
-    for number in (0, 1):
-        for name, text in files.items():
-            folder, _, file = name.partition("__")
-            (tmp_path / f"cpu{number}" / folder).mkdir(parents=True, exist_ok=True)
-            (tmp_path / f"cpu{number}" / folder / file).write_text(f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    ("files", "state", "words"),
-    [
-        ({"cpufreq__scaling_max_freq": 3_600_000}, "ok", "not held"),
-        ({"cpufreq__scaling_max_freq": 1_800_000}, "warning", "1.8 GHz of its 3.6 GHz"),
-        (
-            {"cpufreq__scaling_governor": "powersave", "cpufreq__scaling_driver": "acpi-cpufreq"},
-            "warning",
-            "powersave",
-        ),
-        (  # with this driver, powersave means that the processor chooses
-            {"cpufreq__scaling_governor": "powersave", "cpufreq__scaling_driver": "intel_pstate"},
-            "ok",
-            "not held",
-        ),
-        ({"thermal_throttle__core_throttle_count": 12}, "note", "12 times"),
-        ({"thermal_throttle__core_throttle_count": 0}, "ok", "not held"),
-    ],
-)
-def test_clocks(monkeypatch, tmp_path, files, state, words):
-    monkeypatch.setattr(clocks, "_CPUS", tmp_path)
-    assert clocks.check_clocks() is None
-    plant_clock(tmp_path, cpufreq__cpuinfo_max_freq=3_600_000, **files)
-    line = clocks.check_clocks()
-    assert line.state == state
-    assert words in line.said
-
-
-# ---------------------------------------------------------------- instructions
-
-
-@pytest.fixture
-def processor(monkeypatch, tmp_path):
-    monkeypatch.setattr(instructions, "_CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(instructions.platform, "machine", lambda: "x86_64")
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-
-    def give(flags, used, label="flags\t\t"):
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{label}: {flags}\n\nprocessor\t: 1\n")
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
-
-    return give
-
-
-def test_bf16_in_hardware(processor):
-    processor("fpu avx2 avx512f avx512_bf16 amx_bf16", "AVX512")
-    line = instructions.check_instructions()
-    assert line.state == "ok"
-    assert "AVX2, AVX-512, AVX-512 bf16, AMX bf16; torch uses AVX512" in line.said
-    assert "bf16 runs in hardware" in line.said
-    assert line.figures["cpu_bf16"] is True
-
-
-def test_bf16_of_an_arm_processor(processor):
-    processor("fp asimd sve bf16", "SVE256", label="Features\t")
-    assert instructions.check_instructions().figures["cpu_bf16"] is True
-
-
-def test_bf16_by_emulation(processor):
-    processor("fpu avx2", "AVX2")
-    line = instructions.check_instructions()
-    assert line.state == "note"
-    assert "bf16 is emulated" in line.said
-
-
-def test_an_old_processor(processor):
-    processor("fpu sse2", "DEFAULT")
-    assert instructions.check_instructions().state == "warning"
-
-
-def test_a_variable_that_restricts_torch(processor, monkeypatch):
-    processor("fpu avx2 avx512f", "AVX2")
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-    line = instructions.check_instructions()
-    assert line.state == "warning"
-    assert line.remedy.endswith("\nunset ATEN_CPU_CAPABILITY")
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "words"),
-    [
-        ([(8, 0)], "The GPU computes bf16 in hardware."),
-        ([(7, 5)], "The GPU computes bf16 by emulation only."),
-        ([(9, 0), (8, 6)], "The GPUs compute bf16 in hardware."),
-        ([(9, 0), (7, 5)], "bf16 is emulated on cuda:1 only."),
-    ],
-)
-def test_bf16_of_gpus(processor, monkeypatch, capabilities, words):
-    processor("avx2 avx512_bf16", "AVX512")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: capabilities[one.index])
-    assert words in instructions.check_instructions().said

@@ -1,7 +1,5 @@
-"""Libraries, child processes, ranks, decoding and speed: real, and with planted faults."""
+"""Libraries, child processes, ranks and speed: real, and with planted faults."""
 
-import importlib.util
-import io
 import json
 import socket
 import time
@@ -10,9 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torchvision
-from PIL import Image
 
-from onsight.doctor import decoding, pretrained, ranks, spawn, speed, versions
+from onsight.doctor import pretrained, ranks, spawn, speed, versions
 from onsight.doctor.examine import CHECKS
 from onsight.hardware.ceilings import Ceilings
 from onsight.models import pretrained as weights
@@ -20,7 +17,6 @@ from onsight.models import pretrained as weights
 # Parameters that keep each measurement under a tenth of a second.
 BRIEFLY = {
     "check_cache_disk": {"tried_bytes": 1 << 20, "seconds": 0.05},
-    "check_decoding": {"seconds": 0.02},
     "check_cpu_speed": {"seconds": 0.005},
     "check_gpu_speed": {"seconds": 0.005},
 }
@@ -146,44 +142,7 @@ def test_several_gpus_without_nccl(monkeypatch, gpus, state):
     assert ranks.check_ranks().state == state
 
 
-# -------------------------------------------------------------------- decoding
-
-
-def test_the_synthetic_photograph_decodes():
-    data = decoding._photograph()
-    with Image.open(io.BytesIO(data)) as image:
-        assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
-    assert 30_000 < len(data) < 300_000
-
-
-def test_decoding_counts_pictures_per_second(monkeypatch):
-    class Clock:
-        now = 0.0
-
-        def perf_counter(self):
-            return self.now
-
-    clock = Clock()
-
-    def prepare(content, target):
-        assert (target.height, target.width, target.channels) == (224, 224, 3)
-        assert torch.get_num_threads() == 1
-        clock.now += 0.004
-
-    monkeypatch.setattr(decoding, "time", clock)
-    monkeypatch.setattr("onsight.data.packing.prepare_picture", prepare)
-    monkeypatch.setattr(decoding, "usable_cores", lambda: 4)
-    line = decoding.check_decoding(seconds=0.1)
-    assert line.figures["images_per_second_and_core"] == pytest.approx(250)
-    assert "250 JPEGs/s" in line.said
-    assert "4 cores could decode a million in 17 min" in line.said
-
-
-def test_simplejpeg_missing(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    line = decoding.check_decoding()
-    assert line.state == "problem"
-    assert line.remedy.endswith("pip install simplejpeg")
+# ------------------------------------------------------------------ pretrained
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 import onsight
 from onsight.cli import main
 from onsight.inference import similar
-from onsight.models.file import save_model
+from onsight.models.file import load_model_file, save_model
 
 
 def command(capsys, *words):
@@ -129,7 +129,7 @@ def test_what_cannot_be_done_is_said(capsys, trained, bars, query, tmp_path):
 
 
 def test_training_pictures_that_are_gone_or_others_are_named(capsys, trained, query, tmp_path):
-    file = onsight.load(trained.path).file
+    file = load_model_file(trained.path)
     moved = tmp_path / "moved"
     for data, said in ((str(moved), "does not exist"), (None, "does not say")):
         file.provenance["data"] = data

@@ -1,4 +1,4 @@
-"""The index: a row per picture (locator, label, split), as flat arrays that can be mapped.
+"""The index: a row per picture (locator, label, split), as flat arrays.
 
 Text columns are one blob of UTF-8 plus offsets, so a million rows open instantly
 and take tens of megabytes instead of a million Python strings.

@@ -2,14 +2,10 @@
 
 from collections.abc import Callable
 
-from onsight.doctor.amd import check_amd_gpus
-from onsight.doctor.clocks import check_clocks, check_gpu_clocks
 from onsight.doctor.cores import check_cores, check_load
-from onsight.doctor.decoding import check_decoding
 from onsight.doctor.disk import check_cache, check_cache_disk, check_output_disk
 from onsight.doctor.gpu_memory import check_gpu_memory
 from onsight.doctor.gpus import check_gpus
-from onsight.doctor.instructions import check_instructions
 from onsight.doctor.limits import check_open_files, check_shared_memory
 from onsight.doctor.line import Line
 from onsight.doctor.memory import check_memory
@@ -25,11 +21,9 @@ Check = Callable[[], Line | None]  # None where it does not apply
 CHECKS: dict[str, Check] = {
     "load": check_load,
     "gpus": check_gpus,
-    "amd gpus": check_amd_gpus,
     "gpu memory": check_gpu_memory,
     "versions": check_versions,
     "cores": check_cores,
-    "instructions": check_instructions,
     "memory": check_memory,
     "shared memory": check_shared_memory,
     "open files": check_open_files,
@@ -37,11 +31,8 @@ CHECKS: dict[str, Check] = {
     "ranks": check_ranks,
     "cache disk": check_cache_disk,
     "output disk": check_output_disk,
-    "decoding": check_decoding,
     "cpu speed": check_cpu_speed,
     "gpu speed": check_gpu_speed,
-    "clocks": check_clocks,
-    "gpu clocks": check_gpu_clocks,
     "cache": check_cache,
     "pretrained": check_pretrained,
 }

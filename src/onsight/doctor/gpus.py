@@ -12,7 +12,7 @@ import torch
 
 from onsight.doctor.line import Line, State
 from onsight.doctor.smi import Driver, Version, count_on_bus, find_driver
-from onsight.doctor.wheels import install_commands, unsupported, wheel_for
+from onsight.doctor.versions import install_commands, unsupported, wheel_for
 from onsight.hardware.devices import available_devices
 from onsight.words import plural
 

@@ -108,6 +108,7 @@ class FeatureStore:
         path = self._path(key)
         try:
             tensors, _ = read_tensors(path)
+            # Aligned as torch does for those it computes: sums may differ in their last bits.
             features = tensors["features"].clone()
             path.touch()  # what is used is kept
         except (DamagedFile, KeyError, OSError):

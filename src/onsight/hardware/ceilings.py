@@ -87,18 +87,14 @@ def measure_ceilings(
     return found
 
 
-def measure_flops(
-    device: torch.device, dtype: torch.dtype, threads: int | None = None, seconds: float = 0.3
-) -> float:
+def measure_flops(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
     """FLOP/s of a large matrix product; a multiplication and an addition count as two."""
     sizes, longest_seconds = _sizes(device, dtype), _LONGEST_SHARE * seconds
-    with _cpu_threads(threads):
-        for size in sizes:
-            multiply = _matrix_product(device, dtype, size)
-            if size == sizes[-1] or 8 * _best_seconds(multiply, device, 0) > longest_seconds:
-                break
-        took = _best_seconds(multiply, device, seconds)
-    return 2 * size**3 / took
+    for size in sizes:
+        multiply = _matrix_product(device, dtype, size)
+        if size == sizes[-1] or 8 * _best_seconds(multiply, device, 0) > longest_seconds:
+            break
+    return 2 * size**3 / _best_seconds(multiply, device, seconds)
 
 
 def measure_copy(device: torch.device, seconds: float = 0.2) -> float:

@@ -69,7 +69,10 @@ class Predictor:
 
     @property
     def file(self) -> "ModelFile":
-        """The model file. Raises ModelError for an exported model."""
+        """The model file without its weights, which are in the classifier's network.
+
+        Raises ModelError for an exported model.
+        """
         return self._in_torch().file
 
     @property

@@ -1,6 +1,7 @@
 """A model file run by torch, with the forward pass that evaluation shares."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class TorchRunner:
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
         prepared = file.preprocessing
-        self.file = file
+        self.file = replace(file, weights={})  # the network has its own copy
         self.classes = file.classes
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)

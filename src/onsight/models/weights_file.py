@@ -59,6 +59,7 @@ def _read_safetensors(path: Path) -> WeightsFile:
             metadata = file.metadata() or {}
         if "facts" in metadata and "sha256" in metadata:
             return _read_own(path)
+        # Mapped, since most callers want only what it expects; a network gets copies.
         return WeightsFile(str(path), load_file(path), _config_beside(path))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} is truncated, damaged or not safetensors: {error}") from error
