@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from onsight.errors import OnsightError
 from onsight.version import onsight_version
@@ -134,10 +134,16 @@ def _drop_unread_errors() -> None:
 def _explain_usage(error: CycloptsError) -> str:
     from pydantic import ValidationError
 
-    from onsight.config import explain_invalid
+    from onsight.config import RETIRED_FIELDS, explain_invalid
 
     if isinstance(error.__cause__, ValidationError):
         return explain_invalid(error.__cause__)
+    if isinstance(error, UnknownOptionError):
+        word = error.token.keyword or error.token.value
+        flag = word.partition("=")[0].replace("_", "-")
+        field = RETIRED_FIELDS.get(flag[2:].replace("-", "_"))
+        if field:
+            return f"{flag} was removed: {field.instead}."
     return f"{error}\nSee `onsight --help`, or a command's own --help."
 
 

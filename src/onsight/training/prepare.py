@@ -51,9 +51,6 @@ from onsight.training.step.losses import choose_class_weights
 from onsight.training.step.optim import choose_learning_rate
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
-_DECODED_ON_GPU = (
-    "JPEGs for training by the GPU (nvJPEG), a few grey levels off; those to evaluate by the CPU"
-)
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 
@@ -134,8 +131,6 @@ def prepare(
     world.check_equal("pictures", key)
     world.check_equal("free disk space (set --residency to decide)", config.residency)
     pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
-    if config.decode_on == "gpu":
-        pictures = replace(pictures, reason=f"{pictures.reason}; {_DECODED_ON_GPU}")
     reporter.choice("pictures", pictures)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
     weights = choose_class_weights(config.class_weights, torch.from_numpy(dataset.counts(TRAIN)))
