@@ -306,6 +306,12 @@ def test_a_removed_setting_that_was_used_is_refused(capsys, tmp_path, command):
         (["train", "demo", "--decode-on=cpu"], "--decode-on was removed: JPEGs are always"),
         (["explain", "demo", "--decode_on", "gpu"], "--decode-on was removed: JPEGs are always"),
         (["sweep", "demo", "--try", "decode_on=cpu,gpu"], "'decode_on' was removed: JPEGs are"),
+        (["export", "run", "--to", "openvino"], "export to onnx, which OpenVINO reads"),
+        (
+            ["export", "run", "--to", "executorch"],
+            "export to onnx, which ONNX Runtime runs on phones",
+        ),
+        (["card", "run", "--push", "me/pets"], "--push was removed: write the folder with --to"),
     ],
 )
 def test_a_removed_option_names_what_to_do_instead(capsys, words, expected):

@@ -54,6 +54,10 @@ _COMMANDS = {
     "happened.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
+# Options of older versions that are no fields of the config, and what to do instead.
+_RETIRED_FLAGS = {
+    "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
+}
 _FUNCTIONS = {"eval": "evaluate", "verify-resume": "verify_resume"}  # eval is a Python builtin
 
 
@@ -142,8 +146,9 @@ def _explain_usage(error: CycloptsError) -> str:
         word = error.token.keyword or error.token.value
         flag = word.partition("=")[0].replace("_", "-")
         field = RETIRED_FIELDS.get(flag[2:].replace("-", "_"))
-        if field:
-            return f"{flag} was removed: {field.instead}."
+        instead = field.instead if field else _RETIRED_FLAGS.get(flag)
+        if instead:
+            return f"{flag} was removed: {instead}."
     return f"{error}\nSee `onsight --help`, or a command's own --help."
 
 
