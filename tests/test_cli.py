@@ -285,6 +285,39 @@ def test_config_file_with_an_unknown_key(capsys, bars, tmp_path):
     assert "is not a TOML file" in refused(capsys, "train", bars, "--config", tmp_path / "my.toml")
 
 
+@pytest.mark.parametrize(
+    "command", [["train", "demo", "--config"], ["train", "demo", "--resume", "--out"], ["explain"]]
+)
+def test_a_removed_setting_that_was_used_is_refused(capsys, tmp_path, command):
+    (tmp_path / "config.toml").write_text('decode_on = "gpu"\n')
+    (tmp_path / "plan.json").write_text("{}")
+    subject = tmp_path / "config.toml" if "--config" in command else tmp_path
+    message = refused(capsys, *command, subject)
+    assert (
+        message
+        == "'decode_on' was removed: JPEGs are always decoded on the CPU, so leave it out.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "demo", "--decode-on", "gpu"], "--decode-on was removed: JPEGs are always"),
+        (["train", "demo", "--decode-on=cpu"], "--decode-on was removed: JPEGs are always"),
+        (["explain", "demo", "--decode_on", "gpu"], "--decode-on was removed: JPEGs are always"),
+        (["sweep", "demo", "--try", "decode_on=cpu,gpu"], "'decode_on' was removed: JPEGs are"),
+        (["export", "run", "--to", "openvino"], "export to onnx, which OpenVINO reads"),
+        (
+            ["export", "run", "--to", "executorch"],
+            "export to onnx, which ONNX Runtime runs on phones",
+        ),
+        (["card", "run", "--push", "me/pets"], "--push was removed: write the folder with --to"),
+    ],
+)
+def test_a_removed_option_names_what_to_do_instead(capsys, words, expected):
+    assert expected in refused(capsys, *words)
+
+
 @pytest.mark.parametrize("command", [["train", "demo", "--resume", "--out"], ["explain"]])
 def test_no_code_runs_because_a_strangers_run_names_it(capsys, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
@@ -380,6 +413,13 @@ def test_config_survives_its_file(tmp_path):
     assert config.background_rgb == (16, 32, 48)
 
 
+def test_a_file_of_an_older_version_may_name_a_removed_field_that_was_not_used(tmp_path):
+    save_config(make_config({"epochs": 3}), tmp_path / "config.toml")
+    text = (tmp_path / "config.toml").read_text()
+    (tmp_path / "config.toml").write_text(f'decode_on = "cpu"\n{text}')
+    assert make_config(read_config_file(tmp_path / "config.toml")) == make_config({"epochs": 3})
+
+
 def test_a_size_may_be_a_number():
     assert make_config({"image_size": 64, "channels": 3}).size == (64, 64)
 
@@ -387,6 +427,8 @@ def test_a_size_may_be_a_number():
 def test_python_hears_the_same_words():
     with pytest.raises(ConfigError, match="unknown field 'epoch'. Did you mean epochs"):
         make_config({"epoch": 3})
+    with pytest.raises(ConfigError, match="'decode_on' was removed: .* leave it out"):
+        make_config({"decode_on": "gpu"})
 
 
 def test_names_exported_are_sorted_and_there():

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 
 from onsight.errors import OnsightError
 from onsight.version import onsight_version
@@ -53,6 +53,10 @@ _COMMANDS = {
     "verify-resume": "See on your own DATA that a killed run, resumed, ends as if nothing had "
     "happened.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
+}
+# Options of older versions that are no fields of the config, and what to do instead.
+_RETIRED_FLAGS = {
+    "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
 }
 _FUNCTIONS = {"eval": "evaluate", "verify-resume": "verify_resume"}  # eval is a Python builtin
 
@@ -134,10 +138,17 @@ def _drop_unread_errors() -> None:
 def _explain_usage(error: CycloptsError) -> str:
     from pydantic import ValidationError
 
-    from onsight.config import explain_invalid
+    from onsight.config import RETIRED_FIELDS, explain_invalid
 
     if isinstance(error.__cause__, ValidationError):
         return explain_invalid(error.__cause__)
+    if isinstance(error, UnknownOptionError):
+        word = error.token.keyword or error.token.value
+        flag = word.partition("=")[0].replace("_", "-")
+        field = RETIRED_FIELDS.get(flag[2:].replace("-", "_"))
+        instead = field.instead if field else _RETIRED_FLAGS.get(flag)
+        if instead:
+            return f"{flag} was removed: {instead}."
     return f"{error}\nSee `onsight --help`, or a command's own --help."
 
 

@@ -6,7 +6,7 @@ Precedence: flags, then --config FILE, then --recipe NAME, then the defaults bel
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tomli_w
 from cyclopts import Group, Parameter
@@ -26,6 +26,19 @@ _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 SHAPES_STEP = object()
 
 Tta = Literal["one", "flip", "flip-shift"]
+
+
+class Retired(NamedTuple):
+    """A field that older versions had: its default there, and what to do instead."""
+
+    default: object
+    instead: str
+
+
+# Every saved config names all fields of its version, so a default is dropped from it in silence.
+RETIRED_FIELDS = {
+    "decode_on": Retired("cpu", "JPEGs are always decoded on the CPU, so leave it out"),
+}
 
 
 class Switch(BaseModel):
@@ -397,12 +410,6 @@ class Config(BaseModel):
         "memory = in RAM, map = in the cache file, stream = nowhere, so that each batch is "
         "decoded again. auto: the first of these that has room.",
     )
-    decode_on: Annotated[Literal["cpu", "gpu"], _MACHINE, SHAPES_STEP] = Field(
-        "cpu",
-        description="What decodes the JPEGs of streamed training batches. gpu: an NVIDIA GPU "
-        "(nvJPEG), whose pixels differ by a few grey levels; needs --residency stream. All that "
-        "is evaluated is decoded by the CPU.",
-    )
     plan: Annotated[Literal["auto", "fresh", "default"], _MACHINE] = Field(
         "auto",
         description="How the settings left open here are chosen. auto: by timing the run's own "
@@ -489,7 +496,7 @@ def explain_invalid(error: ValidationError) -> str:
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"unknown field '{field}'.{did_you_mean(field, Config.model_fields)}")
+            lines.append(explain_unknown(field))
             continue
         flag = "--" + field.replace("_", "-")
         sentence = Config.model_fields[field].description if field in Config.model_fields else ""
@@ -497,12 +504,28 @@ def explain_invalid(error: ValidationError) -> str:
     return "\n".join(lines)
 
 
+def explain_unknown(name: str) -> str:
+    """Why a config cannot have a field of this name, and what to write instead."""
+    if name in RETIRED_FIELDS:
+        return f"'{name}' was removed: {RETIRED_FIELDS[name].instead}."
+    return f"unknown field '{name}'.{did_you_mean(name, Config.model_fields)}"
+
+
+def drop_retired(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields without retired ones that have their old default."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in RETIRED_FIELDS or value != RETIRED_FIELDS[name].default
+    }
+
+
 def read_config_file(path: Path) -> dict[str, Any]:
-    """The fields of a TOML file. Raises ConfigError."""
+    """The fields of a TOML file, also of one saved by an older version. Raises ConfigError."""
     try:
         if path.exists() and not path.is_file():  # a FIFO would wait for ever
             raise ConfigError(f"cannot read config {path}: it is no regular file")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return drop_retired(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -3,19 +3,16 @@
 import json
 from dataclasses import replace
 
-import httpx2
 import numpy as np
 import pytest
 import timm
 import torch
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import HfHubHTTPError
 
 import onsight
 from onsight import cli
 from onsight.data.normalization import Normalization
-from onsight.errors import ConfigError, OutputError
-from onsight.export import push
+from onsight.errors import OutputError
 from onsight.export.hub_folder import write_hub_folder
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
@@ -147,71 +144,3 @@ def test_damaged_keys_of_seen_pictures_are_noticed(tmp_path):
     write_tensors(tmp_path / "odd.safetensors", dict(tensors), facts | {"seen": "AAAA"})
     with pytest.raises(ModelError, match="not a complete Onsight model file"):
         load_model_file(tmp_path / "odd.safetensors")
-
-
-class StandInHub:
-    """HfApi without a network: keeps what was asked of it."""
-
-    failure: Exception | None = None
-    calls: list
-
-    def __init__(self, library_name):
-        assert library_name == "onsight"
-
-    def create_repo(self, repository, private, exist_ok):
-        StandInHub.calls.append(("create", repository, private, exist_ok))
-        if self.failure:
-            raise self.failure
-        return type("Made", (str,), {"repo_id": repository})(f"https://hub/{repository}")
-
-    def upload_folder(self, repo_id, folder_path, commit_message):
-        names = sorted(one.name for one in folder_path.iterdir())
-        StandInHub.calls.append(("upload", repo_id, names))
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi", StandInHub)
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_token")
-    monkeypatch.setattr(StandInHub, "calls", [], raising=False)
-    return StandInHub
-
-
-def test_pushing_uploads_the_folder_as_it_is(tmp_path, hub, capsys):
-    path = save_untrained(tmp_path / "m.safetensors", "lenet")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["card", str(path), "--push", "me/pets"])
-    assert ended.value.code == 0
-    assert hub.calls == [
-        ("create", "me/pets", True, True),
-        ("upload", "me/pets", ["README.md", "model.safetensors"]),
-    ]
-    assert capsys.readouterr().out == "https://hub/me/pets\n"
-
-
-@pytest.mark.parametrize("name", ["pets", "a/b/c", "me/", "me/my pets"])
-def test_a_name_that_cannot_be_is_refused_before_any_work(hub, name):
-    with pytest.raises(ConfigError, match="OWNER/NAME"):
-        push.check_can_push(name)
-
-
-def test_without_a_token_nothing_is_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    path = save_untrained(tmp_path / "m.safetensors", "lenet")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["card", str(path), "--push", "me/pets"])
-    assert ended.value.code == 2
-    assert "hf auth login" in capsys.readouterr().err
-    assert not (tmp_path / "hub").exists()
-
-
-def test_a_refusal_and_a_missing_network_are_said(tmp_path, hub, monkeypatch):
-    answer = httpx2.Response(403, request=httpx2.Request("POST", "https://hub"))
-    for failure, words in [
-        (HfHubHTTPError("403 Forbidden", response=answer), "the Hub refused me/pets: 403"),
-        (httpx2.ConnectError("no route"), "does not answer"),
-        (TypeError("a fault of ours"), None),
-    ]:
-        monkeypatch.setattr(StandInHub, "failure", failure)
-        with pytest.raises(OutputError if words else TypeError, match=words):
-            push.push(tmp_path, "me/pets")

@@ -575,10 +575,10 @@ def test_measured_ways_are_rows_of_their_own():
 
 
 def test_a_switch_during_training_is_a_row_with_its_reason():
-    switch = {"value": {"epoch": 2, "threads": 1}, "reason": "measured again", "figure": None}
+    switch = {"value": {"epoch": 2, "accumulate": 2}, "reason": "memory ran out", "figure": None}
     plan = {"ranks": {"value": 1, "reason": "one process"}, "switches": [switch]}
     rows = [
         PlanRow("ranks", 1, "one process"),
-        PlanRow("switch", "epoch 2, threads 1", "measured again"),
+        PlanRow("switch", "epoch 2, accumulate 2", "memory ran out"),
     ]
     assert choices(plan) == rows

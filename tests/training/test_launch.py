@@ -204,7 +204,6 @@ def test_a_mistake_in_data_is_reported_once(bars, tmp_path, capfd):
             ["--ranks", "2", "--cuda-graph", "on", "--compile", "on"],
             "--compile on and --cuda-graph on cannot be combined with --ranks 2",
         ),
-        (["--decode-on", "gpu", "--residency", "stream"], "--decode-on gpu needs an NVIDIA GPU"),
         (["--cuda-graph", "on"], "only NVIDIA's and AMD's GPUs have CUDA graphs"),
     ],
 )

@@ -11,12 +11,12 @@ import pytest
 import torch
 from prepared import make_prepared
 
-from onsight.config import make_config
+from onsight.config import Switch, make_config
 from onsight.errors import DiskError, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import prepare, run_session
+from onsight.training import prepare, run_session, trainer
 from onsight.training.autotune import plan_cache, planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
@@ -406,6 +406,37 @@ def test_training_that_runs_out_of_memory_continues_with_smaller_parts(bars, tmp
         read_tensors(r.path / "checkpoints" / "best.safetensors")[0] for r in (plain, run)
     )
     assert all(torch.allclose(one[name], other[name], rtol=1e-10, atol=1e-10) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+    again = train(
+        bars,
+        out=tmp_path / "again",
+        reporter=SilentReporter(),
+        config_file=run.path / "config.toml",
+        model=Room(100),
+    )
+    repeated = read_tensors(again.path / "checkpoints" / "best.safetensors")[0]
+    assert all(torch.equal(repeated[name], other[name]) for name in other)
+
+
+def test_a_switch_in_the_middle_of_an_epoch_is_made_at_its_step(bars, tmp_path, monkeypatch):
+    made = []
+    real = trainer.Trainer._switch
+
+    def noted(self, switch):
+        made.append((self.progress.epoch, self.progress.step))
+        real(self, switch)
+
+    monkeypatch.setattr(trainer.Trainer, "_switch", noted)
+    switches = [
+        Switch(epoch=0, step=3, precision="fp32", threads=1, accumulate=2).model_dump(),
+        Switch(epoch=1, step=0, precision="bf16", threads=1, accumulate=1).model_dump(),
+    ]
+    fields = FIELDS | {"epochs": 2, "plan": "default", "switches": switches}
+    run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
+    assert made == [(0, 3), (1, 0)]
+    planned = json.loads((run.path / "plan.json").read_text())["switches"]
+    assert [one["value"] for one in planned] == switches  # a repeated or resumed run keeps them
 
 
 def test_which_options_are_tried(monkeypatch):

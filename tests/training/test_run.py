@@ -231,6 +231,8 @@ def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
     out = shutil.copytree(trained.path, tmp_path / "run")
     with pytest.raises(ConfigError, match="epochs would change"):
         onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), epochs=9)
+    config = out / "config.toml"
+    config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
     onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), epochs=3)
     Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
     with pytest.raises(DataError, match="the pictures changed"):

@@ -29,13 +29,6 @@ def card(
             "that timm can load too."
         ),
     ] = "card",
-    push: Annotated[
-        str | None,
-        Parameter(
-            help="Write that folder and upload it to this repository, OWNER/NAME; a new one is "
-            "private."
-        ),
-    ] = None,
 ) -> None:
     """Write a model card from a run's own files, or a folder for the Hugging Face Hub.
 
@@ -45,22 +38,18 @@ def card(
         A run folder, or a model file alone.
     """
     folder = model if model.is_dir() else model.parent
-    if push is None and to == "card":
+    if to == "card":
         from onsight.report.card.card import write_card
         from onsight.report.card.subject import read_subject
 
         print(write_card(read_subject(model), out or folder / "card.md", license_))
         return
     from onsight.export.hub_folder import write_hub_folder
-    from onsight.export.push import check_can_push
-    from onsight.export.push import push as push_folder
 
-    if push is not None:
-        check_can_push(push)
     written = write_hub_folder(model, out or folder / "hub", license_)
     if written.why_not:
         print(f"note: only Onsight can load it: {written.why_not}", file=sys.stderr)
     else:
         off = f"{written.difference:.1e}"
         print(f"timm loads it too: its logits differ by at most {off}", file=sys.stderr)
-    print(push_folder(written.path, push) if push else written.path)
+    print(written.path)

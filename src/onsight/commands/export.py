@@ -17,8 +17,8 @@ def export(
         str,
         Parameter(
             help="onnx: any machine, by onnxruntime; onsight predict takes it too. torch-export: "
-            "torch without your code. openvino: Intel's processors. executorch: phones. "
-            "web: onnx in a folder with a page that classifies in the browser, offline."
+            "torch without your code. web: onnx in a folder with a page that classifies in the "
+            "browser, offline."
         ),
     ] = "onnx",
     out: Annotated[

@@ -1,7 +1,7 @@
 """A random-resized crop cut out of a picture while it is decoded."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,11 +10,6 @@ from onsight.data.fit import PictureFormat, background_of, to_channels
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.resize import resize
 from onsight.limits import PADDED_PIXELS
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-AnyPixels = TypeVar("AnyPixels", Pixels, "Tensor")
 
 
 class Window(NamedTuple):
@@ -49,12 +44,7 @@ def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat)
     pixels = to_channels(content, target.channels)
     if target.fit == "pad":
         pixels = _pad(pixels, target)
-    return resize(cut_out(pixels, window, target), target.height, target.width)
-
-
-def cut_out(pixels: AnyPixels, window: Window, target: PictureFormat) -> AnyPixels:
-    """The window of a picture (H, W, C), which may be a tensor; for any fit but padding."""
-    return _cut(pixels, window, _frame(pixels, target))
+    return resize(_cut(pixels, window, _frame(pixels, target)), target.height, target.width)
 
 
 def _least_size(window: Window, target: PictureFormat) -> tuple[int, int]:
@@ -81,7 +71,7 @@ def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
     return frame
 
 
-def _frame(pixels: AnyPixels, target: PictureFormat) -> _Box:
+def _frame(pixels: Pixels, target: PictureFormat) -> _Box:
     """What is shown of a picture: all of it, or its centre in the target's aspect ratio."""
     height, width = pixels.shape[:2]
     if target.fit != "crop":
@@ -91,7 +81,7 @@ def _frame(pixels: AnyPixels, target: PictureFormat) -> _Box:
     return _Box((height - shown_height) / 2, (width - shown_width) / 2, shown_height, shown_width)
 
 
-def _cut(pixels: AnyPixels, window: Window, frame: _Box) -> AnyPixels:
+def _cut(pixels: Pixels, window: Window, frame: _Box) -> Pixels:
     rows = _span(frame.top, frame.height, window.centre_y, window.height, pixels.shape[0])
     columns = _span(frame.left, frame.width, window.centre_x, window.width, pixels.shape[1])
     return pixels[rows, columns]

@@ -55,10 +55,13 @@ def _decode_plain_jpeg(
     data: bytes, pixel_limit: int, least: tuple[int, int] | None, closely: bool, grey: bool
 ) -> Pixels | None:
     """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None leaves it to Pillow."""
-    header = plain_jpeg_header(data, pixel_limit)
-    if header is None:
+    try:
+        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
         return None
-    height, width, colourspace = header
+    refuse_pixels(height, width, pixel_limit)
+    if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
+        return None
     slack = 1 if closely else _SCALING_SLACK
     least_height, least_width = (math.ceil(n * slack) for n in least) if least else (0, 0)
     try:
@@ -72,21 +75,6 @@ def _decode_plain_jpeg(
     except ValueError:  # Pillow tolerates some of these errors and explains the rest
         return None
     return pixels
-
-
-def plain_jpeg_header(data: bytes, pixel_limit: int) -> tuple[int, int, str] | None:
-    """Height, width and "YCbCr" or "Gray" of an upright JPEG; None for any other picture.
-
-    Raises PictureError if it has more pixels than the limit.
-    """
-    try:
-        height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    refuse_pixels(height, width, pixel_limit)
-    if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
-        return None
-    return height, width, colourspace
 
 
 def _orientation(data: bytes) -> int:

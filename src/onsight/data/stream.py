@@ -93,7 +93,7 @@ class Stream:
         under_way: deque[_Begun] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
-            for ids in self.announced(shares):
+            for ids in self._announced(shares):
                 under_way.append(self._begin(pool, ids, epoch_key, locked))
                 if len(under_way) > _AHEAD:
                     yield _finished(under_way.popleft())
@@ -102,7 +102,7 @@ class Stream:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def announced(self, shares: Iterable[Tensor]) -> Iterator[Tensor]:
+    def _announced(self, shares: Iterable[Tensor]) -> Iterator[Tensor]:
         """The same shares; the source is told ahead which of its shards they need."""
         shards = self.source.shards
         if shards is None:
@@ -127,7 +127,7 @@ class Stream:
     ) -> _Begun:
         images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=locked)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
-        windows = self.windows(ids, epoch_key)
+        windows = self._windows(ids, epoch_key)
         tasks = []
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
@@ -135,7 +135,7 @@ class Stream:
         labels = self.labels_of(ids)
         return _Begun(Batch(images, labels, ids, labels), tasks)
 
-    def windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> list[Window | None]:
+    def _windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> _Windows:
         """The part that is shown of each picture, None for all of it. ids: int64 (B,)."""
         if epoch_key is None or self.crop_area == 1:
             return [None] * len(ids)
@@ -147,9 +147,9 @@ class Stream:
     def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
         """Decode pictures into their places in a batch. places: uint8 (len(rows), H, W, C)."""
         for row, window, place in zip(rows, windows, places, strict=True):
-            place[:] = self.picture(row, window)
+            place[:] = self._picture(row, window)
 
-    def picture(self, row: int, window: Window | None) -> Pixels:
+    def _picture(self, row: int, window: Window | None) -> Pixels:
         """A picture of the source, or a window of it: uint8 (H, W, C). Raises DataError."""
         try:
             content = self.source.read(row)

@@ -83,7 +83,7 @@ def export(
         tells_unlike = form.tells_unlike and not int8  # in 8 bits the score would be another
         with disk_errors(target):
             form.write(
-                _program(file, module, form.batch, tells_unlike),
+                _program(file, module, tells_unlike),
                 facts_of(file, tells_unlike),
                 written,
             )
@@ -141,20 +141,18 @@ def _net(file: ModelFile, module: str | None) -> torch.nn.Module | None:
     return make_user_model(module, shape, len(file.classes)) if module else None
 
 
-def _program(
-    file: ModelFile, module: str | None, batch: int | None, tells_unlike: bool
-) -> ExportedProgram:
+def _program(file: ModelFile, module: str | None, tells_unlike: bool) -> ExportedProgram:
     """The graph of the whole classifier. Raises ModelError."""
     bank = file.unlike.bank if file.unlike and tells_unlike else None
     net = build_model(file, _net(file, module))
-    return as_program(net, file.preprocessing, file.temperature, batch, bank)
+    return as_program(net, file.preprocessing, file.temperature, bank)
 
 
 def _facts_of_files(written: Path, model: Path) -> dict[str, Any]:
     """The name, size and digest of what was written, and the size of the model file."""
     return {
         "file": written.name,
-        "bytes": sum(one.stat().st_size for one in written.parent.iterdir()),
+        "bytes": written.stat().st_size,
         "sha256": hashlib.sha256(written.read_bytes()).hexdigest(),
         "model_bytes": model.stat().st_size,
     }

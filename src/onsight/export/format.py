@@ -21,10 +21,9 @@ class Format(NamedTuple):
     """How the graph of a classifier is written, and run again to be judged.
 
     suffix: of the file; packages: that writing and running need, and install, which gets them;
-    write: of the graph and the facts (`facts.facts_of`) to a path, beside which it may write
-    others of the same stem; run: what a file of this format computes, on all usable cores; batch:
-    how many pictures the file takes at once, None for any number; tells_unlike: whether the file
-    also gives the score of unlike pictures.
+    write: of the graph and the facts (`facts.facts_of`) to a path; run: what a file of this format
+    computes, on all usable cores; tells_unlike: whether the file also gives the score of unlike
+    pictures.
     """
 
     suffix: str
@@ -32,29 +31,28 @@ class Format(NamedTuple):
     install: str
     write: Callable[[ExportedProgram, dict[str, Any], Path], None]
     run: Callable[[Path], Classify]
-    batch: int | None = None
     tells_unlike: bool = False
 
 
 _HOMES = {
     "onnx": "onsight.export.to_onnx",
     "torch-export": "onsight.export.to_torch_export",
-    "openvino": "onsight.export.to_openvino",
-    "executorch": "onsight.export.to_executorch",
 }
-_NOT_YET = {
+_INSTEAD = {  # of formats that are asked for
     "coreml": "coremltools 9.0 takes no pictures as bytes, and what it writes runs on macOS only. "
     "Export to onnx, and run it there with onnxruntime's CoreML provider",
-    "tflite": "litert-torch 0.10 takes only versions of torch below 2.15. Export to onnx or "
-    "executorch for phones",
+    "executorch": "export to onnx, which ONNX Runtime runs on phones",
+    "openvino": "export to onnx, which OpenVINO reads",
+    "tflite": "litert-torch 0.10 takes only versions of torch below 2.15. Export to onnx, which "
+    "ONNX Runtime runs on phones",
 }
 NAMES = tuple(_HOMES)
 
 
 def find_format(name: str) -> Format:
     """The format of this name. Raises ConfigError if it is unknown or its packages are missing."""
-    if name in _NOT_YET:
-        raise ConfigError(f"Onsight does not export to {name}: {_NOT_YET[name]}")
+    if name in _INSTEAD:
+        raise ConfigError(f"Onsight does not export to {name}: {_INSTEAD[name]}")
     if name not in _HOMES:
         names = (*NAMES, "web")
         raise ConfigError(

@@ -78,20 +78,20 @@ def as_program(
     net: nn.Module,
     prepared: Preprocessing,
     temperature: float,
-    batch: int | None = None,
     bank: Tensor | None = None,
 ) -> ExportedProgram:
-    """The graph of the whole classifier, for any number of pictures or for one `batch` size.
+    """The graph of the whole classifier, for any number of pictures.
 
     bank: as `Unlike` has it, for a second output of scores. Raises ModelError for a network whose
     graph cannot be taken.
     """
     whole = WholeClassifier(net, prepared, temperature, bank).eval().requires_grad_(False)
     size = prepared.format
-    pictures = torch.zeros(batch or _EXAMPLES, size.height, size.width, size.channels).byte()
-    shapes = None if batch else {"pictures": {0: Dim("batch")}}
+    pictures = torch.zeros(_EXAMPLES, size.height, size.width, size.channels).byte()
     with exporting("torch.export"):
-        return torch.export.export(whole, (pictures,), dynamic_shapes=shapes)
+        return torch.export.export(
+            whole, (pictures,), dynamic_shapes={"pictures": {0: Dim("batch")}}
+        )
 
 
 @contextmanager

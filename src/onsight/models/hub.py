@@ -23,7 +23,7 @@ def hub_weights(name: str, hub_id: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_of_network(error):
+        if not _is_of_network(error):
             raise
         raise ModelError(_no_network(name, f"{type(error).__name__}: {error}")) from error
 
@@ -52,7 +52,7 @@ def _no_network(name: str, reason: str) -> str:
     return f"cannot get the published weights of '{name}' ({reason}). {OFFLINE_CHOICE}"
 
 
-def is_of_network(error: Exception) -> bool:
+def _is_of_network(error: Exception) -> bool:
     """Whether a library failed because of the network, rather than for a reason of its own."""
     # The HTTP client varies between releases, and not every one raises OSError.
     library = type(error).__module__.partition(".")[0]

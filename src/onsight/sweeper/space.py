@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from onsight.config import Config, make_config
-from onsight.errors import ConfigError, did_you_mean
+from onsight.config import Config, explain_unknown, make_config
+from onsight.errors import ConfigError
 
 Settings = dict[str, Any]
 Space = dict[str, list[Any]]
@@ -62,8 +62,7 @@ def _read(text: str) -> tuple[str, list[Any]]:
 def _check_name(name: str) -> None:
     if name not in Config.model_fields:
         raise ConfigError(
-            f"--try {name}: no such field.{did_you_mean(name, Config.model_fields)} "
-            "`onsight train --help` lists them"
+            f"--try {name}: {explain_unknown(name)} `onsight train --help` lists the fields"
         )
     if name in _SPLITTING:
         raise ConfigError(

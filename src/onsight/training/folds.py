@@ -92,10 +92,7 @@ def _context_of(context: RunContext, fold: int, name: str) -> RunContext:
 
 
 def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
-    """The run with a fold as its test part, and nothing known of those pictures.
-
-    Nothing is left open, so that no fold measures the plan again.
-    """
+    """The run with a fold as its test part, and nothing known of those pictures."""
     data, dataset = prepared.data, prepared.dataset.without_fold(fold)
     config = prepared.config.model_copy(update={"keep_epochs": False})
     data = replace(
@@ -104,7 +101,7 @@ def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
         normalization=make_normalization(config, data.pictures, dataset),
         module=copy.deepcopy(data.module),
     )
-    prepared = replace(prepared, asked=config, config=config, data=data)
+    prepared = replace(prepared, config=config, data=data)
     return replace(prepared, data_key=data_key(dataset)).for_fold(fold)
 
 

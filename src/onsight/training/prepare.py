@@ -27,12 +27,7 @@ from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options, why_not_graphed
 from onsight.training.autotune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
 from onsight.training.autotune.inference_options import choose_inference
-from onsight.training.autotune.planning import (
-    choose_compute,
-    training_seconds,
-    unmeasured_plan,
-)
-from onsight.training.autotune.rank_speed import compare_ranks
+from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.autotune.room import move_if_room
 from onsight.training.budget import Budget
 from onsight.training.fine_tuning import (
@@ -56,10 +51,6 @@ from onsight.training.step.losses import choose_class_weights
 from onsight.training.step.optim import choose_learning_rate
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
-_DECODED_ON_GPU = (
-    "JPEGs for training by the GPU (nvJPEG), a few grey levels off; those to evaluate by the CPU"
-)
-_WORTH_COMPARING_SECONDS = 30.0  # comparing ranks takes one or two
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 
@@ -67,12 +58,10 @@ _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 class PreparedRun:
     """What a run starts from.
 
-    asked: the config as given, whose open choices may still change during training; config: with
-    nothing left open; found: what DATA was recognised as; data_key: a digest of pictures, labels
-    and split; seconds: of each phase.
+    config: with nothing left open; found: what DATA was recognised as; data_key: a digest of
+    pictures, labels and split; seconds: of each phase.
     """
 
-    asked: Config
     config: Config
     plan: Plan
     data: TrainingData
@@ -142,8 +131,6 @@ def prepare(
     world.check_equal("pictures", key)
     world.check_equal("free disk space (set --residency to decide)", config.residency)
     pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
-    if config.decode_on == "gpu":
-        pictures = replace(pictures, reason=f"{pictures.reason}; {_DECODED_ON_GPU}")
     reporter.choice("pictures", pictures)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
     weights = choose_class_weights(config.class_weights, torch.from_numpy(dataset.counts(TRAIN)))
@@ -176,10 +163,6 @@ def prepare(
             compute = _choose_compute(config, placed, threads.value, reporter, world)
             settled = compute.apply(config)
             torch.set_num_threads(settled.threads)
-    if world.size > 1:
-        with _timed(seconds, "comparing ranks"):
-            asked = config.plan != "default"
-            ranks = _compared(ranks, settled, placed, world, asked and not budget, reporter)
     if tuning and not config.freeze:
         tuning["ema"] = choose_average(config, _steps(settled, dataset, budget))
         settled = settled.model_copy(update={"ema": tuning["ema"].value})
@@ -200,7 +183,7 @@ def prepare(
         fine_tuning=tuning,
         switches=[Choice(switch.model_dump(), "as the config says") for switch in config.switches],
     )
-    return PreparedRun(config, settled, plan, placed, opened.found, key, seconds)
+    return PreparedRun(settled, plan, placed, opened.found, key, seconds)
 
 
 @dataclass(frozen=True)
@@ -372,29 +355,6 @@ def _choose_ranks(
     for line in shares:
         reporter.say(line)
     return Choice(world.size, "; ".join(shares))
-
-
-def _compared(
-    ranks: Choice[int],
-    config: Config,
-    data: TrainingData,
-    world: World,
-    may_measure: bool,
-    reporter: Reporter,
-) -> Choice[int]:
-    """The number of ranks, compared with one process where that costs little of the run."""
-    why_not = ""
-    if not may_measure:
-        why_not = "a budget's time is for training, and --plan default measures nothing"
-    elif config.cuda_graph == "on" or config.compile == "on":
-        why_not = "compiling would take longer than it is worth"
-    elif config.freeze or training_seconds(config, data) < _WORTH_COMPARING_SECONDS:
-        why_not = "the run is too short to gain from it"
-    if world.broadcast("comparing ranks", lambda: why_not):
-        return replace(ranks, reason=f"not compared with one process: {why_not}; {ranks.reason}")
-    compared = compare_ranks(config, data, world)
-    reporter.choice("ranks", compared)
-    return replace(compared, reason=f"{compared.reason}; {ranks.reason}")
 
 
 @contextmanager

@@ -133,8 +133,6 @@ def train(
     _refuse_for_ranks(config, ranks)
     if config.cuda_graph == "on" and (why_not := why_not_graphed(config, devices.value[0])):
         raise ConfigError(f"--cuda-graph on is not possible here: {why_not}")
-    if config.decode_on == "gpu":
-        _refuse_decoding_on(devices.value[0], config)
     if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
@@ -181,15 +179,6 @@ def _refuse_for_ranks(config: Config, ranks: int) -> None:
         raise ConfigError(
             f"--compile on and --cuda-graph on cannot be combined with --ranks {ranks}: leave out "
             "one of the three"
-        )
-
-
-def _refuse_decoding_on(device: torch.device, config: Config) -> None:
-    has_nvjpeg = device.type == "cuda" and torch.version.hip is None
-    if not has_nvjpeg or config.residency != "stream" or config.fit == "pad":
-        raise ConfigError(
-            "--decode-on gpu needs an NVIDIA GPU, --residency stream and --fit stretch or crop; "
-            f"here they are {device}, {config.residency} and {config.fit}: leave it out"
         )
 
 

@@ -22,7 +22,6 @@ from onsight.models.file import save_model
 from onsight.models.unlike import Unlike
 from onsight.report.console import Reporter
 from onsight.training.announce_weights import announcing_weights
-from onsight.training.autotune.adapt import adaptation
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
 from onsight.training.fine_tuning import HEAD_SHARE
@@ -204,7 +203,6 @@ def _make_trainer(
         data_key=prepared.data_key,
         reporter=context.reporter,
         budget=budget,
-        adaptation=adaptation(prepared.asked, prepared.plan.compute, data, context.reporter),
         writer=CheckpointWriter(mirror),
     )
 

@@ -1,11 +1,9 @@
 """The trainer: decides when to step, evaluate, save and stop."""
 
-import math
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +18,6 @@ from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.report.console import Reporter
-from onsight.training.autotune.adapt import Adaptation
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.epoch_rows import epoch_line, epoch_row, split_facts
@@ -60,7 +57,6 @@ class Trainer:
         data_key: str,
         reporter: Reporter,
         budget: Budget | None = None,
-        adaptation: Adaptation | None = None,
         writer: CheckpointWriter | None = None,
     ) -> None:
         # what it works with
@@ -70,7 +66,6 @@ class Trainer:
         self.classifier = classifier
         self.loader = loader
         self.watched = watched
-        self.adaptation = adaptation
         # where it reports and saves
         self.world = update.step.world
         self.keep_epoch = keep_epoch
@@ -198,7 +193,6 @@ class Trainer:
                 now.epoch_wait_seconds += time.perf_counter() - asked
                 self._train_step(batch)
                 now.count(len(batch.global_labels))
-                self._watch_speed()
                 bar.advance(len(batch.global_labels), self._facts)
                 self._tell_line()
                 self._save_if_due()
@@ -235,24 +229,6 @@ class Trainer:
         torch.set_num_threads(switch.threads)
         self.step.precision = self.classifier.precision = switch.precision
         self.step.accumulate = switch.accumulate
-
-    def _adapt(self) -> None:
-        """Measure again if training is no longer as fast as planned."""
-        if not self.adaptation:
-            return
-        most_seconds = self.budget.trial_seconds if self.budget else math.inf
-        with self.budget.trying() if self.budget else nullcontext():
-            options = self.adaptation.after_epoch(self.progress.epoch, most_seconds)
-        if options:
-            switch = Switch(
-                epoch=self.progress.epoch,
-                step=0,
-                precision=options.precision,
-                threads=options.threads,
-                accumulate=self.step.accumulate,
-            )
-            self.keep_switch(switch, "measured again: the speed was not as planned")
-            self._switch(switch)
 
     def _on_halved(self, parts: int) -> None:
         """Memory ran out: report and record that batches are computed in more parts from now on."""
@@ -331,8 +307,6 @@ class Trainer:
         self._keep_best(row)
         self._save()
         self.reporter.say(epoch_line(row, 0 if self.budget else self.config.epochs))
-        if not self._is_over:
-            self._adapt()
 
     def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PerImageResults:
         if self.budget:
@@ -399,12 +373,6 @@ class Trainer:
         self.finite.refuse_spoiled_weights(self.progress)
         facts = {**asdict(self.progress), "data_key": self.data_key}
         self.saves.save(lambda: snapshot(self.step, self.update.average, facts))
-
-    def _watch_speed(self) -> None:
-        if self.adaptation:
-            now = self.progress
-            seconds = now.training_seconds + now.epoch_seconds
-            self.adaptation.watch.see(now.images + now.epoch_images, seconds)
 
     def _facts(self) -> dict[str, float]:
         """What the progress bar shows."""

@@ -205,6 +205,8 @@ def test_json_and_page_agree(bars, plant):
 def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     plant({})
     train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
     with pytest.raises(SystemExit) as stop:
         main(["explain", str(tmp_path / "run"), "--seconds", "1", "--json"])
     assert stop.value.code == 0

@@ -41,6 +41,16 @@ def test_a_difference_within_noise(tmp_path):
     assert "settings that differ: seed 0 / 1" in str(found)
 
 
+def test_a_removed_setting_counts_only_where_it_was_used(tmp_path):
+    names, rows = ("one", "two", "three"), [said(1, "cat", "cat")]
+    used = [{}, {"decode_on": "cpu"}, {"decode_on": "gpu"}]
+    runs = [
+        plant_run(tmp_path / name, rows, **more) for name, more in zip(names, used, strict=True)
+    ]
+    assert "settings that differ: none" in str(onsight.compare(*runs[:2]))
+    assert "settings that differ: decode on" in str(onsight.compare(*runs[1:]))
+
+
 def test_a_clear_difference(tmp_path):
     text = str(onsight.compare(*plant_counts(tmp_path, 60, 30, 4, 6)))
     assert "first is 26.0 points above second" in text

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.config import drop_retired
 from onsight.data.fit import PictureFormat
 from onsight.errors import OutputError
 from onsight.models.file import FILE_NAME, load_model_file
@@ -76,7 +77,7 @@ def read_held_out(path: Path, name: str) -> HeldOut:
         seen=frozenset(_as_digests(file.seen)),
         format=file.preprocessing.format,
         data=str(file.provenance.get("data", "")),
-        config=file.provenance.get("config") or {},
+        config=drop_retired(file.provenance.get("config") or {}),
         facts=read_json(path / "results.json") or Said(),
     )
 

@@ -71,7 +71,7 @@ def eager_options(config: Config, device: torch.device, threads: int) -> Compute
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
     """What the config leaves open on this device, if anything; the default comes first."""
-    stages = precision_and_threads(config, data.device)
+    stages = _precision_and_threads(config, data.device)
     if config.memory_format == "auto" and _convolves(data.new_network(config)):
         stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
     if may_graph(config, data.device):
@@ -81,12 +81,9 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
     return stages
 
 
-def precision_and_threads(
-    config: Config, device: torch.device, leave_out: str | None = None
-) -> list[Stage]:
-    """One stage for both, if either is open; leave_out: a precision not to try."""
-    threads = _thread_counts(config, device)
-    precisions = [one for one in _precisions(config, device) if one != leave_out]
+def _precision_and_threads(config: Config, device: torch.device) -> list[Stage]:
+    """One stage for both, if either is open."""
+    threads, precisions = _thread_counts(config, device), _precisions(config, device)
     if len(precisions) * len(threads) <= 1:
         return []
     grid = [(precision, count) for precision in precisions for count in threads]

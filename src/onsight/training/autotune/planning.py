@@ -44,7 +44,7 @@ def choose_compute(
     left_seconds: for training, if there is a budget; allowed: what measuring may take then. Takes
     a few seconds at most, if steps do.
     """
-    seconds = training_seconds(config, data) if left_seconds is None else left_seconds
+    seconds = _training_seconds(config, data) if left_seconds is None else left_seconds
     plain = default_options(config, data.device, choose_threads(config.threads).value)
     stages = open_stages(config, data, allowed.worth_compiling(seconds))
     if config.plan == "default" or not stages:
@@ -57,7 +57,7 @@ def choose_compute(
     if not pictures:
         why = f"not measured: it would take more than the {allowed.seconds:.1f} s there are for it"
         return unmeasured_plan(config, plain, why)
-    path = plan_path(config, data, seconds)
+    path = _plan_path(config, data, seconds)
     kept = read_plan(path) if path and config.plan == "auto" else None
     if kept:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
@@ -72,7 +72,7 @@ def choose_compute(
     return _measured_plan(config, measured, f"measured in {took:.1f} s")
 
 
-def training_seconds(config: Config, data: TrainingData) -> float:
+def _training_seconds(config: Config, data: TrainingData) -> float:
     """Roughly how many seconds training takes."""
     count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
@@ -84,7 +84,7 @@ def training_seconds(config: Config, data: TrainingData) -> float:
     )
 
 
-def plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
+def _plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
     """Where the plan for such a run is kept; None if it is not kept.
 
     A budget is best spent on what is fastest right now, with whatever else the machine is doing.

@@ -1,6 +1,5 @@
 """A trial of a run's training step: built from the same parts as in the run, and timed."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -14,7 +13,6 @@ from onsight.errors import NonFiniteLoss
 from onsight.models.freeze import set_training_mode
 from onsight.training.build import make_update
 from onsight.training.pictures.training_data import TrainingData
-from onsight.training.ranks.world import World
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.timing import measure_seconds
@@ -23,29 +21,20 @@ from onsight.training.step.timing import measure_seconds
 class Trial:
     """Training with this config and data, from the seed's initial weights.
 
-    The config says how to compute: threads, precision, memory format. world: the ranks that share
-    each step; part: which part of how many of each batch is computed, (0, 1) for all of it. losses:
-    those of the steps so far.
+    The config says how to compute: threads, precision, memory format. losses: those of the steps
+    so far.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        data: TrainingData,
-        world: World | None = None,
-        part: tuple[int, int] = (0, 1),
-    ) -> None:
-        self.part = part
+    def __init__(self, config: Config, data: TrainingData) -> None:
         self.config = config
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
         net = data.new_network(config)
         set_training_mode(net, config.norm_statistics == "kept")
-        self.update = make_update(config, net, data.dataset, data.normalization, data.device, world)
+        self.update = make_update(config, net, data.dataset, data.normalization, data.device)
         self.step = self.update.step
         self.step.on_halved = _refuse
         self.losses: list[float] = []
-        self.wait_seconds = 0.0  # for batches, so far
 
     def at(self, batch_size: int) -> Callable[[int], float]:
         """A function that makes a number of steps at this batch size and returns their seconds."""
@@ -70,14 +59,10 @@ class Trial:
         """Full batches, epoch after epoch, each with its epoch and its step."""
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
-        loader = Loader(self.data.pictures, ids, batch_size, self.data.device, *self.part, mixes)
+        loader = Loader(self.data.pictures, ids, batch_size, self.data.device, with_next=mixes)
         set_learning_rate(self.step.optimizer, self.config.learning_rate, self._first_rate(loader))
         for epoch in count():
-            batches = loader.epoch(self.config.seed, epoch)
-            for step in range(loader.steps):
-                asked = time.perf_counter()
-                batch = next(batches)
-                self.wait_seconds += time.perf_counter() - asked
+            for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):
                 yield epoch, step, batch
 
     def _first_rate(self, loader: Loader) -> float:

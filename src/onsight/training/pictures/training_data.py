@@ -13,8 +13,6 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Pictures
 from onsight.data.normalization import Normalization, measure
-from onsight.data.stream import Stream
-from onsight.data.stream_on_gpu import StreamOnGpu
 from onsight.models.catalog import expected_input
 from onsight.training.build import make_net
 from onsight.training.pictures.residency import place_pictures
@@ -47,8 +45,6 @@ def place(
 ) -> TrainingData:
     """Put the pictures where batches are taken from, and measure their normalization."""
     pictures = place_pictures(dataset.pictures, residency, device)
-    if config.decode_on == "gpu" and isinstance(pictures, Stream) and device.type == "cuda":
-        pictures = StreamOnGpu(pictures, device)
     normalization = make_normalization(config, pictures, dataset)
     return TrainingData(dataset, pictures, normalization, device, module)
 

@@ -40,7 +40,6 @@ class World:
 
     rank = 0
     size = 1
-    local_size = 1  # of the ranks on this machine
 
     def __init__(self) -> None:
         self.stop = StopRequest()
@@ -116,7 +115,6 @@ class Ranks(World):
         self.exchanges: Counter[str] = Counter()  # so far, by what is exchanged
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
-        self.local_size = rank_info.local_size
         self.store = store or meet(rank_info)
         if self.size > rank_info.local_size:
             _reach_other_machines()
