@@ -328,7 +328,7 @@ BUGS = [
         "if identity in self._visited:",
     ),
     Bug(
-        "data/sources/source.py",
+        "data/file_state.py",
         "facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino",
         "facts.st_mtime_ns, 0, 0",
         "tests/data/sources/test_folder_source.py",
