@@ -63,11 +63,10 @@ def explain(
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
-    if write and name.endswith(".ipynb"):
+    if name.endswith(".ipynb"):
         raise ConfigError(
-            f"--write mends Python files, and {name} is a notebook: make a script of it (`jupyter "
-            f"nbconvert --to script {name}`) and explain that, or change the lines that explain "
-            "names without --write"
+            f"{name} is a notebook: make a script of it (`jupyter nbconvert --to script {name}`) "
+            "and explain that"
         )
     if write and (on_twin or not what_ifs or not name.endswith(".py")):
         raise ConfigError("--write needs a training script, and changes to try out on it")
@@ -75,7 +74,7 @@ def explain(
         if on_twin or is_comparison:
             raise ConfigError("--trace is for one training as it is: without --twin and --compare")
         check_writable(trace_file)
-    if name.endswith((".py", ".ipynb")):
+    if name.endswith(".py"):
         ranks = fields.pop("ranks", 1) or 1
         if fields or is_comparison or recipe or config:
             raise ConfigError(
@@ -83,7 +82,7 @@ def explain(
                 f"`onsight explain {name} -- --batch-size 32`"
             )
         if on_twin:
-            if ranks > 1 or name.endswith(".ipynb"):
+            if ranks > 1:
                 raise ConfigError("--twin runs one process of a Python file: without --ranks")
             return _explain_on_twin(Path(name), list(script_args), limit_seconds)
         return _explain_script(

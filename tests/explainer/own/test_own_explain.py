@@ -230,7 +230,7 @@ def test_the_number_of_threads_is_restored(bars):
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
-        (["pets.ipynb", "--write", "mended.py"], "pets.ipynb is a notebook: make a script of it"),
+        (["pets.ipynb"], "make a script of it (`jupyter nbconvert --to script pets.ipynb`)"),
         (["demo", "--write", "mended.py"], "--write needs a training script"),
         (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),
     ],

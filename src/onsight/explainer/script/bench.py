@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from onsight.errors import ScriptFailed
-from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.reading import parse_script
 from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.saved_timings import read_saved_timings
 from onsight.explainer.script.trace import ItemFacts, Trace
@@ -95,7 +95,7 @@ class ScriptBench:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self.tree = whole_tree(processes.script)
+        self.tree = parse_script(processes.script)
         self.timings = read_saved_timings()
         self.losses: list[float] = []
         self.rate = 0.0

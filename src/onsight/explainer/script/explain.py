@@ -17,9 +17,8 @@ from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.failure import nothing_seen
-from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
 from onsight.explainer.script.processes import Processes
-from onsight.explainer.script.reading import findings_in
+from onsight.explainer.script.reading import parse_script
 from onsight.explainer.script.slowest import cause_of_ranks
 from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
@@ -31,7 +30,7 @@ from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding
+from onsight.lint.read import Finding, read_script
 from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
@@ -103,12 +102,9 @@ def explain_script(
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
-    findings = findings_in(script)
-    if not whole_tree(script).body:
+    findings = read_script(script)
+    if not parse_script(script).body:
         raise DataError(f"{script} holds no code")
-    if script.suffix == SUFFIX:
-        for words in read_notebook(script).left_out:
-            reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
     with Processes(script, args, _STEPS, limit_seconds, ranks) as processes:
         watched = max(0.3, _WATCHED * seconds)
