@@ -230,6 +230,8 @@ def test_the_number_of_threads_is_restored(bars):
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
+        (["absent.py", "--ranks", "2"], "one process of a script"),
+        (["absent.py", "--ranks", "2", "--twin"], "one process of a script"),
         (["pets.ipynb"], "make a script of it (`jupyter nbconvert --to script pets.ipynb`)"),
         (["demo", "--write", "mended.py"], "--write needs a training script"),
         (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),
