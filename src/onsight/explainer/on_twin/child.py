@@ -1,19 +1,18 @@
 """The process that runs a user's script on the twin, whose files stay unchanged."""
 
-import ast
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
 from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
-from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.executing import execute
 from onsight.explainer.tracing.sites import Site, is_package
 from onsight.files import write_atomically
 from onsight.testing.twin.as_cuda import twin_as_cuda
@@ -39,7 +38,7 @@ class TwinRun:
         limit.daemon = True
         limit.start()
         try:
-            self._execute()
+            execute(self.request.script)
         except SystemExit as ended:
             if ended.code:  # as of wrong arguments
                 say(exit_words(ended.code))
@@ -58,25 +57,18 @@ class TwinRun:
     ) -> NoReturn:
         """Report what was seen and end the process at once, before the script can save anything."""
         record, steps = self.machine.record, max(0, self.steps)
-        trace = TwinTrace(ended=ended, steps=steps, failure=failure)
-        trace.launches_before = self.launches_before
-        if steps:
-            trace.launches_per_step = record.launches.total() / steps
-            trace.waits = self._waits(record.waits, steps)
-        else:
-            trace.launches_before += record.launches.total()
-        trace.faults = sorted(set(self.machine.faults()))
-        write_atomically(self.request.out, trace.model_dump_json().encode())
+        launches = record.launches.total()
+        trace = TwinTrace(
+            ended=ended,
+            steps=steps,
+            launches_before=self.launches_before + (0 if steps else launches),
+            launches_per_step=launches / steps if steps else 0.0,
+            waits=self._waits(record.waits, steps) if steps else [],
+            faults=sorted(set(self.machine.faults())),
+            failure=failure,
+        )
+        write_atomically(self.request.out, to_json(trace).encode())
         leave(0)
-
-    def _execute(self) -> None:
-        script = self.request.script
-        main = ModuleType("__main__")
-        vars(main).update(__file__=str(script), __builtins__=__builtins__)
-        sys.modules["__main__"] = main
-        seed_everything(0)
-        tree = ast.parse(script.read_bytes(), str(script))
-        exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         self.optimizer = self.optimizer or optimizer
@@ -117,7 +109,7 @@ class TwinRun:
 
 def main() -> NoReturn:
     """Run the request in the file named on the command line."""
-    request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    request = from_json(Request, Path(sys.argv[1]).read_bytes())
     sys.dont_write_bytecode = True  # writes nothing into the script's folder
     sys.argv = [str(request.script), *request.args]
     sys.path[0] = str(request.script.parent)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from onsight.explainer.json_dataclasses import to_plain
 from onsight.explainer.on_twin.explain import OnTwin, Remedy
 from onsight.words import plural
 
@@ -39,7 +40,7 @@ def facts(found: OnTwin) -> dict[str, Any]:
     return {
         "verdict": _verdict(found),
         "is_sound": found.is_sound,
-        **found.trace.model_dump(mode="json"),
+        **to_plain(found.trace),
         "remedies": [
             {
                 "file": one.site and one.site.file,

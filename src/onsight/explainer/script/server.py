@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import torch
 
+from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import FAILED, leave
@@ -47,7 +48,7 @@ def serve(control: Channel, is_forked: bool = False) -> tuple[Request, Channel, 
         if not pid:
             os.setpgid(0, 0)  # so that it can be ended with everything that it starts
             control.close()
-            request = Request.model_validate(message["request"])
+            request = from_json(Request, message["request"])
             _say_into(Path(message["said"]))
             return request, Channel.inherited(files[0]), message["late"]
         for file in files:
@@ -67,8 +68,7 @@ def main() -> NoReturn:
     run = ScriptRun(request.script, request.args, channel)
     if is_late:
         _run_to_fork_point(run, channel, threads, native_threads, loading)
-    # A rank's is set when this process has loaded torch already.
-    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", threads)))
+    torch.set_num_threads(threads)
     run.begin(request, channel, loading)
     run.execute()
 

@@ -7,15 +7,14 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pydantic import BaseModel
-
 _DEPTH = 100  # frames to look at, at most: those of frameworks are many
 _ONSIGHT = f"{Path(__file__).parents[2]}{os.sep}"  # a checkout may lie in the user's folder
 _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
-class Site(BaseModel, frozen=True):
-    """A line of a user's file, or of a notebook's cell.
+@dataclass(frozen=True)
+class Site:
+    """A line of a user's file.
 
     end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
     """
@@ -25,13 +24,7 @@ class Site(BaseModel, frozen=True):
     end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        name = Path(self.file).name
-        return f"{name}, line {self.line}" if self.is_in_cell else f"{name}:{self.line}"
-
-    @property
-    def is_in_cell(self) -> bool:
-        """Whether it belongs to a notebook."""
-        return ".ipynb, cell " in self.file
+        return f"{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)
