@@ -93,9 +93,8 @@ def explain(
     ----------
     subject
         A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
-        takes, to explain the run it would start; or any PyTorch training script or notebook, which
-        is run unchanged, as in `onsight explain train.py -- --epochs 3`. With --ranks 2, a script
-        is started as by torchrun.
+        takes, to explain the run it would start; or any PyTorch training script, which is run
+        unchanged, as in `onsight explain train.py -- --epochs 3`.
     script_args
         Arguments of the script, after --.
     """

@@ -57,17 +57,16 @@ def explain(
     seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
     as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; trace_file: to write a timeline
-    into; recipe, config, fields: those of the run, as for `train`, and `ranks` of a script. Raises
-    UserError for what the caller can fix.
+    into; recipe, config, fields: those of the run, as for `train`. Raises UserError for what the
+    caller can fix.
     """
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
-    if write and name.endswith(".ipynb"):
+    if name.endswith(".ipynb"):
         raise ConfigError(
-            f"--write mends Python files, and {name} is a notebook: make a script of it (`jupyter "
-            f"nbconvert --to script {name}`) and explain that, or change the lines that explain "
-            "names without --write"
+            f"{name} is a notebook: make a script of it (`jupyter nbconvert --to script {name}`) "
+            "and explain that"
         )
     if write and (on_twin or not what_ifs or not name.endswith(".py")):
         raise ConfigError("--write needs a training script, and changes to try out on it")
@@ -75,16 +74,19 @@ def explain(
         if on_twin or is_comparison:
             raise ConfigError("--trace is for one training as it is: without --twin and --compare")
         check_writable(trace_file)
-    if name.endswith((".py", ".ipynb")):
-        ranks = fields.pop("ranks", 1) or 1
+    if name.endswith(".py"):
+        if "ranks" in fields:
+            raise ConfigError(
+                "explain watches one process of a script: leave --ranks out. A script for torchrun "
+                "runs alone with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
+                "MASTER_PORT=29500 in the environment"
+            )
         if fields or is_comparison or recipe or config:
             raise ConfigError(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {name} -- --batch-size 32`"
             )
         if on_twin:
-            if ranks > 1 or name.endswith(".ipynb"):
-                raise ConfigError("--twin runs one process of a Python file: without --ranks")
             return _explain_on_twin(Path(name), list(script_args), limit_seconds)
         return _explain_script(
             Path(name),
@@ -92,7 +94,6 @@ def explain(
             seconds,
             what_ifs,
             limit_seconds,
-            ranks=ranks,
             trace_file=trace_file,
             write=write,
         )

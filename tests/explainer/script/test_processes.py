@@ -77,7 +77,7 @@ def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes,
 def test_a_stopped_process_does_nothing(processes):
     stopped = processes().start(seconds=0.1)
     stopped.trace()
-    stat = Path(f"/proc/{stopped.ranks[0].leader}/stat")
+    stat = Path(f"/proc/{stopped.leader}/stat")
     end = time.monotonic() + 10
     while stat.read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < end

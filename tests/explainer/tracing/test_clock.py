@@ -82,21 +82,3 @@ def test_reading_loses_no_time(now):
         now[0] = moment
         clock.read()
     assert clock.read() == dict.fromkeys(PHASES, 0.0) | {"other": 4}
-
-
-def test_another_thread_can_begin_a_phase_while_the_clocks_own_waits():
-    clock = PhaseClock()
-    depth = clock.enter("backward")
-
-    def enter():
-        clock.enter("data")
-        clock.enter_for_owner("communication")
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert clock.phase == "communication"  # and what the thread did by itself is not counted
-    with clock.within("sync"):
-        assert clock.phase == "communication"
-    clock.leave(depth)
-    assert clock.phase == "other"

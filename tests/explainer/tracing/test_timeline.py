@@ -10,7 +10,7 @@ from onsight.errors import OutputError
 from onsight.explainer.tracing import timeline as module
 from onsight.explainer.tracing.clock import PHASES, PhaseClock
 from onsight.explainer.tracing.sites import Sites
-from onsight.explainer.tracing.timeline import TimelineRecorder, write_timelines
+from onsight.explainer.tracing.timeline import TimelineRecorder, write_timeline
 
 
 class Device:
@@ -72,9 +72,13 @@ def slices_of(path):
 def test_slices_are_nested_and_add_up_to_the_phases(recorded, tmp_path):
     timeline, phases = recorded
     path = tmp_path / "trace.json"
-    said = write_timelines(path, "train.py", [timeline])
+    said = write_timeline(path, "train.py", timeline)
     found, named = slices_of(path)
     assert set(named.values()) == {"training thread", "device, every 4th step"}
+    (process,) = (
+        one for one in json.loads(path.read_text())["traceEvents"] if one["name"] == "process_name"
+    )
+    assert (process["pid"], process["args"]) == (found[0]["pid"], {"name": "train.py"})
     host = [one for one in found if one["tid"] == 1]
     for name, words in PHASES.items():
         seconds = sum(one["dur"] for one in host if one["name"] == words) / 1e6
@@ -103,23 +107,10 @@ def test_reads_name_their_line(tmp_path):
     first = time.perf_counter()
     exec(code, {"clock": clock})
     timeline = recorder.timeline(first, time.perf_counter(), None)
-    write_timelines(tmp_path / "trace.json", "train.py", [timeline])
+    write_timeline(tmp_path / "trace.json", "train.py", timeline)
     found, _ = slices_of(tmp_path / "trace.json")
     (read,) = (one for one in found if one["cat"] == "sync")
     assert read["args"] == {"line": "train.py:1"}
-
-
-def test_each_rank_is_a_process(recorded, tmp_path):
-    path = tmp_path / "trace.json"
-    write_timelines(path, "train.py", [recorded[0], recorded[0]])
-    found, _ = slices_of(path)
-    assert {one["pid"] for one in found} == {1, 2}
-    names = [
-        one["args"]["name"]
-        for one in json.loads(path.read_text())["traceEvents"]
-        if one["name"] == "process_name"
-    ]
-    assert names == ["rank 0 of train.py", "rank 1 of train.py"]
 
 
 def test_only_so_much_is_kept_and_that_is_said(tmp_path, monkeypatch):
@@ -131,9 +122,9 @@ def test_only_so_much_is_kept_and_that_is_said(tmp_path, monkeypatch):
     timeline = recorder.timeline(first, time.perf_counter(), None)
     assert timeline.is_cut
     assert sum(one.phase != "" for one in timeline.slices) < 50
-    assert "beginning is left out" in write_timelines(tmp_path / "t.json", "train.py", [timeline])
+    assert "beginning is left out" in write_timeline(tmp_path / "t.json", "train.py", timeline)
 
 
 def test_a_folder_is_refused(recorded, tmp_path):
     with pytest.raises(OutputError, match="is a folder"):
-        write_timelines(tmp_path, "train.py", [recorded[0]])
+        write_timeline(tmp_path, "train.py", recorded[0])

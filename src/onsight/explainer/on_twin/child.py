@@ -1,11 +1,9 @@
 """The process that runs a user's script on the twin, whose files stay unchanged."""
 
-import ast
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 from torch.optim import Optimizer
@@ -13,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
 from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
-from onsight.explainer.script.seeding import seed_everything
+from onsight.explainer.script.executing import execute
 from onsight.explainer.tracing.sites import Site, is_package
 from onsight.files import write_atomically
 from onsight.testing.twin.as_cuda import twin_as_cuda
@@ -39,7 +37,7 @@ class TwinRun:
         limit.daemon = True
         limit.start()
         try:
-            self._execute()
+            execute(self.request.script)
         except SystemExit as ended:
             if ended.code:  # as of wrong arguments
                 say(exit_words(ended.code))
@@ -68,15 +66,6 @@ class TwinRun:
         trace.faults = sorted(set(self.machine.faults()))
         write_atomically(self.request.out, trace.model_dump_json().encode())
         leave(0)
-
-    def _execute(self) -> None:
-        script = self.request.script
-        main = ModuleType("__main__")
-        vars(main).update(__file__=str(script), __builtins__=__builtins__)
-        sys.modules["__main__"] = main
-        seed_everything(0)
-        tree = ast.parse(script.read_bytes(), str(script))
-        exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         self.optimizer = self.optimizer or optimizer

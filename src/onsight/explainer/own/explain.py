@@ -19,7 +19,7 @@ from onsight.explainer.own.record import StepRecord
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
-from onsight.explainer.tracing.timeline import write_timelines
+from onsight.explainer.tracing.timeline import write_timeline
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
@@ -79,7 +79,7 @@ def explain_data(
         before = bench.record((), recorded, has_timeline=trace_file is not None)
         if trace_file and before.timeline:
             name = f"onsight train {data}"
-            reporter.say(write_timelines(trace_file, name, [before.timeline]))
+            reporter.say(write_timeline(trace_file, name, before.timeline))
         found: Found[RunChange] = Found([], None, [], [])
         if try_changes:
             plain = bench.open(())

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from onsight.errors import ScriptFailed
-from onsight.explainer.script.notebook import whole_tree
 from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.reading import parse_script
 from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.saved_timings import read_saved_timings
 from onsight.explainer.script.trace import ItemFacts, Trace
@@ -95,7 +95,7 @@ class ScriptBench:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
-        self.tree = whole_tree(processes.script)
+        self.tree = parse_script(processes.script)
         self.timings = read_saved_timings()
         self.losses: list[float] = []
         self.rate = 0.0
@@ -104,10 +104,10 @@ class ScriptBench:
         self.until = math.inf
         self.startup_seconds = 0.0
 
-    def watch(self, seconds: float, timelines: Path | None = None) -> tuple[Trace, ScriptTrial]:
+    def watch(self, seconds: float, timeline: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Run the script as it is for so long; its trace, and the trial that can go on.
 
-        timelines: a folder for those of all ranks. Raises ScriptFailed.
+        timeline: a file for it. Raises ScriptFailed.
         """
         until = time.monotonic() + self.processes.limit_seconds  # also if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
@@ -116,7 +116,7 @@ class ScriptBench:
         def start() -> ScriptProcess:
             left = max(seconds + _LEAST_SECONDS, until - time.monotonic())
             return self.processes.start(
-                seconds=seconds, is_full=True, timelines=timelines, first_limit_seconds=left
+                seconds=seconds, is_full=True, timeline=timeline, first_limit_seconds=left
             )
 
         try:

@@ -23,14 +23,11 @@ from onsight.explainer.script.executing import execute
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.leash import Leash, end_with_children
 from onsight.explainer.script.observed import add_stretch, complete
-from onsight.explainer.script.peers import Peers
-from onsight.explainer.script.ranks import gather
 from onsight.explainer.script.spawned import watch_processes
 from onsight.explainer.script.thread_settings import follow_affinity
 from onsight.explainer.script.trace import Ended, Request, Trace
 from onsight.explainer.script.work import StepWork
 from onsight.explainer.tracing.clock import PhaseClock
-from onsight.explainer.tracing.communication import Communication
 from onsight.explainer.tracing.devicetime import DeviceTime, followed
 from onsight.explainer.tracing.recorder import Recorder
 from onsight.explainer.tracing.sites import Sites
@@ -72,9 +69,7 @@ class ScriptRun:
         then. earlier: seconds that the script had run for before this process was forked.
         """
         self.request, self.channel, self.earlier = request, channel, earlier
-        os.environ.update(request.environment)
         self.process = os.getpid()
-        self.peers = Peers(request.out)
         self.device_time: DeviceTime | None = None
         self.clock = PhaseClock()
         self.recorder = Recorder(
@@ -89,7 +84,7 @@ class ScriptRun:
         self.recorder.window.known = request.epoch
         self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
         self.timeline: TimelineRecorder | None = None
-        if request.timelines:
+        if request.timeline:
             self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
         self.hooks = Hooks(
             self.recorder.patches,
@@ -105,10 +100,10 @@ class ScriptRun:
         for what_if in what_ifs_from(request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
-        patches = self.recorder.patches
-        Communication(self.clock).install(patches)
         self.recorder.install()
-        watch_processes(patches, partial(run_function, request), self._process_started)
+        watch_processes(
+            self.recorder.patches, partial(run_function, request), self._process_started
+        )
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would seem to live on
         self.leash = Leash(channel, lambda: self.finish("limit"))
@@ -122,8 +117,7 @@ class ScriptRun:
             if ended.code and not self.has_measured:  # as of wrong arguments
                 self._fail(partial(say, exit_words(ended.code)))
         except BaseException as error:
-            if not self._may_be_left:
-                self._fail(partial(tell_failure, error, self.script))
+            self._fail(partial(tell_failure, error, self.script))
         if self.request is None:  # it has no training that could be followed
             leave(0)
         self.finish("script")
@@ -132,15 +126,11 @@ class ScriptRun:
         """Report what was seen and end the process at once, before the script can save anything."""
         if os.getpid() == self.process:  # and not in a copy of it
             flush_output()
-            self._report(ended)
+            if not self.is_part or self._is_first_part():
+                self._report(ended)
             if self.is_part:  # to be ended with the script, which would otherwise go on and save
                 threading.Event().wait()
         leave(0)
-
-    @property
-    def _may_be_left(self) -> bool:
-        """Whether another rank may have ended before, so that this one fails."""
-        return self.has_measured and self.peers.world > 1
 
     @property
     def has_measured(self) -> bool:
@@ -180,8 +170,6 @@ class ScriptRun:
             if self.request.rate and not self.is_described and self._is_hopeless(recorder):
                 self._pause("slow")
             return
-        if not self.peers.have_measured(recorder.steps):
-            return
         if not self.request.is_full or self.work.is_known(recorder):
             self._pause("window")
 
@@ -197,7 +185,6 @@ class ScriptRun:
         except Closed:
             end_with_children()
         self.leash.lengthen(self.request.limit_seconds)
-        self.peers.begin_again()
         done, look = self.recorder.steps, self.recorder.look
         epoch = Epoch(**asked["epoch"]) if asked["epoch"] else None
         self.recorder.window = Window(
@@ -213,11 +200,10 @@ class ScriptRun:
             if stretch is None and ended == "slow" and self.first:
                 stretch = self.first, self.recorder.look(), 0
             if stretch:
-                trace.rank, trace.world = self.peers.rank, self.peers.world
                 add_stretch(trace, *stretch)
                 self._describe(trace)
-        if trace.steps or not self.peers.path.exists():  # a process of the script may have written
-            write_atomically(self.peers.path, trace.model_dump_json().encode())
+        if trace.steps or not self.request.out.exists():  # a process of the script may have written
+            write_atomically(self.request.out, trace.model_dump_json().encode())
         if self.channel:
             self.channel.send({"ended": ended})
 
@@ -235,23 +221,36 @@ class ScriptRun:
         if self.device_time:
             trace.device_phases = self.device_time.seconds()
         stretch = self.recorder.window.stretch()
-        if self.timeline and self.request.timelines and stretch:
+        if self.timeline and self.request.timeline and stretch:
             first, last, _ = stretch
             found = self.timeline.timeline(first.moment, last.moment, self.device_time)
-            path = self.request.timelines / f"{trace.rank}.json"
-            write_atomically(path, found.model_dump_json().encode())
+            write_atomically(self.request.timeline, found.model_dump_json().encode())
 
     def _process_started(self) -> None:
-        """End this process as soon as those that it started have reported."""
+        """End this process as soon as one of those that it started has reported."""
         assert self.request
-        out = self.request.out
+        files = self.request.out, self._claim
 
         def wait() -> None:
-            while gather(out, is_complete=True) is None:
+            while not all(file.exists() for file in files):
                 time.sleep(_LOOK_SECONDS)
             self.finish("script")
 
         threading.Thread(target=wait, name="onsight-processes", daemon=True).start()
+
+    def _is_first_part(self) -> bool:
+        """Whether no other process that the script started reports; several may train together."""
+        try:
+            self._claim.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    @property
+    def _claim(self) -> Path:
+        """The file by which a process that the script started claims the report for itself."""
+        assert self.request
+        return self.request.out.with_suffix(".claimed")
 
     def _is_hopeless(self, recorder: Recorder) -> bool:
         """Whether the first steps were so slow that more of them would show nothing else."""
@@ -271,11 +270,7 @@ def run_function(request: Request, function: Callable[[], Any]) -> Any:
     run = ScriptRun(request.script, request.args)
     run.is_part = True
     run.begin(request)
-    try:
-        returned = function()
-    except BaseException:
-        if not run.has_measured:  # if it has, another rank may have ended before
-            raise
+    returned = function()
     if run.has_measured:
         run.finish("script")
     return returned

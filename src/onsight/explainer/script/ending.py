@@ -1,6 +1,5 @@
 """How the process of a script ends: at once, or with the script's own failure."""
 
-import linecache
 import os
 import sys
 import traceback
@@ -9,29 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from onsight.explainer.script.notebook import Unit
-
 FAILED = 3  # the exit code if the script itself fails
 
 
 def tell_failure(error: BaseException, script: Path) -> None:
     """Print the traceback from the script's own first line on."""
     where: TracebackType | None = error.__traceback__
-    while where and not _is_of(script, where.tb_frame.f_code.co_filename):
+    while where and where.tb_frame.f_code.co_filename != str(script):
         where = where.tb_next
     lines = traceback.format_exception(type(error), error, where or error.__traceback__)
     say("".join(lines))
-
-
-def _is_of(script: Path, file: str) -> bool:
-    return file == str(script) or file.startswith(f"{script}, cell ")
-
-
-def show_in_tracebacks(unit: Unit) -> None:
-    """Let tracebacks show the lines of a notebook's cell, which is no file."""
-    if isinstance(unit.text, str):
-        lines = unit.text.splitlines(keepends=True)
-        linecache.cache[unit.name] = len(unit.text), None, lines, unit.name
 
 
 def say(words: str) -> None:

@@ -17,21 +17,19 @@ from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.failure import nothing_seen
-from onsight.explainer.script.notebook import SUFFIX, read_notebook, whole_tree
 from onsight.explainer.script.processes import Processes
-from onsight.explainer.script.reading import findings_in
-from onsight.explainer.script.slowest import cause_of_ranks
+from onsight.explainer.script.reading import parse_script
 from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
 from onsight.explainer.search.race import Found, Race
 from onsight.explainer.search.tried import Tried
-from onsight.explainer.tracing.timeline import Timeline, write_timelines
+from onsight.explainer.tracing.timeline import Timeline, write_timeline
 from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding
+from onsight.lint.read import Finding, read_script
 from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
@@ -41,10 +39,6 @@ _CEILINGS_SECONDS = 7.0  # kept for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
 _MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
 _LONGEST_EPOCH = 0.12  # of the time, to be measured as a whole
-_NOT_TOGETHER = (
-    "{name} was started {ranks} times, as torchrun does, but its processes do not train together, "
-    "as they would after torch.distributed.init_process_group(): leave --ranks out"
-)
 
 
 @dataclass(frozen=True)
@@ -89,28 +83,24 @@ def explain_script(
     reporter: Reporter | None = None,
     *,
     write: Path | None = None,
-    ranks: int = 1,
     trace_file: Path | None = None,
 ) -> Explanation:
     """Watch a script's training for a moment, unchanged, and then with changes.
 
     seconds: for all of it, about; more if one start of the script takes longer. limit_seconds: from
-    a start to its first steps; write: where the mended script goes, checked before; ranks:
-    processes that train together; trace_file: to write the timeline of the unchanged script into.
-    Raises DataError if there is no such script, ScriptFailed with the script's own output.
+    a start to its first steps; write: where the mended script goes, checked before;
+    trace_file: to write the timeline of the unchanged script into. Raises DataError if there is no
+    such script, ScriptFailed with the script's own output.
     """
     begun, reporter = time.monotonic(), reporter or Reporter()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
-    findings = findings_in(script)
-    if not whole_tree(script).body:
+    findings = read_script(script)
+    if not parse_script(script).body:
         raise DataError(f"{script} holds no code")
-    if script.suffix == SUFFIX:
-        for words in read_notebook(script).left_out:
-            reporter.say(f"left out: {words}")
     warn_if_busy(reporter)
-    with Processes(script, args, _STEPS, limit_seconds, ranks) as processes:
+    with Processes(script, args, _STEPS, limit_seconds) as processes:
         watched = max(0.3, _WATCHED * seconds)
         reporter.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
         bench = ScriptBench(processes)
@@ -118,8 +108,6 @@ def explain_script(
         trace, plain = _with_timeline(watch, trace_file, script.name, reporter)
         if not trace.images:
             raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
-        if trace.world < ranks:
-            raise ScriptFailed(_NOT_TOGETHER.format(name=script.name, ranks=ranks))
         trace.script = str(script.resolve())
         trace.thread_settings = settings_of(script, os.environ)
         wanted = bench.worth(plain) if try_changes else []
@@ -147,7 +135,7 @@ def explain_script(
         best,
         found.left_out,
         merged(mends_of(best.changes, trace), script) if best else [],
-        cause_of_ranks(trace) or find_cause(trace, found.tried, best, usable_cores()),
+        find_cause(trace, found.tried, best, usable_cores()),
         findings,
         time.monotonic() - begun,
         delivery,
@@ -177,7 +165,7 @@ def _epoch(trace: Trace, seconds: float) -> Epoch | None:
         if not workers and not is_evaluated:
             return None
         found = Epoch(trace.images // trace.epochs, trace.seconds / trace.epochs, is_evaluated)
-    elif loader and workers and loader.items and trace.world == 1:
+    elif loader and workers and loader.items:
         found = Epoch(loader.items, loader.items / trace.images * trace.seconds)
     else:
         return None
@@ -194,11 +182,11 @@ def _with_timeline(
     if file is None:
         return watch()
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
-        seen = watch(timelines=Path(folder))
-        paths = sorted(Path(folder).iterdir(), key=lambda path: int(path.stem))
-        timelines = [Timeline.model_validate_json(path.read_bytes()) for path in paths]
-    if timelines:
-        reporter.say(write_timelines(file, name, timelines))
+        path = Path(folder) / "timeline.json"
+        seen = watch(timeline=path)
+        if path.exists():
+            timeline = Timeline.model_validate_json(path.read_bytes())
+            reporter.say(write_timeline(file, name, timeline))
     return seen
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -53,6 +54,14 @@ def complete(trace: Trace, recorder: Recorder, look_at_items: bool) -> None:
     if judging is not None:
         made = recorder.loaders.made(judging)
         trace.evaluation_loader, _, _ = examine_loader(judging, made, look_at_items=False)
+    if (count := _processes()) > 1:
+        trace.remarks.append(f"{count} processes train together; the figures are those of one")
+
+
+def _processes() -> int:
+    """How many train together."""
+    is_joined = dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if is_joined else 1
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:

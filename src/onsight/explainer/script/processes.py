@@ -15,8 +15,7 @@ from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words, nothing_seen
 from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
-from onsight.explainer.script.ranks import rank_variables
-from onsight.explainer.script.running import Running, ScriptProcess
+from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import variables_of
 from onsight.explainer.script.trace import Plain, Request, Trace
@@ -33,14 +32,12 @@ Start = Literal["late", "early", "fresh"]  # forked in the script's course, at i
 class Processes:
     """Starts a script again and again, in the cheapest way there is; a context that ends them all.
 
-    limit_seconds: for each process until it reports, at first from its start; ranks: processes that
-    train together in each run; training: where the training loader is made, once that is known.
+    limit_seconds: for each process until it reports, at first from its start; training: where the
+    training loader is made, once that is known.
     """
 
-    def __init__(
-        self, script: Path, args: list[str], steps: int, limit_seconds: float, ranks: int = 1
-    ) -> None:
-        self.script, self.args, self.ranks = script.resolve(), args, ranks
+    def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
+        self.script, self.args = script.resolve(), args
         self.steps, self.limit_seconds = steps, limit_seconds
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
@@ -90,7 +87,7 @@ class Processes:
         if early is None or not self._is_ready(early):
             self._servers.pop("early", None)
             return
-        if is_late and self.ranks == 1:
+        if is_late:
             said = self._path("late.txt")
             late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
             self._leaders.append(leader)
@@ -104,25 +101,19 @@ class Processes:
         seconds: float = 1.0,
         rate: float = 0.0,
         is_full: bool = False,
-        timelines: Path | None = None,
+        timeline: Path | None = None,
         epoch: Epoch | None = None,
         first_limit_seconds: float = 0.0,
     ) -> ScriptProcess:
         """Begin to run the script with these changes; `trace` gives the first window.
 
-        timelines: a folder for those of all ranks; epoch: to be measured as a whole;
-        first_limit_seconds: until that window is over, if less than for later ones.
+        timeline: a file for it; epoch: to be measured as a whole; first_limit_seconds: until that
+        window is over, if less than for later ones.
         """
         request = self._request({one.name: one.value for one in what_ifs}, seconds)
-        request.is_full, request.timelines, request.epoch = is_full, timelines, epoch
-        request.first_limit_seconds = first_limit_seconds
-        request.rate = rate if self.ranks == 1 else 0.0  # none of several can end alone
-        process = ScriptProcess(
-            request.out,
-            [self._start(request, what_ifs, variables) for variables in rank_variables(self.ranks)],
-            self.limit_seconds,
-            first_limit_seconds,
-        )
+        request.is_full, request.timeline, request.epoch = is_full, timeline, epoch
+        request.first_limit_seconds, request.rate = first_limit_seconds, rate
+        process = self._start(request, what_ifs)
         self._running.append(process)
         return process
 
@@ -131,33 +122,27 @@ class Processes:
         what_ifs: Sequence[WhatIf] = (),
         seconds: float = 1.0,
         is_full: bool = False,
-        timelines: Path | None = None,
     ) -> Trace:
         """The trace of one window of the script with these changes. Raises ScriptFailed."""
-        process = self.start(what_ifs, seconds, is_full=is_full, timelines=timelines)
+        process = self.start(what_ifs, seconds, is_full=is_full)
         try:
             return process.trace()
         finally:
             process.close()
 
-    def _start(
-        self, request: Request, what_ifs: Sequence[WhatIf], variables: dict[str, str]
-    ) -> Running:
-        """Start one of the ranks, or the only one. variables: of its environment."""
-        rank = variables.get("RANK", "0")
-        said = request.out.with_suffix(f".{rank}.txt")
-        request = request.model_copy(update={"environment": variables})
+    def _start(self, request: Request, what_ifs: Sequence[WhatIf]) -> ScriptProcess:
+        said = request.out.with_suffix(".txt")
         environment = {name: value for one in what_ifs for name, value in one.environment.items()}
         server = None if environment else self._server(any(one.rewrites for one in what_ifs))
         if server:
             channel, leader = self._fork(server, request, said, is_late=False)
-            return Running(channel, leader, said, self.script.name, lambda: _code(server, leader))
-        asked = request.out.with_suffix(f".{rank}.request")
+            return ScriptProcess(request, channel, leader, said, lambda: _code(server, leader))
+        asked = request.out.with_suffix(".request")
         asked.write_text(request.model_dump_json(), encoding="utf-8")
         channel, theirs = Channel.pair()
-        leader = self._popen(_CHILD, [str(asked)], theirs, environment | variables, said)
+        leader = self._popen(_CHILD, [str(asked)], theirs, environment, said)
         popened = self._popened[-1]
-        return Running(channel, leader, said, self.script.name, lambda: popened.wait(GRACE_SECONDS))
+        return ScriptProcess(request, channel, leader, said, lambda: popened.wait(GRACE_SECONDS))
 
     def forget_servers(self) -> bool:
         """Start fresh processes from now on; False if that was so before."""

@@ -1,32 +1,11 @@
-"""The mistakes that reading a script or a notebook reveals."""
+"""Reads a script's text."""
 
-import tempfile
-from dataclasses import replace
+import ast
 from pathlib import Path
 
-from onsight.explainer.script.notebook import SUFFIX, read_notebook
-from onsight.lint.read import Finding, read_script
-
-_OF_FILES = "main-guard"  # a notebook is never imported
+from onsight.lint.source import parsed, read_text
 
 
-def findings_in(script: Path) -> list[Finding]:
-    """The mistakes in a script; of a notebook, with the cell as the file. Raises DataError."""
-    if script.suffix != SUFFIX:
-        return read_script(script)
-    units = read_notebook(script).units
-    texts = [str(one.text) for one in units]
-    with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
-        joined = Path(folder) / "notebook.py"
-        joined.write_text("\n".join(texts) + "\n", encoding="utf-8")
-        found = [one for one in read_script(joined) if one.file == joined]
-    places = [
-        (unit.name, line)
-        for unit, text in zip(units, texts, strict=True)
-        for line in range(1, text.count("\n") + 2)
-    ]
-    return [
-        replace(one, file=Path(places[one.line - 1][0]), line=places[one.line - 1][1])
-        for one in found
-        if one.rule != _OF_FILES
-    ]
+def parse_script(script: Path) -> ast.Module:
+    """The syntax tree of a script. Raises DataError if it has none."""
+    return parsed(script, read_text(script))

@@ -1,11 +1,9 @@
-"""A run of a script: one process, or one for each rank, measured, stopped and ended together."""
+"""A run of a script: measured, stopped meanwhile, and ended with everything that it started."""
 
 import contextlib
-import selectors
 import signal
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
@@ -14,69 +12,51 @@ from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words
 from onsight.explainer.script.launch import GRACE_SECONDS, last_words
 from onsight.explainer.script.leftovers import end_group
-from onsight.explainer.script.ranks import gather
-from onsight.explainer.script.trace import Trace
+from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.window import Epoch
 
 
-@dataclass(frozen=True)
-class Running:
-    """A process of a run. said: where its output goes; code: waits for its exit code."""
-
-    channel: Channel
-    leader: int
-    said: Path
-    script: str
-    code: Callable[[], int | None]
-
-    def hear(self) -> str:
-        """By what its window ended, once it has said so. Raises ScriptFailed."""
-        try:
-            message, _ = self.channel.receive(GRACE_SECONDS)
-        except (Closed, TimeoutError):
-            words = failure_words(last_words(self.said), self.code(), self.script)
-            raise ScriptFailed(words) from None
-        ended: str = message["ended"]
-        if ended == "failed":
-            raise ScriptFailed(failure_words(last_words(self.said), FAILED, self.script))
-        return ended
-
-
 class ScriptProcess:
-    """The processes of one run; they are stopped whenever they are not measured."""
+    """The process of one run; it is stopped whenever it is not measured.
+
+    said: where its output goes; code: waits for its exit code.
+    """
 
     def __init__(
-        self, out: Path, ranks: Sequence[Running], limit_seconds: float, first_limit_seconds: float
+        self,
+        request: Request,
+        channel: Channel,
+        leader: int,
+        said: Path,
+        code: Callable[[], int | None],
     ) -> None:
-        self.out, self.ranks, self.limit_seconds = out, ranks, limit_seconds
-        self._within = first_limit_seconds or limit_seconds
+        self.request, self.channel, self.leader = request, channel, leader
+        self.said, self.code = said, code
+        self._within = request.first_limit_seconds or request.limit_seconds
         self.is_over = False
 
     def trace(self) -> Trace:
-        """What was seen in the window that is under way, by all ranks. Raises ScriptFailed."""
+        """What was seen in the window that is under way. Raises ScriptFailed."""
         try:
-            endings = self._hear_all()
+            ended = self._hear()
         except ScriptFailed:
             self.close()
             raise
-        self._within = self.limit_seconds
-        # Not before all have reported: a rank may still send what another one waits for.
-        if endings <= {"window", "slow"}:
+        self._within = self.request.limit_seconds
+        if ended in ("window", "slow"):
             self._signal(signal.SIGSTOP)
         else:
             self.close()
-        trace = gather(self.out)
-        assert trace
+        trace = Trace.model_validate_json(self.request.out.read_text(encoding="utf-8"))
         if not trace.images:
-            trace.last_words = last_words(self.ranks[0].said)
+            trace.last_words = last_words(self.said)
         return trace
 
     def measure(self, seconds: float, epoch: Epoch | None = None) -> Trace:
         """Let it train for so long again, and for an epoch if one is given. Raises ScriptFailed."""
         self._signal(signal.SIGCONT)
-        for one in self.ranks:
-            with contextlib.suppress(Closed):  # `trace` says why
-                one.channel.send({"seconds": seconds, "epoch": epoch and asdict(epoch)})
+        with contextlib.suppress(Closed):  # `trace` says why
+            self.channel.send({"seconds": seconds, "epoch": epoch and asdict(epoch)})
         return self.trace()
 
     def close(self) -> None:
@@ -85,36 +65,23 @@ class ScriptProcess:
             return
         self.is_over = True
         self._signal(signal.SIGKILL)
-        for one in self.ranks:
-            one.channel.close()
+        self.channel.close()
 
-    def _hear_all(self) -> set[str]:
-        """By what each process ended its window. Raises ScriptFailed as soon as one has failed."""
-        endings = set()
-        until = time.monotonic() + self._within + GRACE_SECONDS
-        with selectors.DefaultSelector() as waiting:
-            for rank, one in enumerate(self.ranks):
-                waiting.register(one.channel.end, selectors.EVENT_READ, rank)
-            while waiting.get_map():
-                ready = waiting.select(max(0.0, until - time.monotonic()))
-                if not ready:
-                    words = failure_words(
-                        last_words(self.ranks[0].said), None, self.ranks[0].script
-                    )
-                    raise ScriptFailed(words)
-                for key, _ in ready:
-                    endings.add(self._hear(key.data))
-                    waiting.unregister(key.fileobj)
-        return endings
-
-    def _hear(self, rank: int) -> str:
+    def _hear(self) -> str:
+        """By what its window ended, once it has said so. Raises ScriptFailed."""
         try:
-            return self.ranks[rank].hear()
-        except ScriptFailed as error:
-            if len(self.ranks) == 1:
-                raise
-            raise ScriptFailed(f"rank {rank}: {error}") from None
+            message, _ = self.channel.receive(self._within + GRACE_SECONDS)
+        except TimeoutError:
+            raise self._failed(None) from None
+        except Closed:
+            raise self._failed(self.code()) from None
+        ended: str = message["ended"]
+        if ended == "failed":
+            raise self._failed(FAILED)
+        return ended
+
+    def _failed(self, code: int | None) -> ScriptFailed:
+        return ScriptFailed(failure_words(last_words(self.said), code, self.request.script.name))
 
     def _signal(self, number: int) -> None:
-        for one in self.ranks:
-            end_group(one.leader, number)
+        end_group(self.leader, number)

@@ -67,8 +67,7 @@ def main() -> NoReturn:
     run = ScriptRun(request.script, request.args, channel)
     if is_late:
         _run_to_fork_point(run, channel, threads, native_threads, loading)
-    # A rank's is set when this process has loaded torch already.
-    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", threads)))
+    torch.set_num_threads(threads)
     run.begin(request, channel, loading)
     run.execute()
 

@@ -11,7 +11,6 @@ from onsight.explainer.mend.mended import Line
 from onsight.explainer.mend.show import print_delivery
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
-from onsight.explainer.script.show_ranks import ranks_table
 from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
 from onsight.explainer.search.tried import Tried
 from onsight.explainer.tracing.sites import Site
@@ -30,11 +29,7 @@ def print_explanation(found: Explanation, console: Console) -> None:
         f"{_epochs(trace.epochs)}; "
         f"{trace.startup_seconds:.1f} s from its start to its first step)\n"
     )
-    if trace.ranks:
-        console.print(f"{plural(len(trace.ranks), 'rank')} train together; of rank {trace.rank}:\n")
     console.print(phase_table(trace.phases, trace.steps, trace.device_phases))
-    if trace.ranks:
-        console.print(Padding(ranks_table(trace.ranks), (1, 0, 0, 0)))
     if found.ceilings and trace.flops:
         step = trace.seconds / trace.steps
         arithmetic = reached(trace.flops, trace.bytes, step, trace.precision, found.ceilings)

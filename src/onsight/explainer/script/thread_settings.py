@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import torch
 
 from onsight.errors import DataError
-from onsight.explainer.script.notebook import whole_tree
+from onsight.explainer.script.reading import parse_script
 from onsight.explainer.script.trace import ThreadSetting
 from onsight.explainer.tracing.patches import Patches
 from onsight.explainer.tracing.sites import Site
@@ -35,7 +35,7 @@ _LOADS_TORCH = {
 
 def settings_of(script: Path, environment: Mapping[str, str]) -> list[ThreadSetting]:
     """What a script sets itself in time, in order of its lines, and then its environment."""
-    own = settings_in(whole_tree(script), script)
+    own = settings_in(parse_script(script), script)
     names = {one.name for one in own}
     return own + [
         ThreadSetting(name=name, value=value, site=None)
@@ -59,8 +59,8 @@ def settings_in(tree: ast.Module, script: Path) -> list[ThreadSetting]:
 def variables_of(script: Path) -> dict[str, str]:
     """The variables that torch must find if it is loaded before the script sets them itself."""
     try:
-        tree = whole_tree(script)
-    except (SyntaxError, ValueError, OSError, DataError):  # the script fails by itself, and says so
+        tree = parse_script(script)
+    except DataError:  # the script fails by itself, and says so
         return {}
     found = settings_in(tree, script)
     return {one.name: one.value for one in found if one.name != AFFINITY}

@@ -20,9 +20,8 @@ class Request(BaseModel):
     where to write the trace; first_limit_seconds: for its first window, if less is left of the
     limit (0: as much); changes: what-ifs by name, with their values; is_full: also examine
     the data set and count the work of a step; rate: images/s of the script as it is, far below
-    which the run ends early (0: never); epoch: measured as a whole, if given; environment:
-    variables of one of several ranks; timelines: a folder for those of all ranks, if they are
-    wanted; training: where the loader is made that the unchanged script trains from.
+    which the run ends early (0: never); epoch: measured as a whole, if given; timeline: a file for
+    it, if it is wanted; training: where the loader is made that the unchanged script trains from.
     """
 
     script: Path
@@ -36,8 +35,7 @@ class Request(BaseModel):
     is_full: bool = True
     rate: float = 0.0
     epoch: Epoch | None = None
-    environment: dict[str, str] = {}
-    timelines: Path | None = None
+    timeline: Path | None = None
     training: Site | None = None
 
 
@@ -114,33 +112,14 @@ class Reads(BaseModel):
     per_step: float
 
 
-class RankFacts(BaseModel):
-    """Where the time of one of several ranks went."""
-
-    rank: int
-    seconds: float
-    steps: int
-    images: int
-    phases: dict[str, float]
-
-    @property
-    def step_seconds(self) -> float:
-        """Of one step, on average."""
-        return self.seconds / self.steps
-
-    def per_step(self, phase: str) -> float:
-        """Seconds of a phase in each step."""
-        return self.phases[phase] / self.steps
-
-
 class Trace(BaseModel):
-    """What was seen of a script's training; of its slowest rank, if several train together.
+    """What was seen of a script's training.
 
     ended: by what (slow: far below the script as it is); trainer: the package whose training loop
     runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
     stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
     it; epochs: whole ones in it, 0 if it is a part of one; remarks: sentences on what could not
-    be tried; last_words: of a script that did not train; ranks: what each of them saw.
+    be tried, or was not seen; last_words: of a script that did not train.
     """
 
     ended: Ended
@@ -181,15 +160,10 @@ class Trace(BaseModel):
     notes: list[str] = []
     remarks: list[str] = []
     last_words: str = ""
-    rank: int = 0
-    world: int = 1
-    ranks: list[RankFacts] = []
 
     @property
     def images_per_second(self) -> float:
-        """Images of all ranks per second; the time includes evaluation between the epochs."""
-        if self.ranks:
-            return sum(one.images / one.seconds for one in self.ranks)
+        """Images per second; the time includes evaluation between the epochs."""
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:

@@ -11,24 +11,21 @@ PHASES = {
     "augment": "augmentation",
     "forward": "forward and loss",
     "backward": "backward",
-    "communication": "communication between ranks",
     "optimizer": "optimizer",
     "evaluation": "evaluation",
     "metrics": "metrics",
     "sync": "reading values (host sync)",
     "other": "other Python",
 }
-_WHOLE = ("data", "communication")  # whatever happens inside belongs to them
 _ELSEWHERE = -1
 
 
 class PhaseClock:
     """Adds up the seconds of each phase in the thread that created it; phases can be nested.
 
-    The time of a nested phase is not counted for the outer one, except within `data` and
-    `communication`: whatever happens while the next batch is made belongs to `data`. on_phase:
-    called with the new phase at every change, which happened at `since`. It is fast, because it is
-    called many times a step.
+    The time of a nested phase is not counted for the outer one, except within `data`: whatever
+    happens while the next batch is made belongs to it. on_phase: called with the new phase at
+    every change, which happened at `since`. It is fast, because it is called many times a step.
     """
 
     def __init__(self, *on_phase: Callable[[str], None]) -> None:
@@ -66,20 +63,12 @@ class PhaseClock:
         outer = stack[-1]
         self._seconds[outer] += now - self.since
         self.since = now
-        if outer in _WHOLE:
+        if outer == "data":
             phase = outer
         stack.append(phase)
         if self.on_phase and phase != outer:
             self._tell(phase)
         return len(stack) - 1
-
-    def enter_for_owner(self, phase: str) -> int:
-        """Begin a phase from another thread, for which the clock's own one waits now."""
-        own, self._thread = self._thread, get_ident()
-        try:
-            return self.enter(phase)
-        finally:
-            self._thread = own
 
     def leave(self, depth: int) -> None:
         """End the phase, and any inside it that an error left open."""

@@ -15,7 +15,7 @@ _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
 class Site(BaseModel, frozen=True):
-    """A line of a user's file, or of a notebook's cell.
+    """A line of a user's file.
 
     end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
     """
@@ -25,13 +25,7 @@ class Site(BaseModel, frozen=True):
     end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        name = Path(self.file).name
-        return f"{name}, line {self.line}" if self.is_in_cell else f"{name}:{self.line}"
-
-    @property
-    def is_in_cell(self) -> bool:
-        """Whether it belongs to a notebook."""
-        return ".ipynb, cell " in self.file
+        return f"{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from onsight.explainer.tracing.sites import Site, Sites
 from onsight.files import write_atomically
 
 MOST_CHANGES = 100_000  # of phases, which are kept: about 20 MB of JSON
+_PROCESS = 1  # 0 has a meaning of its own in Perfetto
 _HOST, _DEVICE = 1, 2  # tracks
 _TRACKS = {_HOST: "training thread", _DEVICE: "device, every 4th step"}
 
@@ -71,19 +72,17 @@ class TimelineRecorder:
         self._changes.append((self._clock.since, phase, site))
 
 
-def write_timelines(path: Path, name: str, timelines: Sequence[Timeline]) -> str:
-    """Write the timelines of all ranks as one file, atomically, and tell what it holds and where.
+def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
+    """Write a timeline into a file, atomically, and tell what it holds and where.
 
     name: of what was trained. Raises OutputError or DiskError.
     """
-    origin = min((one.begin for each in timelines for one in each.slices), default=0)
-    events = list(_metadata(name, timelines))
-    for process, timeline in enumerate(timelines, 1):  # 0 has a meaning of its own in Perfetto
-        events += (_event(one, process, origin) for one in timeline.slices)
-    is_cut = any(one.is_cut for one in timelines)
-    count = sum(len(one.slices) for one in timelines)
+    origin = min((one.begin for one in timeline.slices), default=0)
+    events = list(_metadata(name, timeline))
+    events += (_event(one, origin) for one in timeline.slices)
+    count = len(timeline.slices)
     said = f"{count:,} slices of the measured window"
-    if is_cut:
+    if timeline.is_cut:
         said = f"the last {count:,} slices; the window's beginning is left out"
     content = {
         "traceEvents": events,
@@ -130,12 +129,12 @@ def _nanoseconds(moment: float) -> int:
     return round(moment * 1e9)
 
 
-def _event(one: Slice, process: int, origin: int) -> dict[str, Any]:
+def _event(one: Slice, origin: int) -> dict[str, Any]:
     event = {
         "ph": "X",
         "name": one.name,
         "cat": one.phase or "step",
-        "pid": process,
+        "pid": _PROCESS,
         "tid": one.track,
         "ts": (one.begin - origin) / 1000,  # microseconds
         "dur": (one.end - one.begin) / 1000,
@@ -143,13 +142,11 @@ def _event(one: Slice, process: int, origin: int) -> dict[str, Any]:
     return event | {"args": {"line": one.site}} if one.site else event
 
 
-def _metadata(name: str, timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
-    for process, timeline in enumerate(timelines, 1):
-        title = name if len(timelines) == 1 else f"rank {process - 1} of {name}"
-        yield _named("process_name", process, 0, title)
-        for track in sorted({one.track for one in timeline.slices}):
-            yield _named("thread_name", process, track, _TRACKS[track])
+def _metadata(name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", 0, name)
+    for track in sorted({one.track for one in timeline.slices}):
+        yield _named("thread_name", track, _TRACKS[track])
 
 
-def _named(kind: str, process: int, track: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+def _named(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": track, "args": {"name": name}}

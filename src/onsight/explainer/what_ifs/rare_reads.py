@@ -26,8 +26,6 @@ class RareReads(WhatIf):
         statements = {}
         for reads in seen.trace.reads:
             for site in reads.sites:
-                if site.is_in_cell:  # lines of several cells have the same number
-                    continue
                 statement = gated_statement(seen.tree, site.line)
                 if statement and reads.per_step >= _READS:
                     statements[statement.lineno] = site.line
