@@ -12,6 +12,17 @@ from onsight.training.verify_resume import killed
 SOURCES = Path(onsight.__file__).parent
 
 
+def test_one_function_makes_every_command():
+    starting = ("sys.executable", '"-m"', 'get_context("spawn', 'get_context("forkserver')
+    found = {
+        path.relative_to(SOURCES).as_posix(): word
+        for path in SOURCES.rglob("*.py")
+        for word in starting
+        if word in path.read_text(encoding="utf-8")
+    }
+    assert set(found) == {"child_command.py"}, found
+
+
 def test_what_a_child_starts_is_started_as_usual(tmp_path, monkeypatch):
     """A script beside its own module, in an environment that says nothing of safe paths."""
     (tmp_path / "neighbour.py").write_text("here = True\n")

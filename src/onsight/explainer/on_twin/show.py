@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from onsight.explainer.on_twin.explain import OnTwin, Remedy
+from onsight.explainer.script.file_guard import kept_words
 from onsight.words import plural
 
 _SAID_OF_ENDING = {
@@ -24,6 +25,8 @@ def print_on_twin(found: OnTwin, console: Console) -> None:
         console.print(Padding(f"{where}{trace.failure.kind}: {_first(trace.failure.message)}", 1))
     for fault in trace.faults:
         console.print(Padding(fault, (0, 0, 0, 2)), style="yellow")
+    if found.kept:
+        console.print(kept_words(found.script.name, found.kept), style="dim")
     if not trace.steps:
         return
     console.print(
@@ -40,6 +43,7 @@ def facts(found: OnTwin) -> dict[str, Any]:
         "verdict": _verdict(found),
         "is_sound": found.is_sound,
         **found.trace.model_dump(mode="json"),
+        "files_kept": [str(path) for path in found.kept],
         "remedies": [
             {
                 "file": one.site and one.site.file,
