@@ -1,6 +1,6 @@
 """A mended script is run beside the original, and kept only if it trains as that does."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from rich.console import Console
@@ -119,7 +119,7 @@ def test_what_must_be_done_at_the_start_runs_with_it_and_is_said(deliver_as):
 def test_comments_alone_are_not_run(script, traced, tmp_path):
     written = script("import torch\nloader = make(data, 4)\n")
     trace, target = traced(loader=written.call("make")), tmp_path / "mended.py"
-    trace.loader.site = None
+    trace.loader = replace(trace.loader, site=None)
     changes = what_ifs_from({"workers": 1})
     found = deliver(written.path, trace, changes, target, None, None, 1.0)
     assert found.proof is None

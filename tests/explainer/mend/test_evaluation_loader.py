@@ -1,5 +1,7 @@
 """Evaluation's loader is mended like the one that trains, if evaluation takes its time."""
 
+from dataclasses import replace
+
 import pytest
 
 from onsight.explainer.script.trace import LoaderFacts
@@ -26,15 +28,13 @@ def found(script, traced):
             "is_shuffled": False,
             "items": 50,
         }
-        trace = traced(written.call("DataLoader")).model_copy(
-            update={
-                "evaluation_loader": LoaderFacts(**judging | (loader or {})),
-                "phases": {"evaluation": 0.2, "data": 0.8},
-                "images": 100,
-                "evaluated": 50,
-                **facts,
-            }
-        )
+        seen = {
+            "evaluation_loader": LoaderFacts(**judging | (loader or {})),
+            "phases": {"evaluation": 0.2, "data": 0.8},
+            "images": 100,
+            "evaluated": 50,
+        }
+        trace = replace(traced(written.call("DataLoader")), **seen | facts)
         return written.mended(trace, **changes).after.decode()
 
     return mend

@@ -1,5 +1,7 @@
 """The cause found for planted traces and what-ifs."""
 
+from dataclasses import replace
+
 import pytest
 
 from onsight.explainer.interval import Interval
@@ -188,7 +190,7 @@ HOST_WAITS = {"sync": 0.9, "forward": 0.05, "other": 0.05}  # for an accelerator
     ],
 )
 def test_an_accelerators_own_phases_say_what_a_waiting_host_waits_for(host, device, cause):
-    seen = trace(item=item(), **host).model_copy(update={"device_phases": device})
+    seen = replace(trace(item=item(), **host), device_phases=device)
     assert find_cause(seen, [], None, cores=2).name == cause
 
 
@@ -203,12 +205,12 @@ def test_an_evaluation_that_builds_graphs_is_mentioned_beside_a_larger_cause():
     cause = find_cause(seen, [best], None, cores=2)
     told = "Besides, its evaluation (50.0% of the time) builds graphs"
     assert told in verdict(seen, cause, best, 1)
-    spared = seen.model_copy(update={"graphs_kept": 0})
+    spared = replace(seen, graphs_kept=0)
     assert told not in verdict(spared, cause, best, 1)
 
 
 def test_the_verdict_is_one_sentence_with_both_speeds():
-    seen = trace(item=item(), **WAITS).model_copy(update={"graphs_kept": 0})
+    seen = replace(trace(item=item(), **WAITS), graphs_kept=0)
     best = tried(2.5, low=2.4, cache="items")
     cause = find_cause(seen, [best], None, cores=2)
     assert verdict(seen, cause, best, 1) == (

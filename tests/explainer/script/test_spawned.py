@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.processes import Processes
 from onsight.explainer.tracing.timeline import Timeline
 
@@ -75,7 +76,7 @@ def test_one_of_the_processes_reports_and_all_end_before_the_script_saves(proces
     assert trace.images == 4 * trace.steps > 0
     assert (trace.loader.items, trace.optimizer.name) == (400, "SGD")
     assert "2 processes train together; the figures are those of one" in trace.remarks
-    timeline = Timeline.model_validate_json(path.read_bytes())
+    timeline = from_json(Timeline, path.read_bytes())
     for name, seconds in trace.phases.items():
         drawn = sum(one.end - one.begin for one in timeline.slices if one.phase == name)
         assert drawn / 1e9 == pytest.approx(seconds, abs=0.01 * trace.seconds)

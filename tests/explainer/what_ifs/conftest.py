@@ -1,6 +1,7 @@
 """A script as it was traced, and what-ifs in force until a test ends."""
 
 import ast
+from dataclasses import replace
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def seen():
             item=ItemFacts(**(item_plain | (item or {}))),
             threads=2,
         )
-        return Seen(trace.model_copy(update=facts), ast.parse(source), 4)
+        return Seen(replace(trace, **facts), ast.parse(source), 4)
 
     return make
 

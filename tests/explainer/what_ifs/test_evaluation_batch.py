@@ -1,5 +1,7 @@
 """Larger batches in evaluation."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -13,7 +15,7 @@ from onsight.explainer.what_ifs.evaluation_batch import EvaluationBatch
 )
 def test_tried_if_evaluation_takes_long_in_small_batches(seen, share, size, items, count):
     plain = seen().trace.loader
-    loader = plain.model_copy(update={"batch_size": size, "items": items})
+    loader = replace(plain, batch_size=size, items=items)
     found = EvaluationBatch.worth(seen(phases={"evaluation": 10 * share}, evaluation_loader=loader))
     assert len(found) == count
     assert EvaluationBatch.worth(seen(phases={"evaluation": 5.0})) == []

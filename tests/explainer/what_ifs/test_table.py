@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from onsight.explainer import what_ifs
+from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.script.trace import Request, ThreadSetting
 from onsight.explainer.tracing.clock import PHASES
 from onsight.explainer.what_ifs.table import all_kinds, what_ifs_for, what_ifs_from
@@ -43,7 +44,7 @@ def test_names_and_values_survive_json():
     request = Request(
         script="train.py", args=[], seconds=1, steps=1, limit_seconds=1, out="out", changes=changes
     )
-    read = Request.model_validate_json(request.model_dump_json())
+    read = from_json(Request, to_json(request))
     assert what_ifs_from(read.changes) == what_ifs_from(changes)
     assert type(read.changes["workers"]) is int
 

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onsight.errors import DataError
@@ -117,7 +117,7 @@ def _as_evaluated(trace: Trace) -> Trace | None:
         return None
     if trace.loader and trace.loader.site == loader.site:  # one call makes both
         return None
-    return trace.model_copy(update={"loader": loader})
+    return replace(trace, loader=loader)
 
 
 def _tried(mend: Mend, first: Draft, drafts: dict[str, Draft]) -> list[_Result]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
 from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
 from onsight.explainer.script.executing import execute, prepare
@@ -56,15 +57,17 @@ class TwinRun:
     ) -> NoReturn:
         """Report what was seen and end the process at once, before the script can save anything."""
         record, steps = self.machine.record, max(0, self.steps)
-        trace = TwinTrace(ended=ended, steps=steps, failure=failure)
-        trace.launches_before = self.launches_before
-        if steps:
-            trace.launches_per_step = record.launches.total() / steps
-            trace.waits = self._waits(record.waits, steps)
-        else:
-            trace.launches_before += record.launches.total()
-        trace.faults = sorted(set(self.machine.faults()))
-        write_atomically(self.request.out, trace.model_dump_json().encode())
+        launches = record.launches.total()
+        trace = TwinTrace(
+            ended=ended,
+            steps=steps,
+            launches_before=self.launches_before + (0 if steps else launches),
+            launches_per_step=launches / steps if steps else 0.0,
+            waits=self._waits(record.waits, steps) if steps else [],
+            faults=sorted(set(self.machine.faults())),
+            failure=failure,
+        )
+        write_atomically(self.request.out, to_json(trace).encode())
         leave(0)
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -106,7 +109,7 @@ class TwinRun:
 
 def main() -> NoReturn:
     """Run the request in the file named on the command line."""
-    request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    request = from_json(Request, Path(sys.argv[1]).read_bytes())
     prepare(request.script, request.args, request.out.parent)
     with twin_as_cuda() as machine:
         TwinRun(request, machine).run()

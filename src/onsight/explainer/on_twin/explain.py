@@ -11,6 +11,7 @@ import torch
 from torch.utils import backend_registration
 
 from onsight.errors import ConfigError, ScriptFailed
+from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
 from onsight.explainer.script.explain import check_is_file
 from onsight.explainer.script.failure import failure_words
@@ -94,11 +95,11 @@ def explain_on_twin(
         request = Request(
             script=script.resolve(), args=args, steps=_STEPS, limit_seconds=limit_seconds, out=out
         )
-        asked.write_text(request.model_dump_json(), encoding="utf-8")
+        asked.write_text(to_json(request))
         code = run_child(_CHILD, asked, said, limit_seconds, dict(os.environ))
         if not out.exists():
             raise ScriptFailed(failure_words(last_words(said), code, script.name))
-        trace = TwinTrace.model_validate_json(out.read_text(encoding="utf-8"))
+        trace = from_json(TwinTrace, out.read_bytes())
         kept = kept_files(Path(folder), begun)
     return OnTwin(script, trace, _remedies(trace.waits), kept)
 

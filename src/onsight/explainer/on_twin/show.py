@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from onsight.explainer.json_dataclasses import to_plain
 from onsight.explainer.on_twin.explain import OnTwin, Remedy
 from onsight.explainer.script.file_guard import kept_words
 from onsight.words import plural
@@ -42,7 +43,7 @@ def facts(found: OnTwin) -> dict[str, Any]:
     return {
         "verdict": _verdict(found),
         "is_sound": found.is_sound,
-        **found.trace.model_dump(mode="json"),
+        **to_plain(found.trace),
         "files_kept": [str(path) for path in found.kept],
         "remedies": [
             {

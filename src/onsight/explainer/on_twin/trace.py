@@ -1,14 +1,14 @@
 """The messages between two processes: which script to run on the twin, and what was seen."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-
-from pydantic import BaseModel
 
 from onsight.explainer.tracing.sites import Site
 
 
-class Request(BaseModel):
+@dataclass(frozen=True)
+class Request:
     """What to run, for how many steps after the warm-up, and where to write the trace."""
 
     script: Path
@@ -18,7 +18,8 @@ class Request(BaseModel):
     out: Path
 
 
-class Waits(BaseModel):
+@dataclass(frozen=True)
+class Waits:
     """Waits of the host at one line, for one reason."""
 
     site: Site | None
@@ -26,7 +27,8 @@ class Waits(BaseModel):
     per_step: float
 
 
-class Failure(BaseModel):
+@dataclass(frozen=True)
+class Failure:
     """Why a script ended early, and its own line."""
 
     site: Site | None
@@ -34,7 +36,8 @@ class Failure(BaseModel):
     message: str
 
 
-class TwinTrace(BaseModel):
+@dataclass(frozen=True)
+class TwinTrace:
     """What was seen of a script's training on the twin.
 
     launches_before: those until the measured steps began; faults: uses of memory that a GPU may
@@ -45,6 +48,6 @@ class TwinTrace(BaseModel):
     steps: int = 0
     launches_before: int = 0
     launches_per_step: float = 0.0
-    waits: list[Waits] = []
-    faults: list[str] = []
+    waits: list[Waits] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     failure: Failure | None = None

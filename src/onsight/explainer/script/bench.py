@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -145,7 +146,7 @@ class ScriptBench:
         """The what-ifs that could make this trial faster, by where its own time goes."""
         if trial.first is None:
             return []
-        trace = trial.first.model_copy(update={"item": self.item})
+        trace = replace(trial.first, item=self.item)
         return what_ifs_for(Seen(trace, self.tree, usable_cores()))
 
     def open(self, changes: WhatIfs) -> ScriptTrial:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
+from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import (
     FAILED,
@@ -200,7 +201,7 @@ class ScriptRun:
                 add_stretch(trace, *stretch)
                 self._describe(trace)
         if trace.steps or not self.request.out.exists():  # a process of the script may have written
-            write_atomically(self.request.out, trace.model_dump_json().encode())
+            write_atomically(self.request.out, to_json(trace).encode())
         if self.channel:
             self.channel.send({"ended": ended})
 
@@ -221,7 +222,7 @@ class ScriptRun:
         if self.timeline and self.request.timeline and stretch:
             first, last, _ = stretch
             found = self.timeline.timeline(first.moment, last.moment, self.device_time)
-            write_atomically(self.request.timeline, found.model_dump_json().encode())
+            write_atomically(self.request.timeline, to_json(found).encode())
 
     def _process_started(self) -> None:
         """End this process as soon as one of those that it started has reported."""
@@ -275,7 +276,7 @@ def run_function(request: Request, function: Callable[[], Any]) -> Any:
 
 def main() -> NoReturn:
     """Run the request in the file named on the command line; a second word is the channel."""
-    request = Request.model_validate_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    request = from_json(Request, Path(sys.argv[1]).read_bytes())
     channel = Channel.inherited(int(sys.argv[2])) if len(sys.argv) > 2 else None
     prepare(request.script, request.args, request.out.parent)
     run = ScriptRun(request.script)

@@ -12,6 +12,7 @@ from pathlib import Path
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.interleave import FEWEST_ROUNDS
+from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.mend.delivery import Delivery, deliver
 from onsight.explainer.mend.mended import Line, mends_of, merged
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
@@ -189,7 +190,7 @@ def _with_timeline(
         path = Path(folder) / "timeline.json"
         seen = watch(timeline=path)
         if path.exists():
-            timeline = Timeline.model_validate_json(path.read_bytes())
+            timeline = from_json(Timeline, path.read_bytes())
             reporter.say(write_timeline(file, name, timeline))
     return seen
 

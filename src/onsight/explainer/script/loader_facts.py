@@ -1,5 +1,6 @@
 """The training loader as a script made it: torch's, or one of another library."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, default_collate
@@ -23,20 +24,19 @@ def examine_loader(
         maker=made.maker,
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         workers=loader.num_workers,
-        is_pinned=loader.pin_memory,
-        is_persistent=loader.persistent_workers,
+        is_pinned=bool(loader.pin_memory),
+        is_persistent=bool(loader.persistent_workers),
         is_shuffled=isinstance(_sampler(loader), RandomSampler),
         items=_length(dataset),
         is_collated=loader.collate_fn is default_collate,
     )
     if not isinstance(dataset, IterableDataset):
         return facts, examine_items(dataset) if look_at_items else None, []
-    facts.has_items = False
     if not look_at_items:
-        facts.most_workers = count_shards(dataset) or max(1, facts.workers)
-        return facts, None, []
+        most_workers = count_shards(dataset) or max(1, facts.workers)
+        return replace(facts, has_items=False, most_workers=most_workers), None, []
     stream = describe_stream(dataset)
-    facts.most_workers = stream.most_workers
+    facts = replace(facts, has_items=False, most_workers=stream.most_workers)
     return facts, stream.item, stream.sentences(facts.batch_size, facts.workers)
 
 
@@ -60,9 +60,9 @@ def _of_fastai(loader: Any, made: Made) -> LoaderFacts:
         maker=made.maker,
         batch_size=loader.bs,
         workers=stand_in.num_workers,
-        is_pinned=loader.pin_memory,
-        is_persistent=stand_in.persistent_workers,
-        is_shuffled=loader.shuffle,
+        is_pinned=bool(loader.pin_memory),
+        is_persistent=bool(stand_in.persistent_workers),
+        is_shuffled=bool(loader.shuffle),
         items=loader.n,
         has_items=False,  # its transforms are the loader's, not the data set's
     )

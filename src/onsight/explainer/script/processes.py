@@ -6,12 +6,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from onsight.child_command import child_command
 from onsight.errors import ScriptFailed
+from onsight.explainer.json_dataclasses import to_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words, nothing_seen
@@ -21,7 +23,7 @@ from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.running import ScriptProcess
 from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import variables_of
-from onsight.explainer.script.trace import Plain, Request, Trace
+from onsight.explainer.script.trace import Request, Trace
 from onsight.explainer.tracing.sites import Site
 from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import WhatIf
@@ -93,7 +95,7 @@ class Processes:
             return
         if is_late:
             said = self._path("late.txt")
-            late, leader = self._fork(early, self._request({}, 0.0), said, is_late=True)
+            late, leader = self._fork(early, self._request(), said, is_late=True)
             self._leaders.append(leader)
             self._controls.append(late)
             if self._is_ready(late, said):
@@ -114,9 +116,16 @@ class Processes:
         timeline: a file for it; epoch: to be measured as a whole; first_limit_seconds: until that
         window is over, if less than for later ones.
         """
-        request = self._request({one.name: one.value for one in what_ifs}, seconds)
-        request.is_full, request.timeline, request.epoch = is_full, timeline, epoch
-        request.first_limit_seconds, request.rate = first_limit_seconds, rate
+        request = replace(
+            self._request(),
+            seconds=seconds,
+            first_limit_seconds=first_limit_seconds,
+            changes={one.name: one.value for one in what_ifs},
+            is_full=is_full,
+            rate=rate,
+            epoch=epoch,
+            timeline=timeline,
+        )
         process = self._start(request, what_ifs)
         self._running.append(process)
         return process
@@ -142,7 +151,7 @@ class Processes:
             channel, leader = self._fork(server, request, said, is_late=False)
             return ScriptProcess(request, channel, leader, said, lambda: _code(server, leader))
         asked = request.out.with_suffix(".request")
-        asked.write_text(request.model_dump_json(), encoding="utf-8")
+        asked.write_text(to_json(request))
         channel, theirs = Channel.pair()
         leader = self._popen(_CHILD, [str(asked)], theirs, environment, said)
         popened = self._popened[-1]
@@ -162,21 +171,14 @@ class Processes:
         late = None if rewrites else self._servers.get("late")
         return late or self._servers.get("early")
 
-    def _request(
-        self,
-        changes: dict[str, Plain],
-        seconds: float,
-    ) -> Request:
+    def _request(self) -> Request:
         self._count += 1
         return Request(
             script=self.script,
             args=self.args,
-            seconds=seconds,
             steps=self.steps,
             limit_seconds=self.limit_seconds,
             out=self._path(f"{self._count}.json"),
-            changes=changes,
-            is_full=False,
             training=self.training,
         )
 
@@ -184,7 +186,7 @@ class Processes:
         self, server: Channel, request: Request, said: Path, is_late: bool
     ) -> tuple[Channel, int]:
         ours, theirs = Channel.pair()
-        message = {"request": request.model_dump(mode="json"), "said": str(said), "late": is_late}
+        message = {"request": to_json(request), "said": str(said), "late": is_late}
         try:
             server.send(message, [theirs.end.fileno()])
             answer, _ = server.receive(GRACE_SECONDS)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from onsight.errors import ScriptFailed
+from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words
@@ -48,7 +49,7 @@ class ScriptProcess:
             self._signal(signal.SIGSTOP)
         else:
             self.close()
-        trace = Trace.model_validate_json(self.request.out.read_text(encoding="utf-8"))
+        trace = from_json(Trace, self.request.out.read_bytes())
         if not trace.images:
             trace.last_words = last_words(self.said)
         return trace

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import torch
 
+from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import FAILED, leave
@@ -48,7 +49,7 @@ def serve(control: Channel, is_forked: bool = False) -> tuple[Request, Channel, 
         if not pid:
             os.setpgid(0, 0)  # so that it can be ended with everything that it starts
             control.close()
-            request = Request.model_validate(message["request"])
+            request = from_json(Request, message["request"])
             _say_into(Path(message["said"]))
             return request, Channel.inherited(files[0]), message["late"]
         for file in files:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from onsight.explainer.json_dataclasses import to_plain
 from onsight.explainer.mend.mended import Line
 from onsight.explainer.mend.show import print_delivery
 from onsight.explainer.phase_table import phase_table, reached
@@ -86,7 +87,7 @@ def facts(found: Explanation) -> dict[str, Any]:
         "ceilings": asdict(found.ceilings) if found.ceilings else None,
         "flops_per_step": trace.flops,
         "bytes_per_step": trace.bytes,
-        "trace": trace.model_dump(mode="json"),
+        "trace": to_plain(trace),
         "device": trace.device,
     }
 

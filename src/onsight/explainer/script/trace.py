@@ -1,9 +1,8 @@
 """The messages between two processes: how to run a script, and what was seen of its training."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-
-from pydantic import BaseModel
 
 from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.explainer.tracing.sites import Site
@@ -13,7 +12,8 @@ Ended = Literal["window", "script", "limit", "slow"]
 Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
-class Request(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Request:
     """One run of a script: what to run, for how long, with which changes.
 
     seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
@@ -26,20 +26,21 @@ class Request(BaseModel):
 
     script: Path
     args: list[str]
-    seconds: float
+    seconds: float = 0.0
     steps: int
     limit_seconds: float
     out: Path
     first_limit_seconds: float = 0.0
-    changes: dict[str, Plain] = {}
-    is_full: bool = True
+    changes: dict[str, Plain] = field(default_factory=dict)
+    is_full: bool = False
     rate: float = 0.0
     epoch: Epoch | None = None
     timeline: Path | None = None
     training: Site | None = None
 
 
-class LoaderFacts(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class LoaderFacts:
     """A DataLoader as the script creates it.
 
     maker: the package that makes it, called from the site; "" if the script does; has_items:
@@ -59,7 +60,8 @@ class LoaderFacts(BaseModel):
     is_collated: bool = True
 
 
-class MovedSteps(BaseModel):
+@dataclass(frozen=True)
+class MovedSteps:
     """A Compose taken apart. kept: places of the transforms that make the kept items; conversions:
     code of what follows them there; changes: code of what becomes of `images`, a batch of them."""
 
@@ -68,7 +70,8 @@ class MovedSteps(BaseModel):
     changes: list[str]
 
 
-class ItemFacts(BaseModel):
+@dataclass(frozen=True)
+class ItemFacts:
     """What making one item of the data set costs, measured in one process.
 
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
@@ -82,14 +85,15 @@ class ItemFacts(BaseModel):
     transform_share: float
     is_random: bool
     item_bytes: int
-    transforms: list[str] = []
+    transforms: list[str] = field(default_factory=list)
     moved: MovedSteps | None = None
     stacks: bool = False
     jpeg_side: int = 0
     resized_side: int = 0
 
 
-class OptimizerFacts(BaseModel):
+@dataclass(frozen=True)
+class OptimizerFacts:
     """The optimizer as the script creates it."""
 
     name: str
@@ -97,7 +101,8 @@ class OptimizerFacts(BaseModel):
     is_fused: bool
 
 
-class ThreadSetting(BaseModel):
+@dataclass(frozen=True)
+class ThreadSetting:
     """A variable of OpenMP, or a binding to cores. site: in the script; None: its environment."""
 
     name: str
@@ -105,15 +110,17 @@ class ThreadSetting(BaseModel):
     site: Site | None
 
 
-class Reads(BaseModel):
+@dataclass(frozen=True)
+class Reads:
     """Values that Python waited for at one place. sites: the user's lines, innermost first."""
 
     sites: list[Site]
     per_step: float
 
 
-class Trace(BaseModel):
-    """What was seen of a script's training.
+@dataclass
+class Trace:
+    """What was seen of a script's training; filled step by step by the process that runs it.
 
     ended: by what (slow: far below the script as it is); trainer: the package whose training loop
     runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
@@ -130,14 +137,14 @@ class Trace(BaseModel):
     images: int = 0
     evaluated: int = 0
     epochs: int = 0
-    phases: dict[str, float] = {}
+    phases: dict[str, float] = field(default_factory=dict)
     device_phases: dict[str, float] | None = None
-    losses: list[float] = []
+    losses: list[float] = field(default_factory=list)
     loader: LoaderFacts | None = None
     evaluation_loader: LoaderFacts | None = None
     item: ItemFacts | None = None
     optimizer: OptimizerFacts | None = None
-    reads: list[Reads] = []
+    reads: list[Reads] = field(default_factory=list)
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
@@ -145,20 +152,20 @@ class Trace(BaseModel):
     trainer_site: Site | None = None
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
-    shape: list[int] = []
+    shape: list[int] = field(default_factory=list)
     parameters: int = 0
     device: str = "cpu"
     precision: str = "fp32"
     threads: int = 0
-    thread_settings: list[ThreadSetting] = []
+    thread_settings: list[ThreadSetting] = field(default_factory=list)
     is_channels_last: bool = False
     has_channels_last_weights: bool = False
     flops: int = 0
     bytes: int = 0
     placement: str = ""
-    misplaced: list[str] = []
-    notes: list[str] = []
-    remarks: list[str] = []
+    misplaced: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     last_words: str = ""
 
     @property

@@ -7,14 +7,13 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-from pydantic import BaseModel
-
 _DEPTH = 100  # frames to look at, at most: those of frameworks are many
 _ONSIGHT = f"{Path(__file__).parents[2]}{os.sep}"  # a checkout may lie in the user's folder
 _UNNAMED = {"onsight", "torch"}  # packages that are no maker
 
 
-class Site(BaseModel, frozen=True):
+@dataclass(frozen=True)
+class Site:
     """A line of a user's file.
 
     end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.

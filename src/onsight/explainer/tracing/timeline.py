@@ -3,11 +3,10 @@
 import json
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
-
-from pydantic import BaseModel
 
 from onsight.explainer.tracing.clock import PHASES, PhaseClock
 from onsight.explainer.tracing.devicetime import DeviceTime
@@ -31,7 +30,8 @@ class Slice(NamedTuple):
     site: str = ""
 
 
-class Timeline(BaseModel):
+@dataclass(frozen=True)
+class Timeline:
     """The slices of one process within its measured window; cut: its beginning was not kept."""
 
     slices: list[Slice]

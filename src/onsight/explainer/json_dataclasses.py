@@ -1,0 +1,81 @@
+"""Dataclasses as JSON and back: the messages between `explain` and the processes that it starts."""
+
+import json
+import operator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from itertools import repeat
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> str:
+    """A dataclass, and those inside it, as JSON."""
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def to_plain(value: Any) -> Any:
+    """A dataclass, and those inside it, as dicts, lists and other plain values."""
+    return json.loads(to_json(value))
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """Read a dataclass. Unknown keys are ignored; the values of a NamedTuple are not checked.
+
+    Raises ValueError for a value that is not of its field's type, TypeError if one is missing.
+    """
+    found: T = _read(kind, json.loads(text))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return str(value) if isinstance(value, Path) else operator.index(value)  # NumPy's integers
+
+
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value that JSON gave, as a value of this type."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind in (bool, int, float, str, NoneType) and type(value) is kind:
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if origin is Literal and value in inside:
+        return value
+    if origin in (Union, UnionType):
+        return _first_of(inside, value)
+    if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
+        types = _types_of(kind)
+        return kind(**{name: _read(types[name], value[name]) for name in types if name in value})
+    if isinstance(value, dict) and origin is dict:
+        return {key: _read(inside[1], one) for key, one in value.items()}
+    if isinstance(value, list) and origin is list:
+        return [_read(inside[0], one) for one in value]
+    if isinstance(value, list) and origin is tuple:
+        is_open = inside[-1] is Ellipsis
+        kinds = repeat(inside[0], len(value)) if is_open else inside
+        return tuple(_read(*pair) for pair in zip(kinds, value, strict=True))
+    if isinstance(value, list) and hasattr(kind, "_fields"):
+        return kind(*value)
+    raise ValueError(f"{value!r} is not of type {kind}")
+
+
+def _first_of(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The value as the first of these types that fits."""
+    for kind in kinds:
+        try:
+            return _read(kind, value)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError(f"{value!r} is of none of the types {kinds}")
