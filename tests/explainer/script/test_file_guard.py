@@ -6,11 +6,13 @@ Each case runs twice on the same files: freely, the oracle of all that it sees, 
 import bz2
 import errno
 import gzip
+import importlib
 import logging
 import os
 import pickle
 import shutil
 import sqlite3
+import sys
 import tarfile
 import time
 import zipfile
@@ -415,6 +417,32 @@ def test_new_files_are_where_the_script_puts_them(tmp_path, guarded):
     guarded()
     assert torch.load(new)["weight"].tolist() == TENSORS["weight"].tolist()
     assert kept_files(tmp_path / "ours", time.time()) == []
+
+
+CV2 = """
+import posix  # as in C++: not through anything of Python's
+
+def imwrite(filename, picture):
+    posix.write(posix.open(filename, posix.O_WRONLY | posix.O_TRUNC), picture)
+
+def imread(filename):
+    return posix.read(posix.open(filename, posix.O_RDONLY), 99)
+"""
+
+
+def test_a_library_that_is_imported_later(tmp_path, monkeypatch, request):
+    (tmp_path / "cv2.py").write_text(CV2)
+    before = state(fill(tmp_path / "project"))
+    end_guard = request.getfixturevalue("guarded")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cv2", raising=False)
+    cv2 = importlib.import_module("cv2")
+    for picture in (b"one", b"other"):
+        cv2.imwrite(str(tmp_path / "project" / "a.png"), picture)
+        assert cv2.imread(str(tmp_path / "project" / "a.png")) == picture
+    end_guard()
+    del sys.modules["cv2"]
+    assert state(tmp_path / "project") == before
 
 
 def test_what_another_process_of_the_script_has_made_is_not_reported(tmp_path, guarded):

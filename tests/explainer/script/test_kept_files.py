@@ -1,13 +1,17 @@
 """A script that ends and saves, with all kinds of processes of its own, leaves the user's files."""
 
 import pytest
+from rich.console import Console
 
-from onsight.explainer.script.processes import Processes
+from onsight.explainer.script.explain import explain_script
+from onsight.explainer.script.show import facts, print_explanation
+from onsight.report.console import SilentReporter
 
 SCRIPT = """
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -25,10 +29,14 @@ def main():
     loader = DataLoader(pictures.Pictures(), 4, num_workers=1, multiprocessing_context="spawn")
     net = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    until = 0.0
     for images in loader:
         optimizer.zero_grad()
         net(images).sum().backward()
         optimizer.step()
+        until = until or time.monotonic() + 0.5
+        if time.monotonic() > until:
+            break
     torch.save(net.state_dict(), HERE / "model.pt")
     assert torch.equal(torch.load(HERE / "model.pt")["weight"], net.weight)
     save_file(net.state_dict(), HERE / "model.safetensors")
@@ -54,7 +62,7 @@ from pathlib import Path
 
 class Pictures(Dataset):
     def __len__(self):
-        return 64
+        return 10**6
     def __getitem__(self, number):
         assert sys_path_is_usual()
         (Path(__file__).parent / "worker.txt").write_text("a worker")
@@ -93,14 +101,16 @@ def state(folder):
 
 
 def test_files_are_kept_in_every_process_and_modules_come_from_the_scripts_folder(
-    script, hostile_folder
+    script, hostile_folder, capsys
 ):
     before = state(script.parent)
-    with Processes(script, [], 10**9, 120.0) as processes:
-        processes.prepare(is_late=False)
-        trace = processes.run(seconds=1000.0)
-        kept = processes.kept_files()
-    assert trace.ended == "script"
+    found = explain_script(script, [], try_changes=False, reporter=SilentReporter())
+    assert found.trace.ended == "script"
     assert (script.parent / "new.txt").read_text() == "all is well"
     assert state(script.parent) == before
-    assert [path.name for path in kept] == sorted(USERS)
+    assert [path.name for path in found.kept] == sorted(USERS)
+    assert facts(found)["files_kept"] == [str(script.parent / name) for name in sorted(USERS)]
+    print_explanation(found, Console(width=200))
+    said = capsys.readouterr().out
+    assert "Unchanged: 6 files that train.py overwrites, moves or deletes (best.txt, m" in said
+    assert "and 3 more" in said
