@@ -88,6 +88,19 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
+@pytest.fixture
+def hostile_folder(tmp_path, monkeypatch):
+    """The working directory, where files have the names of modules; none may be imported."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ("typing", "json", "struct", "numpy", "torch"):
+        text = f"open({str(folder / 'imported')!r}, 'a').write('{name} ')\n"
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    yield folder
+    assert not (folder / "imported").exists(), (folder / "imported").read_text()
+
+
 @pytest.fixture(scope="session")
 def cache_folders(tmp_path_factory):
     """Paths of caches that nobody has used; mktemp would look through all folders for each."""

@@ -275,8 +275,35 @@ def test_other_processes_find_the_same(monkeypatch):
     files = sorted([*PLANTED.glob("*.py"), *CLEAN.glob("*.py")])
     alone = read_many(files, Library(), chosen())
     monkeypatch.setattr("onsight.lint.many._MANY", 1)
+    monkeypatch.setattr("onsight.lint.many._can_fork", lambda: True)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert read_many(files, Library(), chosen()) == alone
+
+
+INSTALLED = """
+import os
+from onsight.cli import main
+from onsight.lint import many
+
+many._MANY = 1
+os.sched_getaffinity = lambda process: {0, 1}
+main(["lint", "."])
+"""
+
+
+def test_other_processes_run_nothing_in_the_working_directory(script):
+    """What multiprocessing imports first, in a process that it spawns."""
+    folder = script.parent
+    command = folder / "bin" / "onsight"
+    command.parent.mkdir()
+    command.write_text(INSTALLED, encoding="utf-8")
+    for name in ("pickle", "struct", "typing"):
+        (folder / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert "discarded-move" in done.stdout
+    assert not list(folder.glob("ran-*"))
 
 
 def test_the_hook_of_pre_commit_reads_a_list_of_files(script):

@@ -113,6 +113,20 @@ def test_the_folder_is_importable_during_the_import_only(folder):
         importlib.import_module("another")
 
 
+def test_installed_modules_come_before_those_of_the_folder(folder, monkeypatch):
+    (folder / "wave.py").write_text(NETS)  # as a module of the standard library
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    with pytest.raises(ModelError, match=r"module 'wave' \(.*lib.*wave.py\) has no 'Linear'"):
+        make_user_model("wave:Linear", SHAPE, K)
+
+
+def test_a_folder_that_is_importable_anyway_stays_where_it_is(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    path = list(sys.path)
+    make_user_model("mynets:Linear", SHAPE, K)
+    assert sys.path == path
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -135,13 +135,12 @@ def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
     assert "ended by SIGKILL" in one_run._how_it_ended(-signal.SIGKILL)
 
 
-def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys):
+def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys, hostile_folder):
     out = tmp_path / "s"
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
     words = ["sweep", str(shared_bars), "--try=seed=2", "--model=linear", f"--out={out}", *fields]
-    with subprocess.Popen(
-        [sys.executable, "-m", "onsight", *words], stderr=subprocess.PIPE
-    ) as started:
+    command = [sys.executable, "-m", "onsight", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as started:
         while not (out / "1-seed=2" / "config.toml").exists():
             assert started.poll() is None, started.stderr.read()
             time.sleep(0.05)

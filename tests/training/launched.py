@@ -45,11 +45,16 @@ class Precise(nn.Module):
 '''
 
 
+def write_module(folder, ranks=""):
+    """Write a user's module `theirs`, whose network Faulty fails on some ranks."""
+    (folder / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
+
+
 @contextmanager
-def users_module(folder, ranks=""):
-    """Make a user's module `theirs` importable, whose network Faulty fails on some ranks."""
+def users_module(folder):
+    """Make a user's module `theirs` importable from anywhere."""
     (folder / "modules").mkdir()
-    (folder / "modules" / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
+    write_module(folder / "modules")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
         patch.syspath_prepend(str(folder / "modules"))

@@ -20,7 +20,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training.ranks import launch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from launched import SMALL, Launched, listening_beyond_loopback, users_module
+from launched import SMALL, Launched, listening_beyond_loopback, users_module, write_module
 
 ALONE = {
     "model": "lenet",
@@ -227,12 +227,10 @@ def test_batch_norm_over_ranks_of_a_cpu_is_not_compiled(bars, tmp_path, capfd):
     assert err.count("error: ") == 1
 
 
-def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd):
+def test_a_fault_in_a_users_network_is_shown_once(bars, tmp_path, capfd, hostile_folder):
     fields = {"model": "theirs:Faulty", "image_size": "16", "threads": 1, "epochs": 5}
-    with (
-        users_module(tmp_path, "01"),
-        pytest.raises(OnsightError, match="rank [01] failed:\n") as caught,
-    ):
+    write_module(hostile_folder, "01")
+    with pytest.raises(OnsightError, match="rank [01] failed:\n") as caught:
         onsight.train(bars, out=tmp_path / "run", ranks=2, **fields)
     shown = str(caught.value) + capfd.readouterr().err
     assert caught.value.exit_code == 1

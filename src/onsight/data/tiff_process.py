@@ -8,16 +8,17 @@ import atexit
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Pipe
 
 import numpy as np
 
+from onsight.child_command import child_command
 from onsight.data.pillow_pixels import Colour, Pixels
 from onsight.errors import DataError, PictureError
 from onsight.limits import TIFF_SECONDS
 
-_COMMAND = (sys.executable, "-P", "-m", "onsight.data.tiff_decoder")  # -P: nothing from the folder
+_COMMAND = child_command("onsight.data.tiff_decoder")
 _MESSAGE_BYTES = 10_000
 
 
@@ -52,7 +53,7 @@ class DecoderCrashed(PictureError):
 class TiffProcess:
     """A process that decodes one TIFF after the other. seconds: that it has for each."""
 
-    def __init__(self, command: tuple[str, ...] = _COMMAND, seconds: float = TIFF_SECONDS) -> None:
+    def __init__(self, command: Sequence[str] = _COMMAND, seconds: float = TIFF_SECONDS) -> None:
         self._seconds = seconds
         self._link, end = Pipe()
         try:

@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -120,14 +121,20 @@ def _add(path: Path, text: str, reading: Reading | str, done: Readings) -> set[P
 def _helpers(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
     """Something like map: of other processes, where so many files are worth their start."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if count < _MANY or not cores or cores < 2:
+    if count < _MANY or not cores or cores < 2 or not _can_fork():
         yield map
         return
     from concurrent.futures import ProcessPoolExecutor  # here: it takes a tenth of the start
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(cores, _MOST), get_context("spawn")) as pool:
+    # Spawned ones would import from the working directory: code that is only to be read.
+    with ProcessPoolExecutor(min(cores, _MOST), get_context("fork")) as pool:
         yield pool.map
+
+
+def _can_fork() -> bool:
+    """Whether copies of this process can go on: other threads may hold locks."""
+    return hasattr(os, "fork") and threading.active_count() == 1
 
 
 @contextmanager

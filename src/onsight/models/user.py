@@ -69,7 +69,10 @@ def _import(spec: str, module_name: str) -> ModuleType:
 def _current_folder_importable() -> Iterator[None]:
     folder = str(Path.cwd())
     importlib.invalidate_caches()  # the module may have just been written
-    sys.path.insert(0, folder)
+    if folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)  # last: no file there takes the place of an installed module
     try:
         yield
     finally:
@@ -80,7 +83,8 @@ def _attribute(spec: str, module: ModuleType, name: str) -> Any:
     if not hasattr(module, name):
         public = [option for option in vars(module) if not option.startswith("_")]
         raise ModelError(
-            f"module '{module.__name__}' has no '{name}' for '{spec}'.{did_you_mean(name, public)}"
+            f"module '{module.__name__}' ({getattr(module, '__file__', None) or 'built in'}) "
+            f"has no '{name}' for '{spec}'.{did_you_mean(name, public)}"
         )
     return getattr(module, name)
 

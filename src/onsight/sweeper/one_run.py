@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from onsight.child_command import child_command
 from onsight.errors import Interrupted, OutputError
 from onsight.sweeper.folder import PlannedRun
 from onsight.sweeper.space import Settings
@@ -60,8 +60,8 @@ def _await_former(run: PlannedRun) -> None:
 
 def _ask(request: dict[str, Any]) -> dict[str, Any]:
     """What a process of its own answers; signals are handed on to it."""
-    command = [sys.executable, "-m", "onsight.sweeper.child"]
     pipe = subprocess.PIPE
+    command = child_command("onsight.sweeper.child")
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True
     ) as child:

@@ -48,9 +48,10 @@ def explained(tmp_path, capsys, monkeypatch):
             text = text.replace(old, new)
         script = tmp_path / "train.py"
         script.write_text(text)
+        before = sorted(tmp_path.iterdir())
         with pytest.raises(SystemExit) as ended:
             main(["explain", str(script), "--twin", "--json"])
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+        assert sorted(tmp_path.iterdir()) == before
         return ended.value.code, json.loads(capsys.readouterr().out)
 
     return explain
@@ -163,14 +164,13 @@ def test_a_second_optimizer_updates_within_the_same_step(explained):
 
 
 @needs_newer_torch
-def test_too_few_steps_prove_nothing(explained):
-    code, facts = explained(
-        ("randn(256, 4)", "randn(16, 4)"),
-        ("2, (256,)", "2, (16,)"),
-        ('open("model.txt", "w").write("the script went on")', "print('the script went on')"),
-    )
+def test_too_few_steps_prove_nothing_and_a_script_that_goes_on_changes_no_file(explained, tmp_path):
+    (tmp_path / "model.txt").write_text("the user's")
+    code, facts = explained(("randn(256, 4)", "randn(16, 4)"), ("2, (256,)", "2, (16,)"))
     assert code == 1
     assert "too few steps" in facts["verdict"]
+    assert (tmp_path / "model.txt").read_text() == "the user's"
+    assert facts["files_kept"] == [str(tmp_path / "model.txt")]
 
 
 @pytest.mark.soak

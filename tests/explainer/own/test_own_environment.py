@@ -85,7 +85,7 @@ def test_what_onsight_sets_for_itself_is_none_of_them(monkeypatch):
     assert settings_of_threads() is None
 
 
-def test_the_run_is_really_timed_in_a_process_without_them(bars):
+def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder):
     without = Unset(("OMP_WAIT_POLICY",), ("passive",))
     fresh = FreshRun(str(bars), make_config(SMALL), without)
     try:

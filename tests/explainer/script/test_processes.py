@@ -12,13 +12,13 @@ from onsight.explainer.what_ifs.table import what_ifs_from
 
 SCRIPT = """
 import sys
+import tempfile
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
-with open(sys.argv[1], "a") as file:
-    file.write("read\\n")
+tempfile.mkstemp(dir=sys.argv[1])
 numbers = open(__file__)  # a place in a file, which forked processes must not share
 numbers.read(10)
 {before}
@@ -41,11 +41,12 @@ while True:
 def processes(tmp_path):
     """A function that starts the script's processes; before, after: lines put into it."""
     opened = []
+    (tmp_path / "read").mkdir()
 
     def make(before="", after="pass", is_late=True):
         script = tmp_path / "train.py"
         script.write_text(SCRIPT.replace("{before}", before).replace("{after}", after))
-        made = Processes(script, [str(tmp_path / "said")], 10**9, 60.0).__enter__()
+        made = Processes(script, [str(tmp_path / "read")], 10**9, 60.0).__enter__()
         opened.append(made)
         made.prepare(is_late)
         return made
@@ -56,7 +57,7 @@ def processes(tmp_path):
 
 
 def reads(tmp_path):
-    return len((tmp_path / "said").read_text().splitlines())
+    return len(list((tmp_path / "read").iterdir()))
 
 
 def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes, tmp_path):
@@ -120,7 +121,7 @@ def test_where_a_later_fork_is_not_possible_the_script_runs_from_its_start(
 def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
     processes, tmp_path, thread, more
 ):
-    again = "thread.join(0.5); open(sys.argv[1], 'a').write('read again\\n')"
+    again = "thread.join(0.5); tempfile.mkstemp(dir=sys.argv[1])"
     script = processes(f"import threading; thread = {thread}; thread.start(); {again}")
     script.start(seconds=0.1, is_full=True).trace()
     before = reads(tmp_path)

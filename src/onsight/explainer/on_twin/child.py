@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Failure, Request, TwinTrace, Waits
 from onsight.explainer.script.ending import FAILED, exit_words, leave, say, tell_failure
-from onsight.explainer.script.executing import execute
+from onsight.explainer.script.executing import execute, prepare
 from onsight.explainer.tracing.sites import Site, is_package
 from onsight.files import write_atomically
 from onsight.testing.twin.as_cuda import twin_as_cuda
@@ -110,9 +110,7 @@ class TwinRun:
 def main() -> NoReturn:
     """Run the request in the file named on the command line."""
     request = from_json(Request, Path(sys.argv[1]).read_bytes())
-    sys.dont_write_bytecode = True  # writes nothing into the script's folder
-    sys.argv = [str(request.script), *request.args]
-    sys.path[0] = str(request.script.parent)
+    prepare(request.script, request.args, request.out.parent)
     with twin_as_cuda() as machine:
         TwinRun(request, machine).run()
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
 from onsight.explainer.script.explain import check_is_file
 from onsight.explainer.script.failure import failure_words
+from onsight.explainer.script.file_guard import kept_files
 from onsight.explainer.script.launch import last_words, run_child
 from onsight.explainer.tracing.sites import Site
 
@@ -58,11 +60,12 @@ class Remedy:
 
 @dataclass(frozen=True)
 class OnTwin:
-    """Everything found out about a script on the twin."""
+    """Everything found out about a script on the twin; kept: files that it would have changed."""
 
     script: Path
     trace: TwinTrace
     remedies: list[Remedy]
+    kept: list[Path]
 
     @property
     def is_sound(self) -> bool:
@@ -85,6 +88,7 @@ def explain_on_twin(script: Path, args: list[str], limit_seconds: float = 120.0)
         )
     StderrMessages().say(f"running {script.name} on the twin, a GPU simulated on the CPU")
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
+        begun = time.time()
         asked, said, out = (Path(folder) / name for name in ("request", "said", "trace"))
         request = Request(
             script=script.resolve(), args=args, steps=_STEPS, limit_seconds=limit_seconds, out=out
@@ -94,7 +98,8 @@ def explain_on_twin(script: Path, args: list[str], limit_seconds: float = 120.0)
         if not out.exists():
             raise ScriptFailed(failure_words(last_words(said), code, script.name))
         trace = from_json(TwinTrace, out.read_bytes())
-    return OnTwin(script, trace, _remedies(trace.waits))
+        kept = kept_files(Path(folder), begun)
+    return OnTwin(script, trace, _remedies(trace.waits), kept)
 
 
 def _remedies(waits: list[Waits]) -> list[Remedy]:

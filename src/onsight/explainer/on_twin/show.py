@@ -8,6 +8,7 @@ from rich.text import Text
 
 from onsight.explainer.json_dataclasses import to_plain
 from onsight.explainer.on_twin.explain import OnTwin, Remedy
+from onsight.explainer.script.file_guard import kept_words
 from onsight.words import plural
 
 _SAID_OF_ENDING = {
@@ -25,6 +26,8 @@ def print_on_twin(found: OnTwin, console: Console) -> None:
         console.print(Padding(f"{where}{trace.failure.kind}: {_first(trace.failure.message)}", 1))
     for fault in trace.faults:
         console.print(Padding(fault, (0, 0, 0, 2)), style="yellow")
+    if found.kept:
+        console.print(kept_words(found.script.name, found.kept), style="dim")
     if not trace.steps:
         return
     console.print(
@@ -41,6 +44,7 @@ def facts(found: OnTwin) -> dict[str, Any]:
         "verdict": _verdict(found),
         "is_sound": found.is_sound,
         **to_plain(found.trace),
+        "files_kept": [str(path) for path in found.kept],
         "remedies": [
             {
                 "file": one.site and one.site.file,

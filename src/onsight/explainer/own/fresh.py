@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from onsight.child_command import child_command
 from onsight.config import Config
 from onsight.explainer.own.changes import FlagChange, Unset
 from onsight.explainer.script.channel import Channel, Closed
@@ -62,7 +62,7 @@ class FreshRun:
         descriptor, unset = theirs.end.fileno(), self.without.names
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _CHILD, str(asked), str(descriptor)],
+                [*child_command(_CHILD), str(asked), str(descriptor)],
                 env={name: one for name, one in os.environ.items() if name not in unset},
                 stdin=subprocess.DEVNULL,
                 stdout=said,

@@ -20,7 +20,7 @@ from onsight.explainer.script.ending import (
     say,
     tell_failure,
 )
-from onsight.explainer.script.executing import execute
+from onsight.explainer.script.executing import execute, prepare
 from onsight.explainer.script.hooks import Hooks
 from onsight.explainer.script.leash import Leash, end_with_children
 from onsight.explainer.script.observed import add_stretch, complete
@@ -51,13 +51,10 @@ class ScriptRun:
 
     current: ClassVar["ScriptRun | None"] = None
 
-    def __init__(self, script: Path, args: list[str], channel: Channel | None = None) -> None:
+    def __init__(self, script: Path, channel: Channel | None = None) -> None:
         ScriptRun.current = self
         self.script = script
         self.process = os.getpid()
-        sys.dont_write_bytecode = True  # writes nothing into the script's folder
-        sys.argv = [str(script), *args]
-        sys.path[0] = str(script.parent)
         self.request: Request | None = None
         self.channel = channel
         self.hooks: Hooks | None = None
@@ -268,7 +265,7 @@ def run_function(request: Request, function: Callable[[], Any]) -> Any:
     """Watch a function of the script, in a process that the script has started."""
     if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
         ScriptRun.current.recorder.undo()
-    run = ScriptRun(request.script, request.args)
+    run = ScriptRun(request.script)
     run.is_part = True
     run.begin(request)
     returned = function()
@@ -281,7 +278,8 @@ def main() -> NoReturn:
     """Run the request in the file named on the command line; a second word is the channel."""
     request = from_json(Request, Path(sys.argv[1]).read_bytes())
     channel = Channel.inherited(int(sys.argv[2])) if len(sys.argv) > 2 else None
-    run = ScriptRun(request.script, request.args)
+    prepare(request.script, request.args, request.out.parent)
+    run = ScriptRun(request.script)
     run.begin(request, channel)
     run.execute()
 

@@ -1,4 +1,4 @@
-"""Executes a script as Python would, in a `__main__` of its own."""
+"""Executes a script as Python would, in a `__main__` of its own, and keeps the user's files."""
 
 import ast
 import sys
@@ -6,7 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from onsight.explainer.script.file_guard import FileGuard
+from onsight.explainer.script.guarding import guard_process
 from onsight.explainer.script.seeding import seed_everything
+
+
+def prepare(script: Path, args: list[str], folder: Path) -> None:
+    """Let this process be one that runs a script. folder: for copies of files that it changes."""
+    sys.dont_write_bytecode = True  # writes nothing into the script's folder
+    sys.argv = [str(script), *args]
+    sys.path.insert(0, str(script.parent))  # as `python script.py` does; -P has put nothing there
+    guard_process(FileGuard(folder))
 
 
 def execute(

@@ -5,7 +5,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -48,7 +48,8 @@ class Explanation:
 
     rates: images/s of the script as it is, first over the whole stretch that was watched, then
     beside each change; left_out: changes that there was no time for; delivery: the mended script,
-    if one was asked for and something made it faster.
+    if one was asked for and something made it faster; kept: files that the script would have
+    changed or deleted.
     """
 
     script: Path
@@ -63,6 +64,7 @@ class Explanation:
     findings: list[Finding]
     seconds: float
     delivery: Delivery | None = None
+    kept: list[Path] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -126,6 +128,7 @@ def explain_script(
             delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
         elif write:
             messages.warn(f"{write} was not written: no change was shown to help")
+        kept_files = processes.kept_files()
     return Explanation(
         script,
         trace,
@@ -139,6 +142,7 @@ def explain_script(
         findings,
         time.monotonic() - begun,
         delivery,
+        kept_files,
     )
 
 

@@ -2,9 +2,9 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from onsight.child_command import child_command
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.terminal import unattended_terminal
 from onsight.explainer.script.thread_settings import UNSET
@@ -24,7 +24,7 @@ def run_child(
     mark = new_mark()
     with said.open("wb") as out, unattended_terminal() as terminal:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(asked)],
+            [*child_command(module), str(asked)],
             env=environment | mark,
             stdin=terminal,
             stdout=out,

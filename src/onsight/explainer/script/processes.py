@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,11 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from onsight.child_command import child_command
 from onsight.errors import ScriptFailed
 from onsight.explainer.json_dataclasses import to_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words, nothing_seen
+from onsight.explainer.script.file_guard import kept_files
 from onsight.explainer.script.launch import GRACE_SECONDS, environment_for, last_words
 from onsight.explainer.script.leftovers import end_group, end_marked, new_mark
 from onsight.explainer.script.running import ScriptProcess
@@ -43,6 +46,7 @@ class Processes:
         self.steps, self.limit_seconds = steps, limit_seconds
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
+        self._begun = time.time()
         self._inputs = ExitStack()
         self._popened: list[subprocess.Popen[bytes]] = []
         self._leaders: list[int] = []  # of the servers
@@ -153,6 +157,10 @@ class Processes:
         popened = self._popened[-1]
         return ScriptProcess(request, channel, leader, said, lambda: popened.wait(GRACE_SECONDS))
 
+    def kept_files(self) -> list[Path]:
+        """The user's files and folders that the script would have changed or deleted so far."""
+        return kept_files(Path(self._folder.name), self._begun)
+
     def forget_servers(self) -> bool:
         """Start fresh processes from now on; False if that was so before."""
         had = bool(self._servers)
@@ -197,7 +205,7 @@ class Processes:
         descriptor = theirs.end.fileno()
         with said.open("wb") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *words, str(descriptor)],
+                [*child_command(module), *words, str(descriptor)],
                 env=environment_for(variables_of(self.script) | environment | self._mark),
                 stdin=self._inputs.enter_context(unattended_terminal()),
                 stdout=out,

@@ -11,6 +11,7 @@ from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.ending import FAILED
 from onsight.explainer.script.failure import failure_words
+from onsight.explainer.script.file_guard import remove_copies
 from onsight.explainer.script.launch import GRACE_SECONDS, last_words
 from onsight.explainer.script.leftovers import end_group
 from onsight.explainer.script.trace import Request, Trace
@@ -67,6 +68,7 @@ class ScriptProcess:
         self.is_over = True
         self._signal(signal.SIGKILL)
         self.channel.close()
+        remove_copies(self.request.out.parent, self.leader)
 
     def _hear(self) -> str:
         """By what its window ended, once it has said so. Raises ScriptFailed."""

@@ -18,6 +18,7 @@ from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.script.channel import Channel, Closed
 from onsight.explainer.script.child import ScriptRun
 from onsight.explainer.script.ending import FAILED, leave
+from onsight.explainer.script.executing import prepare
 from onsight.explainer.script.forkpoint import ForkPoint, count_native_threads, own_files, why_not
 from onsight.explainer.script.leftovers import end_marked, own_mark
 from onsight.explainer.script.trace import Request
@@ -65,7 +66,8 @@ def main() -> NoReturn:
     loading, native_threads = seconds_since_start(), count_native_threads()
     control.send({"ready": True})
     request, channel, is_late = serve(control)
-    run = ScriptRun(request.script, request.args, channel)
+    prepare(request.script, request.args, request.out.parent)
+    run = ScriptRun(request.script, channel)
     if is_late:
         _run_to_fork_point(run, channel, threads, native_threads, loading)
     torch.set_num_threads(threads)

@@ -12,6 +12,7 @@ from onsight.explainer.mend.mended import Line
 from onsight.explainer.mend.show import print_delivery
 from onsight.explainer.phase_table import phase_table, reached
 from onsight.explainer.script.explain import Explanation
+from onsight.explainer.script.file_guard import kept_words
 from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
 from onsight.explainer.search.tried import Tried
 from onsight.explainer.tracing.sites import Site
@@ -46,6 +47,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
         console.print(f"\n{said}; {found.seconds:.0f} s in all", style="dim")
     for remark in trace.remarks:
         console.print(f"{remark[0].upper()}{remark[1:]}.", style="dim")
+    if found.kept:
+        console.print(kept_words(found.script.name, found.kept), style="dim")
     is_shown = found.best and found.best.interval and found.best.interval.is_shown
     if found.best and is_shown and not found.delivery:  # whose difference says the same
         console.print(f"\nFor {found.best.interval}, change")
@@ -78,6 +81,7 @@ def facts(found: Explanation) -> dict[str, Any]:
             | {"text": one.text}
             for one in found.lines
         ],
+        "files_kept": [str(path) for path in found.kept],
         "mended": found.delivery.facts() if found.delivery else None,
         "findings": [one.facts() for one in found.findings],
         "ceilings": asdict(found.ceilings) if found.ceilings else None,

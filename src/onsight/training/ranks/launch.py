@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from onsight.child_command import child_command
 from onsight.errors import Interrupted, OnsightError, RankLost
 from onsight.training.ranks.watchdog import LAUNCHED, LauncherWatchdog
 
@@ -85,9 +86,9 @@ def _launch_once(request: dict[str, Any], ranks: int, run: Path) -> None:
             logs_specs=DefaultLogsSpecs(folder),  # otherwise it leaves a folder behind
             max_restarts=0,
         )
-        worker = ("-m", "onsight.training.worker", json.dumps(request))
+        python, *words = child_command("onsight.training.worker")
         try:
-            elastic_launch(config, sys.executable)(*worker)
+            elastic_launch(config, python)(*words, json.dumps(request))
         except ChildFailedError as error:
             raise _explain(error.failures, run, watchdog.describe) from None
         except SignalException as error:

@@ -4,7 +4,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from safetensors import safe_open
 
+from onsight.child_command import child_command
 from onsight.errors import OnsightError, UserError
 
 _LOOK_SECONDS = 0.005
@@ -70,7 +70,7 @@ def position(checkpoint: Path) -> Position:
 
 def _start(words: list[str], said: BinaryIO) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "onsight", "train", *words],
+        [*child_command("onsight"), "train", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=said,
