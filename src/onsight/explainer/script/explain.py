@@ -31,8 +31,8 @@ from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding
 from onsight.report.console import Reporter
+from onsight_lint.read import Finding
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
