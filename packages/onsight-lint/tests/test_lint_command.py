@@ -4,9 +4,11 @@ import ast
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -183,8 +185,11 @@ def test_diff_prints_what_fix_does_and_changes_nothing(script, capsys):
 def test_a_file_whose_lines_end_in_two_ways_is_left_as_it_is(script, capsys):
     mixed = MOVED.format(end="\r").encode()
     script.write_bytes(mixed)
+    other = script.parent / "xother.py"
+    other.write_text(MOVED.format(end=""), encoding="utf-8")
     assert lint("--fix") == 2
     assert script.read_bytes() == mixed
+    assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
     assert "error: train.py is left as it is: its lines end in more" in capsys.readouterr().err
 
 
@@ -308,3 +313,76 @@ def test_options_may_stand_between_files(script, capsys):
     (script.parent / "sound.py").write_text("x = 1\n", encoding="utf-8")
     assert lint("sound.py", "--select", "discarded", script) == 1
     assert capsys.readouterr().err == "1 mistake in 1 of 2 files\n"
+
+
+def test_standard_input_that_is_no_text(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xff'\n")))
+    assert lint("-") == 2
+    assert capsys.readouterr().err.startswith("error: stdin is not a Python script")
+
+
+def save_while(monkeypatch, moment, path, content):
+    """Have somebody save a file (or delete it: None) when the linter next does something.
+
+    Returns the names that were beside the file at that moment.
+    """
+    beside = []
+    module, _, name = moment.rpartition(".")
+    target = import_module(module)
+    done = getattr(target, name)
+
+    def save_and_do(*args, **options):
+        if not beside:
+            beside.extend(sorted(os.listdir(path.parent)))
+            path.unlink() if content is None else path.write_text(content, encoding="utf-8")
+        return done(*args, **options)
+
+    monkeypatch.setattr(target, name, save_and_do)
+    return beside
+
+
+@pytest.mark.parametrize(
+    "content", ["x = 1\n", MOVED.format(end="  # mine"), None], ids=["new", "similar", "deleted"]
+)
+@pytest.mark.parametrize(
+    "moment",
+    ["onsight_lint.mend.read_many", "onsight_lint.cli.rewrite", "os.fsync", "os.chmod"],
+)
+def test_fix_leaves_a_file_that_was_saved_meanwhile(script, capsys, monkeypatch, moment, content):
+    """From the moment that it was read to just before it is replaced; the others are mended."""
+    other = script.parent / "xother.py"  # the later one: the first is replaced first
+    shutil.copy(script, other)
+    with script.open("a", encoding="utf-8") as file:
+        file.write('net = torch.nn.Linear(2, 2)\ntorch.save(net, "net.pt")\n')  # nothing for --fix
+    beside = save_while(monkeypatch, moment, script, content)
+    assert lint("--fix", "--format", "json") == 2
+    out, err = capsys.readouterr()
+    said = "train.py is left as it is: it changed while it was read; run again."
+    assert err == f"mended 1 file\nerror: {said}\nno mistakes in 1 file\n"
+    assert json.loads(out)["unread"] == {"train.py": said}
+    assert (script.read_text() if script.exists() else None) == content
+    assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
+    left = {"xother.py"} | ({"train.py"} if content else set())
+    assert set(os.listdir(script.parent)) == left
+    unfinished = set(beside) - {"train.py", "xother.py"}
+    assert all(re.fullmatch(r"\.onsight-lint-\w+\.tmp", name) for name in unfinished)
+    assert len(unfinished) == (moment in ("os.fsync", "os.chmod"))
+
+
+def test_a_mend_is_made_from_what_was_read_at_first(script, monkeypatch):
+    """Another version, only while the rules look at it, would have other places."""
+    text = script.read_text(encoding="utf-8")
+    save_while(monkeypatch, "onsight_lint.mend.read_many", script, f"import os\n\n{text}")
+    save_while(monkeypatch, "onsight_lint.mend.applied", script, text)
+    assert lint("--fix") == 0
+    assert script.read_text(encoding="utf-8") == text.replace("    x.cuda()", "    x = x.cuda()")
+
+
+def test_fix_rewrites_what_a_link_stands_for(script):
+    link = script.parent / "link" / "train.py"
+    link.parent.mkdir()
+    link.symlink_to(script)
+    assert lint("--fix", link) == 0
+    assert link.is_symlink()
+    assert "    x = x.cuda()\n" in script.read_text(encoding="utf-8")
+    assert [one.name for one in link.parent.iterdir()] == ["train.py"]

@@ -8,12 +8,13 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from onsight_lint.errors import LintError
+from onsight_lint.errors import LintError, ReadError
 from onsight_lint.formats.data import as_github, as_json
 from onsight_lint.formats.sarif import as_sarif
 from onsight_lint.formats.text import as_text, plural, summary
@@ -22,6 +23,7 @@ from onsight_lint.many import Readings, read_many
 from onsight_lint.mend import difference, mended, rewrite
 from onsight_lint.paths import python_files, shown
 from onsight_lint.rule import Rule
+from onsight_lint.source import decoded, read_content
 from onsight_lint.table import chosen
 
 _INTERRUPTED = 130
@@ -36,7 +38,7 @@ _EPILOG = """\
 exit codes:
   0  no mistakes
   1  mistakes; with --diff, something to fix
-  2  a file that cannot be read; a wrong option
+  2  a file that cannot be read or, with --fix, is left as it is; a wrong option
 
 In the code, a comment `# onsight: ignore[id]` silences a rule on its line, `# onsight: ignore` all
 rules, and `# onsight: ignore-file` a whole file.
@@ -131,8 +133,12 @@ def _lint(options: argparse.Namespace) -> int:
     """Read, mend and print as the options say, and return the exit code."""
     rules, out = chosen(options.select, options.ignore), sys.stdout
     is_piped = options.paths == [Path("-")]
-    texts = {Path.cwd() / "stdin": sys.stdin.read()} if is_piped else {}
-    files = list(texts) if is_piped else python_files(options.paths or [Path(".")])
+    if is_piped:
+        files = [Path.cwd() / "stdin"]
+        texts = {files[0]: decoded(Path("stdin"), sys.stdin.buffer.read())}
+    else:
+        files = python_files(options.paths or [Path(".")])
+        contents, texts = _read(files)
     if not (options.fix or options.diff):
         readings = read_many(files, Library(texts), rules)
     else:
@@ -145,12 +151,35 @@ def _lint(options: argparse.Namespace) -> int:
             out.write(texts[files[0]])
             out = sys.stderr
         else:
-            for one in changed.items():
-                rewrite(*one)
-            if changed:
-                print(f"mended {plural(len(changed), 'file')}", file=sys.stderr)
+            texts |= _rewrite(changed, contents, readings)
     _show(readings, Library(texts), rules, options.format, out)
     return _exit_code(readings, bool(readings.findings))
+
+
+def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
+    """What files hold, and their texts. Whatever is found, mended or shown is of this moment."""
+    contents, texts = {}, {}
+    for path in files:
+        with suppress(ReadError):  # `read_many` says why
+            content = read_content(path)
+            contents[path], texts[path] = content, decoded(path, content)
+    return contents, texts
+
+
+def _rewrite(
+    changed: Mapping[Path, str], contents: Mapping[Path, bytes], readings: Readings
+) -> dict[Path, str]:
+    """Rewrite files, and return the texts of those that were not left as they are."""
+    done = {}
+    for path, text in changed.items():
+        try:
+            rewrite(path, text, contents.get(path, b""))
+            done[path] = text
+        except ReadError as error:
+            readings.leave(path, str(error))
+    if done:
+        print(f"mended {plural(len(done), 'file')}", file=sys.stderr)
+    return done
 
 
 def _show(

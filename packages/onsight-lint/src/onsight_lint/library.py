@@ -7,7 +7,7 @@ from typing import Any
 
 from onsight_lint.reachable import keep_reachable
 from onsight_lint.scopes import Scopes
-from onsight_lint.source import Source, parsed, read_text
+from onsight_lint.source import Source, decoded, parsed, read_content
 
 _KEPT = 200  # parsed files; more would fill the memory, where a whole library is read
 
@@ -21,11 +21,13 @@ class Library:
         self.scopes = lru_cache(_KEPT)(self._scopes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_process, (tuple(self.texts.items()),)
+        return Library, (self.texts,)
 
     def _text(self, path: Path) -> str:
         """The text of a file. Raises ReadError if it cannot be read."""
-        return self.texts[path] if path in self.texts else read_text(path)
+        if path in self.texts:
+            return self.texts[path]
+        return decoded(path, read_content(path))
 
     def _scopes(self, path: Path, module: str, imported: bool) -> Scopes:
         """What can run of a file, and its bindings; module: its name in imports.
@@ -36,9 +38,3 @@ class Library:
         tree = parsed(path, text)
         keep_reachable(tree, imported)
         return Scopes(Source(path, text, tree, module))
-
-
-@lru_cache(1)
-def _of_process(texts: tuple[tuple[Path, str], ...]) -> Library:
-    """The one library of a process that helps, so that it parses a module once for all its work."""
-    return Library(dict(texts))

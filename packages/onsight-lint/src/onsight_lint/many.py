@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from onsight_lint.errors import ReadError
 from onsight_lint.library import Library
@@ -23,6 +22,11 @@ _PART, _PART_SCRIPTS = 20, 4  # files that a process reads at a time
 _MOST = 8  # processes
 _TRAINS = re.compile(r"[Ll]oader|dl\b|\.backward\(")
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
+
+_Part = list[tuple[Path, Reading | str]]
+_ReadParts = Callable[[Sequence[Sequence[Path]], bool], Iterable[_Part]]  # bool: each file alone
+
+_given: tuple[Library, Sequence[Rule]]  # of a process that helps
 
 
 @dataclass
@@ -40,6 +44,11 @@ class Readings:
         """The findings by file and line."""
         return sorted(self.findings, key=lambda one: one.place)
 
+    def leave(self, path: Path, why: str) -> None:
+        """Count a file as one that could not be read: what was found in it does not hold."""
+        self.unread[path] = why
+        self.findings = {one for one in self.findings if one.file != path}
+
 
 def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) -> Readings:
     """The findings in files, each of which is read once where it can be.
@@ -55,10 +64,9 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
         except ReadError as error:
             done.unread[path] = str(error)
     scripts, imported, others = _kinds(texts)
-    with _helpers(len(texts)) as map_parts, _no_collection():
-        read_part = partial(_read_part, library=library, rules=rules)
-        together = map_parts(partial(read_part, alone=False), _parts(scripts, _PART_SCRIPTS))
-        alone = map_parts(partial(read_part, alone=True), _parts(others, _PART))
+    with _reader(len(texts), library, rules) as read_parts, _no_collection():
+        together = read_parts(_parts(scripts, _PART_SCRIPTS), False)
+        alone = read_parts(_parts(others, _PART), True)
         read_for_others: set[Path] = set()
         for path, reading in chain.from_iterable(together):
             read_for_others |= _add(path, texts[path], reading, done)
@@ -88,13 +96,6 @@ def _parts(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
     return [paths[n : n + size] for n in range(0, len(paths), size)]
 
 
-def _read_part(
-    paths: Sequence[Path], library: Library, rules: Sequence[Rule], alone: bool
-) -> list[tuple[Path, Reading | str]]:
-    with _no_collection():
-        return [(path, _read(path, library, rules, alone)) for path in paths]
-
-
 def _read(path: Path, library: Library, rules: Sequence[Rule], alone: bool) -> Reading | str:
     """What reading a script gives, or why it cannot be read."""
     try:
@@ -117,17 +118,35 @@ def _add(path: Path, text: str, reading: Reading | str, done: Readings) -> set[P
 
 
 @contextmanager
-def _helpers(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
-    """Something like map: of other processes, where so many files are worth their start."""
+def _reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadParts]:
+    """What reads parts: other processes, where so many files are worth their start."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if count < _MANY or not cores or cores < 2:
-        yield map
+        yield lambda parts, alone: (_read_part(part, library, rules, alone) for part in parts)
         return
     from concurrent.futures import ProcessPoolExecutor  # here: it takes a tenth of the start
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(cores, _MOST), get_context("spawn")) as pool:
-        yield pool.map
+    spawn, given = get_context("spawn"), (library, rules)
+    with ProcessPoolExecutor(min(cores, _MOST), spawn, _set_given, given) as pool:
+        yield lambda parts, alone: pool.map(partial(_read_part_of_given, alone=alone), parts)
+
+
+def _read_part(
+    paths: Sequence[Path], library: Library, rules: Sequence[Rule], alone: bool
+) -> _Part:
+    with _no_collection():
+        return [(path, _read(path, library, rules, alone)) for path in paths]
+
+
+def _set_given(library: Library, rules: Sequence[Rule]) -> None:
+    """Keep the library of a process that helps: it parses a module once for all its parts."""
+    global _given
+    _given = library, rules
+
+
+def _read_part_of_given(paths: Sequence[Path], alone: bool) -> _Part:
+    return _read_part(paths, *_given, alone)
 
 
 @contextmanager

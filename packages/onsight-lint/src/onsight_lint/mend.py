@@ -1,6 +1,7 @@
 """Applies the mends that are certain, and writes files so that none is ever half written."""
 
 import difflib
+import io
 import os
 import tempfile
 import tokenize
@@ -66,43 +67,61 @@ def difference(path: Path, text: str, given: Mapping[Path, str] | None = None) -
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def rewrite(path: Path, text: str) -> None:
+def rewrite(path: Path, text: str, before: bytes) -> None:
     """Replace a file's text, keeping its encoding, line ends and mode.
 
-    It is written beside the file and renamed, so that the file is always whole. Raises ReadError
-    if its lines end in several ways, WriteError if it cannot be written.
+    It is written beside the file and renamed, so that the file is always whole. before: what the
+    file held when the text was made. Raises ReadError, and leaves the file as it is, if it holds
+    something else by now or if its lines end in several ways; WriteError if it cannot be written.
     """
-    place = path.resolve()  # a link stays a link
+    encoding = tokenize.detect_encoding(io.BytesIO(before).readline)[0]
     try:
-        with place.open("rb") as file:
-            encoding = tokenize.detect_encoding(file.readline)[0]
-        content = text.replace("\n", _line_end(place)).encode(encoding)
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=".lint-", delete=False) as file:
-            new = Path(file.name)
-            try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                new.chmod(place.stat().st_mode & 0o7777)
-                new.replace(place)
-            except BaseException:
-                new.unlink(missing_ok=True)
-                raise
+        content = text.replace("\n", _line_end(path, before)).encode(encoding)
+    except UnicodeEncodeError as error:
+        raise _left(path, "its encoding lacks a character") from error
+    try:
+        _replace(path.resolve(), content, before)  # a link stays a link
+    except (_Changed, FileNotFoundError) as error:
+        raise _left(path, "it changed while it was read; run again") from error
     except OSError as error:
         raise WriteError(f"cannot write {shown(path)}: {error.strerror or error}.") from error
-    except UnicodeEncodeError as error:
-        raise ReadError(
-            f"{shown(path)} is left as it is: its encoding lacks a character."
-        ) from error
 
 
-def _line_end(path: Path) -> str:
-    content = path.read_bytes()
+class _Changed(Exception):
+    """A file does not hold any more what was read."""
+
+
+def _replace(place: Path, content: bytes, before: bytes) -> None:
+    """Replace what a file holds as a whole, if that is still what it held before.
+
+    Whoever is killed here may leave a hidden file `.onsight-lint-*.tmp` beside it.
+    """
+    descriptor, name = tempfile.mkstemp(".tmp", ".onsight-lint-", place.parent)
+    new = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.chmod(place.stat().st_mode & 0o7777)
+        if place.read_bytes() != before:
+            raise _Changed
+        new.replace(place)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _line_end(path: Path, content: bytes) -> str:
     pairs, returns, feeds = content.count(b"\r\n"), content.count(b"\r"), content.count(b"\n")
     if pairs and pairs == returns == feeds:
         return "\r\n"
     if returns and not feeds:
         return "\r"
     if returns:
-        raise ReadError(f"{shown(path)} is left as it is: its lines end in more than one way.")
+        raise _left(path, "its lines end in more than one way")
     return "\n"
+
+
+def _left(path: Path, why: str) -> ReadError:
+    return ReadError(f"{shown(path)} is left as it is: {why}.")

@@ -1,6 +1,7 @@
 """A parsed Python file: its syntax tree, the parents of nodes, and their source code."""
 
 import ast
+import io
 import tokenize
 import warnings
 from collections import defaultdict
@@ -111,19 +112,26 @@ class Source:
         return self._starts[line - 1] + column
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, its lines ending in \\n. Raises ReadError if it is not Python's text."""
+def read_content(path: Path) -> bytes:
+    """What a file holds. Raises ReadError if it cannot be read or is too large."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ReadError(f"{path} is not read: it is larger than {_MOST_BYTES // 2**20} MB.")
-        with tokenize.open(path) as file:  # handles coding lines and byte order marks
-            return file.read()
+        return path.read_bytes()
+    except OSError as error:
+        raise ReadError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def decoded(path: Path, content: bytes) -> str:
+    """The text of a file, its lines ending in \\n. Raises ReadError if it is not Python's text."""
+    try:
+        # Handles coding lines and byte order marks.
+        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        return io.TextIOWrapper(io.BytesIO(content), encoding).read()
     except SyntaxError as error:
         raise ReadError(f"{path} is not a Python script: {error.msg}.") from error
     except UnicodeDecodeError as error:
         raise ReadError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
-    except OSError as error:
-        raise ReadError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def parsed(path: Path, text: str) -> ast.Module:
