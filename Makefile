@@ -1,10 +1,11 @@
 # `make demo` and `make test` set up everything they need, in .venv, from requirements.lock.
 PYTHON ?= python3
 BIN := .venv/bin
+OURS := --editable . --editable packages/onsight-lint
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
-	browser format lock sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
+	browser format lock pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
 	bench-gpu bench-smoke compare compare-full
 
 demo: setup  ## train on the pictures inside the package and write a report
@@ -14,12 +15,12 @@ test: lint types imports unit  ## everything that must hold before a change land
 
 setup: .venv/installed
 
-.venv/installed: requirements.lock pyproject.toml
+.venv/installed: requirements.lock pyproject.toml packages/onsight-lint/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
 	@touch $@
 
 lint: setup
@@ -94,6 +95,9 @@ RELEASE := .venv-release/bin
 	$(RELEASE)/pip install --quiet --disable-pip-version-check -r packaging/requirements-release.txt
 	@touch $@
 
+pre-commit-mirror: setup  ## a repository for pre-commit that installs onsight-lint alone
+	$(BIN)/python scripts/pre_commit_mirror.py
+
 sbom: .venv-release/installed  ## what is inside: dist/onsight.cdx.json, in CycloneDX's form
 	@mkdir -p dist
 	$(RELEASE)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
@@ -119,11 +123,11 @@ FASHION ?= /usr/share/datasets/fashion-mnist
 SETS ?= .bench-sets
 BENCH := .venv-bench/bin/python benchmarks
 
-.venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml
+.venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml packages/onsight-lint/pyproject.toml
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.venv-bench/bin/pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
-	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
 	@touch $@
 
 bench: .venv-bench/installed  ## every benchmark with few rounds: about half an hour

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.errors import DataError
 from onsight.evaluation.intervals import wilson
-from onsight.lint.read import read_script
+from onsight_lint.errors import ReadError
+from onsight_lint.read import read_script
 
 HERE = Path(__file__).parent
 COLUMNS = ("sample", "repo", "file", "line", "rule", "verdict", "reason")
@@ -43,7 +43,7 @@ def read_all(folder: Path, scripts: Path) -> None:
                         found.rule,
                     )
                 )
-        except DataError as error:
+        except ReadError as error:
             unread.append(str(error))
         seconds.append(time.process_time() - begin)
     out = csv.writer(sys.stdout, lineterminator="\n")

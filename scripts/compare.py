@@ -31,7 +31,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ROOT / "scripts" / "comparison"
 WORK = ROOT / ".compare"
-SOURCE_ROOTS = ("src",)  # of a tree: what must be on the path to import its packages
+SOURCE_ROOTS = (  # of a tree: what must be on the path to import its packages
+    "src",
+    "packages/onsight-lint/src",
+)
 SHOWN = 12  # differences of a scenario on the console
 
 sys.path.insert(0, str(PARTS))

@@ -268,7 +268,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment_of_parts(scratch: Path) -> dict[str, str]:
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    sources = [str(ROOT / place) for place in ("src", "packages/onsight-lint/src")]
+    paths = [*sources, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),

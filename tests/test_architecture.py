@@ -8,16 +8,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "onsight"
+LINT = ROOT / "packages" / "onsight-lint"
+PACKAGES = (PACKAGE, LINT / "src" / "onsight_lint")
 
 
 def test_package_init_files_are_empty():
-    for path in PACKAGE.rglob("__init__.py"):
-        if path.parent != PACKAGE:
-            assert path.read_text(encoding="utf-8") == ""
+    for package in PACKAGES:
+        for path in package.rglob("__init__.py"):
+            if path.parent != PACKAGE:
+                assert path.read_text(encoding="utf-8") == ""
 
 
 def test_no_pickle_and_no_unsafe_loading_in_the_package():
-    for path in PACKAGE.rglob("*.py"):
+    for path in (path for package in PACKAGES for path in package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         assert "weights_only=False" not in text
         assert "torch.save(" not in text
@@ -44,7 +47,7 @@ def test_the_places_that_are_named_exist(page):
     missing = []
     for place in places:
         inner = [PACKAGE / name for name in ("training", "explainer", "explainer/script")]
-        roots = (ROOT, PACKAGE, *inner, ROOT / "tests/lint")
+        roots = (ROOT, *PACKAGES, *inner, LINT / "tests")
         exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
         missing += [] if exists else [place]
     assert not missing

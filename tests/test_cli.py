@@ -25,7 +25,10 @@ from onsight.config import (
     save_config,
 )
 from onsight.errors import ConfigError
+from onsight_lint.cli import main as lint_main
+from onsight_lint.cli import make_parser
 
+PLANTED = Path(__file__).parents[1] / "packages/onsight-lint/tests/planted/tensor_not_moved.py"
 SLIGHT = ["--epochs", "1", "--batch-size", "16"]
 
 
@@ -95,10 +98,52 @@ def test_the_short_help_is_each_commands_own_first_sentence():
     from onsight import cli
 
     for name, text in cli._COMMANDS.items():
+        if name in cli._PACKAGES:
+            assert make_parser().description.partition("\n")[0] == text
+            continue
         called = cli._FUNCTIONS.get(name, name)
         function = getattr(import_module(f"onsight.commands.{called}"), called)
         first = " ".join(function.__doc__.partition("\n\n")[0].split())
         assert first == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["lint", "--help"], ["--help", "lint"], ["lint", "--fxi"], ["lint", PLANTED, "--format=json"]],
+)
+def test_lint_is_passed_on_as_it_was_typed(capsys, words):
+    """Oracle: onsight-lint with the same words."""
+    passed_on = run_command(capsys, *words)
+    with pytest.raises(SystemExit) as stop:
+        sys.exit(lint_main([str(word) for word in words if word != "lint"]))
+    assert passed_on == (stop.value.code, *capsys.readouterr())
+
+
+def test_lint_needs_neither_torch_nor_our_own_parser():
+    script = (
+        "import sys\n"
+        "from onsight.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: assert not {'torch', 'cyclopts', 'pydantic'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "lint", PLANTED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "1 mistake in 1 of 1 file\n"
+
+
+def test_lint_says_what_to_install(capsys, monkeypatch):
+    class Absent:
+        def find_spec(self, name, path, target=None):
+            if name == "onsight_lint":
+                raise ModuleNotFoundError(name, name=name)
+
+    for name in [name for name in sys.modules if name.startswith("onsight_lint")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    assert refused(capsys, "lint", ".").endswith("pip install onsight-lint\n")
+    assert "lint" in run_command(capsys, "--help")[1]
 
 
 def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):

@@ -1,5 +1,6 @@
 """The small distribution holds the same package, and less of what it depends on."""
 
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -15,7 +16,7 @@ def _project(folder: str) -> dict:
 
 
 def _name(requirement: str) -> str:
-    return requirement.partition(">")[0]
+    return re.split("[=>]", requirement)[0].replace("-", "_")
 
 
 def test_its_dependencies_are_those_of_the_whole_but_for_what_it_leaves_out():

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
+PLANTED_SCRIPTS = ROOT / "packages" / "onsight-lint" / "tests" / "planted"
 IMAGES_PER_CLASS, SIDE = 60, 16
 # Where the time of planted training scripts goes, and how many times as fast changes make them:
 # every other one changes nothing. `as_mended` is the fixed text as a whole.
@@ -66,7 +67,7 @@ def make_inputs(folder: Path) -> None:
     shutil.copytree(folder / "odd", folder / "messy" / "down", dirs_exist_ok=True)
     shutil.copy(paths[0], folder / "messy" / "down" / "copy.png")
     (folder / "broken.zip").write_bytes(b"PK\x03\x04 and nothing else")
-    shutil.copytree(ROOT / "tests" / "lint" / "planted", folder / "scripts", dirs_exist_ok=True)
+    shutil.copytree(PLANTED_SCRIPTS, folder / "scripts", dirs_exist_ok=True)
     _copy_torch_files(folder / "torch-files")
     _make_training_scripts(folder / "training")
 

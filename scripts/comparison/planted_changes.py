@@ -1,4 +1,4 @@
-"""Small changes of behaviour that the comparison must report; each is planted in a copy of src."""
+"""Small changes of behaviour that the comparison must report; each is planted in a copy."""
 
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ PLANTED_CHANGES = (
         "predict and evaluate",
     ),
     PlantedChange(
-        "src/onsight/lint/rules/missing_train.py",
+        "packages/onsight-lint/src/onsight_lint/rules/missing_train.py",
         '"missing-train", "Training',
         '"missing-mode", "Training',
         "lint",

@@ -12,17 +12,19 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
-
-from cyclopts import App, CycloptsError, UnknownOptionError
+from typing import TYPE_CHECKING, NoReturn
 
 from onsight.errors import OnsightError
 from onsight.version import onsight_version
+
+if TYPE_CHECKING:
+    from cyclopts import App, CycloptsError
 
 _INTERRUPTED = 130
 _LEFT_OUT = {
     "jinja2",
     "matplotlib",
+    "onsight_lint",
     "safetensors",
     "timm",
     "torch",
@@ -59,10 +61,13 @@ _RETIRED_FLAGS = {
     "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
 }
 _FUNCTIONS = {"eval": "evaluate", "verify-resume": "verify_resume"}  # eval is a Python builtin
+_PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which read their own words
 
 
-def make_app(named: str = "") -> App:
+def make_app(named: str = "") -> "App":
     """The app. named: the command to come, whose own help is all of its docstring."""
+    from cyclopts import App
+
     app = App(
         name="onsight",
         help="Point it at pictures: it trains an image classifier, reports how good it is for "
@@ -73,6 +78,9 @@ def make_app(named: str = "") -> App:
         suppress_keyboard_interrupt=False,  # `main` says that it was interrupted
     )
     for place, (name, summary) in enumerate(_COMMANDS.items()):
+        if name in _PACKAGES:  # only listed: `main` passes it on
+            app.command(f"{_PACKAGES[name]}.cli:main", name=name, help=summary, sort_key=place)
+            continue
         function = _FUNCTIONS.get(name, name)
         module = f"onsight.commands.{function}"
         text = _description(module, function) if name == named else summary
@@ -93,12 +101,13 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if tokens is None else list(tokens)
-    app = make_app(next((word for word in words if word in _COMMANDS), ""))
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in _PACKAGES:
+        words.remove(command)
+        _pass_on(_PACKAGES[command], words)
     try:
-        app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        _run(command, words)
         sys.stdout.flush()
-    except CycloptsError as error:
-        _fail(_explain_usage(error), 2)
     except OnsightError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -122,6 +131,29 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
+def _pass_on(package: str, words: Sequence[str]) -> NoReturn:
+    """Let the command line of another distribution read the words."""
+    try:
+        command_line = import_module(f"{package}.cli")
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        name = package.replace("_", "-")
+        _fail(f"this needs {name}, which is not installed: pip install {name}", 2)
+    sys.exit(command_line.main(words))
+
+
+def _run(command: str, words: Sequence[str]) -> None:
+    """Run one of our own commands. Exits with 2 if its words cannot be used."""
+    from cyclopts import CycloptsError
+
+    app = make_app(command)
+    try:
+        app(words, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        _fail(_explain_usage(error), 2)
+
+
 def _drop_output() -> None:
     """Let what is still to be written to stdout vanish: Python would try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -135,7 +167,8 @@ def _drop_unread_errors() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _explain_usage(error: CycloptsError) -> str:
+def _explain_usage(error: "CycloptsError") -> str:
+    from cyclopts import UnknownOptionError
     from pydantic import ValidationError
 
     from onsight.config import RETIRED_FIELDS, explain_invalid

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onsight.errors import DataError
 from onsight.explainer.tracing.sites import Site
-from onsight.lint.source import Source
+from onsight_lint.source import Source
 
 Change = tuple[int, int, str]  # from, to (indices into the text), the new text
 

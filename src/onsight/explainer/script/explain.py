@@ -20,7 +20,7 @@ from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.causes import find_cause, verdict
 from onsight.explainer.script.failure import nothing_seen
 from onsight.explainer.script.processes import Processes
-from onsight.explainer.script.reading import parse_script
+from onsight.explainer.script.reading import find_mistakes, parse_script
 from onsight.explainer.script.thread_settings import settings_of
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.search.gain import GAIN
@@ -31,7 +31,7 @@ from onsight.explainer.tracing.window import Epoch
 from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
-from onsight.lint.read import Finding, read_script
+from onsight_lint.read import Finding
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
@@ -98,7 +98,7 @@ def explain_script(
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
-    findings = read_script(script)
+    findings = find_mistakes(script)
     if not parse_script(script).body:
         raise DataError(f"{script} holds no code")
     warn_if_busy(messages)

@@ -1,0 +1,415 @@
+"""Oracle: the planted scripts, whose findings are known; files compared byte by byte."""
+
+import ast
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from onsight_lint.cli import main
+from onsight_lint.library import Library
+from onsight_lint.many import read_many
+from onsight_lint.mend import applied, mended
+from onsight_lint.rule import Mistake, Rule
+from onsight_lint.table import chosen, rule_table
+
+HERE = Path(__file__).parent
+PLANTED = HERE / "planted"
+CLEAN = HERE / "clean"
+MOVED = "import torch\n\n\ndef step(model, x):\n    x.cuda(){end}\n    model(x).sum().backward()\n"
+
+
+def lint(*words):
+    """The exit code of a command line."""
+    return main([*map(str, words)])
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script with a tensor that is moved in vain, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "train.py"
+    path.write_text(MOVED.format(end=""), encoding="utf-8")
+    return path
+
+
+def test_clean_scripts_end_with_0_and_a_summary(capsys):
+    assert lint(CLEAN) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "no mistakes in 7 files\n"
+
+
+def test_the_text_shows_the_place_the_line_and_its_correction(script, capsys):
+    (script.parent / "sound.py").write_text("x = 1\n", encoding="utf-8")
+    assert lint() == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("train.py:5:5 discarded-move [--fix] the result of x.cuda() is discarded")
+    assert "  5 |     x.cuda()\n    |     ^^^^^^^^\n  + |     x = x.cuda()\n" in out
+    assert err == "1 mistake in 1 of 2 files\n"
+
+
+def test_a_dash_is_standard_input_and_its_mended_text_is_printed(script, capsys, monkeypatch):
+    """Oracle: what the same text gives as a file; nothing is written."""
+    text = script.read_text(encoding="utf-8")
+    mended_text = text.replace("    x.cuda()", "    x = x.cuda()")
+    for words, code, out, err in (
+        ([], 1, "stdin:5:5 discarded-move", "1 mistake in 1 of 1 file"),
+        (["--diff"], 1, "+    x = x.cuda()\n", ""),
+        (["--fix"], 0, mended_text, "no mistakes in 1 file"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert lint("-", *words) == code
+        said = capsys.readouterr()
+        assert out in said.out
+        assert err in said.err
+    assert said.out == mended_text
+    assert [one.name for one in script.parent.iterdir()] == ["train.py"]
+    assert script.read_text(encoding="utf-8") == text
+    assert lint("--fxi") == 2
+    assert "Unknown option: --fxi." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--select", "missing"], 0),
+        (["--select", "missing,discarded-move"], 1),
+        (["--ignore", "discarded-move"], 0),
+        (["--select", "nonsense"], 2),
+        (["--ignore", "mising-eval"], 2),
+        (["nowhere.py"], 2),
+        (["pipe.py"], 2),
+        (["pipes"], 2),
+    ],
+)
+def test_rules_are_selected_by_the_beginning_of_their_ids(script, capsys, words, code):
+    for name in ("pipe.py", "pipes/pipe.py"):  # opening one would wait for ever
+        (script.parent / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(script.parent / name)
+    assert lint(*words) == code
+    if "mising-eval" in words:
+        assert "Did you mean missing-eval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("  # onsight: ignore", 0),
+        ("  # onsight: ignore[discarded-move]", 0),
+        ("  # onsight: ignore[missing-eval, discarded-move]", 0),
+        ("  # onsight: ignore[missing-eval]", 1),
+        ("  # type: ignore", 1),
+        ("\n    print('# onsight: ignore-file')", 1),
+        ("\n    # onsight: ignore-file", 0),
+        ("\n    # onsight: ignore-file[discarded-move]", 0),
+        ("\n    # onsight: ignore-file[missing-eval]", 1),
+    ],
+)
+def test_a_comment_silences_its_line_or_its_file(script, end, code):
+    script.write_text(MOVED.format(end=end), encoding="utf-8")
+    assert lint(script) == code
+
+
+@pytest.mark.parametrize("content", ["print 1\n", "def f(:\n", "x = '\udcff'\n", "x = 1\0\n"])
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(script, capsys, content):
+    broken = script.parent / "broken.py"
+    broken.write_bytes(content.encode(errors="surrogateescape"))
+    (script.parent / "empty.py").touch()
+    assert lint() == 2
+    out, err = capsys.readouterr()
+    assert "train.py:5:5" in out
+    assert "error: broken.py" in err
+    assert err.endswith("1 mistake in 1 of 2 files\n")
+
+
+def test_a_huge_file_is_not_read(script, capsys):
+    (script.parent / "table.py").write_text("x = 1\n" * 800_000, encoding="utf-8")
+    assert lint() == 2
+    assert "table.py is not read: it is larger than 4 MB" in capsys.readouterr().err
+
+
+def test_environments_hidden_and_built_folders_are_left_out(script):
+    for name in (".git", "build", "node_modules", "own_env", "src"):
+        (script.parent / name).mkdir()
+        shutil.copy(script, script.parent / name / "copy.py")
+    (script.parent / "own_env" / "pyvenv.cfg").touch()
+    script.unlink()
+    done = read_many([script.parent / "src" / "copy.py"], Library(), chosen())
+    assert lint() == 1
+    assert len(done.findings) == 1
+    assert lint("build") == 1  # because it is named
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        lambda text: text.encode(),
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: f"# coding: latin-1\n# grün\n{text}".encode("latin-1"),
+    ],
+    ids=["plain", "CRLF", "byte order mark", "latin-1"],
+)
+def test_fix_changes_the_line_and_no_other_byte(script, encoded):
+    script.write_bytes(encoded(MOVED.format(end="")))
+    script.chmod(0o750)
+    assert lint("--fix") == 0
+    right = MOVED.format(end="").replace("    x.cuda()", "    x = x.cuda()")
+    assert script.read_bytes() == encoded(right)
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert lint("--fix") == 0
+    assert script.read_bytes() == encoded(right)
+    assert os.listdir(script.parent) == ["train.py"]
+
+
+def test_diff_prints_what_fix_does_and_changes_nothing(script, capsys):
+    before = script.read_bytes()
+    assert lint("--diff") == 1
+    out = capsys.readouterr().out
+    assert "-    x.cuda()\n+    x = x.cuda()\n" in out
+    assert script.read_bytes() == before
+    patch = shutil.which("patch")
+    if patch:
+        subprocess.run([patch, "-s", "-p0"], input=out, text=True, check=True)
+        assert lint() == 0
+
+
+def test_a_file_whose_lines_end_in_two_ways_is_left_as_it_is(script, capsys):
+    mixed = MOVED.format(end="\r").encode()
+    script.write_bytes(mixed)
+    other = script.parent / "xother.py"
+    other.write_text(MOVED.format(end=""), encoding="utf-8")
+    assert lint("--fix") == 2
+    assert script.read_bytes() == mixed
+    assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
+    assert "error: train.py is left as it is: its lines end in more" in capsys.readouterr().err
+
+
+def test_what_is_fixed_in_the_planted_scripts_is_then_sound():
+    files = sorted(PLANTED.glob("*.py"))
+    rules = chosen()
+    texts, left = mended(files, rules)
+    assert len(texts) >= 11
+    before = read_many(files, Library(), rules).findings
+    fixable = {one.file for one in before if one.mend}
+    assert fixable == set(texts)
+    assert not fixable & {one.file for one in left.findings}
+    assert mended(files, rules)[0] == texts
+
+
+def test_a_mend_that_would_break_a_file_is_not_made(script):
+    def breaks(context):
+        for node in context.script.nodes(ast.Expr):
+            place = (node.lineno, node.col_offset)
+            yield Mistake(node, "it is wrong", "", mend=[(place, place, "def (")])
+
+    texts, left = mended([script], [Rule("breaks", "A mend that breaks", "It is wrong.", breaks)])
+    assert texts == {}
+    assert len(left.findings) == 2
+
+
+def test_of_mends_that_overlap_one_is_made():
+    assert applied("abcdef", [(0, 3, "X"), (2, 4, "Y"), (4, 6, "Z")]) == "abYZ"
+    assert applied("ab", [(1, 1, "-"), (1, 1, "-")]) == "a-b"
+
+
+def test_the_formats_for_programs(script, capsys):
+    assert lint("--format", "json") == 1
+    found = json.loads(capsys.readouterr().out)
+    (finding,) = found["findings"]
+    assert (finding["file"], finding["line"], finding["column"]) == ("train.py", 5, 5)
+    assert finding["fixed"] == "    x = x.cuda()"
+    assert finding["fixable"] is True
+    assert found["files"] == 1
+    assert lint("--format", "github") == 1
+    line = capsys.readouterr().out
+    assert line.startswith("::warning file=train.py,line=5,endLine=5,col=5,title=discarded-move::")
+    assert line.count("\n") == 1
+
+
+def test_sarif_has_what_its_standard_requires(script, capsys):
+    assert lint("--format", "sarif") == 1
+    log = json.loads(capsys.readouterr().out)
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    (result,) = run["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert log["version"] == "2.1.0"
+    assert driver["name"] == "onsight"
+    assert {rule["id"] for rule in driver["rules"]} == set(rule_table())
+    assert result["ruleId"] == "discarded-move"
+    assert result["message"]["text"]
+    assert place["artifactLocation"] == {"uri": "train.py"}
+    assert place["region"] == {"startLine": 5, "startColumn": 5, "endLine": 5, "endColumn": 13}
+
+
+def test_a_module_is_read_with_the_script_that_imports_it_and_only_once(script, monkeypatch):
+    folder = script.parent
+    script.write_text("import helpers\nfor x in helpers.loader:\n    x.loss.backward()\n")
+    (folder / "other.py").write_text(script.read_text())
+    (folder / "helpers.py").write_text(MOVED.format(end="") + "loader = []\n")
+    read = []
+    library = Library()
+    monkeypatch.setattr(
+        "onsight_lint.library.parsed", lambda *one: read.append(one[0]) or _parsed(*one)
+    )
+    found = read_many(sorted(folder.glob("*.py")), library, chosen()).sorted
+    assert [one.file.name for one in found] == ["helpers.py"]
+    assert sorted(path.name for path in read) == ["helpers.py", "other.py", "train.py"]
+
+
+def _parsed(path, text):
+    from onsight_lint.source import parsed
+
+    return parsed(path, text)
+
+
+def test_other_processes_find_the_same(monkeypatch):
+    files = sorted([*PLANTED.glob("*.py"), *CLEAN.glob("*.py")])
+    alone = read_many(files, Library(), chosen())
+    monkeypatch.setattr("onsight_lint.many._MANY", 1)
+    monkeypatch.setattr("onsight_lint.many._can_fork", lambda: True)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert read_many(files, Library(), chosen()) == alone
+
+
+INSTALLED = """
+import os
+from onsight_lint.cli import main
+from onsight_lint import many
+
+many._MANY = 1
+os.sched_getaffinity = lambda process: {0, 1}
+main(["."])
+"""
+
+
+def test_other_processes_run_nothing_in_the_working_directory(script):
+    """What multiprocessing imports first, in a process that it spawns."""
+    folder = script.parent
+    command = folder / "bin" / "onsight-lint"
+    command.parent.mkdir()
+    command.write_text(INSTALLED, encoding="utf-8")
+    for name in ("pickle", "struct", "typing"):
+        (folder / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert "discarded-move" in done.stdout
+    assert not list(folder.glob("ran-*"))
+
+
+def test_it_runs_as_a_module_and_ends_quietly_when_nobody_reads_on(script):
+    words = [sys.executable, "-m", "onsight_lint", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "discarded-move" in done.stdout
+    assert done.stderr == "1 mistake in 1 of 1 file\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "xml"], "argument --format: invalid choice: 'xml'"),
+        (["--select"], "argument --select: expected one argument"),
+        (["train.py", "--fi"], "Unknown option: --fi."),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(script, capsys, words, said):
+    assert lint(*words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {said}")
+    assert err.endswith("See `onsight-lint --help`.\n")
+
+
+def test_options_may_stand_between_files(script, capsys):
+    (script.parent / "sound.py").write_text("x = 1\n", encoding="utf-8")
+    assert lint("sound.py", "--select", "discarded", script) == 1
+    assert capsys.readouterr().err == "1 mistake in 1 of 2 files\n"
+
+
+def test_standard_input_that_is_no_text(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xff'\n")))
+    assert lint("-") == 2
+    assert capsys.readouterr().err.startswith("error: stdin is not a Python script")
+
+
+def save_while(monkeypatch, moment, path, content):
+    """Have somebody save a file (or delete it: None) when the linter next does something.
+
+    Returns the names that were beside the file at that moment.
+    """
+    beside = []
+    module, _, name = moment.rpartition(".")
+    target = import_module(module)
+    done = getattr(target, name)
+
+    def save_and_do(*args, **options):
+        if not beside:
+            beside.extend(sorted(os.listdir(path.parent)))
+            path.unlink() if content is None else path.write_text(content, encoding="utf-8")
+        return done(*args, **options)
+
+    monkeypatch.setattr(target, name, save_and_do)
+    return beside
+
+
+@pytest.mark.parametrize(
+    "content", ["x = 1\n", MOVED.format(end="  # mine"), None], ids=["new", "similar", "deleted"]
+)
+@pytest.mark.parametrize(
+    "moment",
+    ["onsight_lint.mend.read_many", "onsight_lint.cli.rewrite", "os.fsync", "os.chmod"],
+)
+def test_fix_leaves_a_file_that_was_saved_meanwhile(script, capsys, monkeypatch, moment, content):
+    """From the moment that it was read to just before it is replaced; the others are mended."""
+    other = script.parent / "xother.py"  # the later one: the first is replaced first
+    shutil.copy(script, other)
+    with script.open("a", encoding="utf-8") as file:
+        file.write('net = torch.nn.Linear(2, 2)\ntorch.save(net, "net.pt")\n')  # nothing for --fix
+    beside = save_while(monkeypatch, moment, script, content)
+    assert lint("--fix", "--format", "json") == 2
+    out, err = capsys.readouterr()
+    said = "train.py is left as it is: it changed while it was read; run again."
+    assert err == f"mended 1 file\nerror: {said}\nno mistakes in 1 file\n"
+    assert json.loads(out)["unread"] == {"train.py": said}
+    assert (script.read_text() if script.exists() else None) == content
+    assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
+    left = {"xother.py"} | ({"train.py"} if content else set())
+    assert set(os.listdir(script.parent)) == left
+    unfinished = set(beside) - {"train.py", "xother.py"}
+    assert all(re.fullmatch(r"\.onsight-lint-\w+\.tmp", name) for name in unfinished)
+    assert len(unfinished) == (moment in ("os.fsync", "os.chmod"))
+
+
+def test_a_mend_is_made_from_what_was_read_at_first(script, monkeypatch):
+    """Another version, only while the rules look at it, would have other places."""
+    text = script.read_text(encoding="utf-8")
+    save_while(monkeypatch, "onsight_lint.mend.read_many", script, f"import os\n\n{text}")
+    save_while(monkeypatch, "onsight_lint.mend.applied", script, text)
+    assert lint("--fix") == 0
+    assert script.read_text(encoding="utf-8") == text.replace("    x.cuda()", "    x = x.cuda()")
+
+
+def test_fix_rewrites_what_a_link_stands_for(script):
+    link = script.parent / "link" / "train.py"
+    link.parent.mkdir()
+    link.symlink_to(script)
+    assert lint("--fix", link) == 0
+    assert link.is_symlink()
+    assert "    x = x.cuda()\n" in script.read_text(encoding="utf-8")
+    assert [one.name for one in link.parent.iterdir()] == ["train.py"]

@@ -1,0 +1,265 @@
+"""Oracle: the planted fault at its line and nothing else; nothing in scripts without faults."""
+
+import ast
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from onsight_lint.errors import ReadError
+from onsight_lint.library import Library
+from onsight_lint.many import read_many
+from onsight_lint.read import read_script
+from onsight_lint.table import chosen, rule_table
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "src" / "onsight_lint"
+PAGE = HERE.parents[2] / "docs" / "lint.md"
+
+RULES = set(rule_table())
+SCRIPTS = sorted((HERE / "planted").glob("*.py"))
+
+
+def expected(path):
+    """(rule, line) of each `# expect: rule`, and what the lines `# fixed: ...` say together.
+
+    A comment on a line of its own stands for the next line.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    found = [
+        (line.partition("# expect: ")[2], number + line.lstrip().startswith("#"))
+        for number, line in enumerate(lines, 1)
+        if "# expect: " in line
+    ]
+    fixed = [line.removeprefix("# fixed: ") for line in lines if line.startswith("# fixed: ")]
+    return found, "\n".join(fixed)
+
+
+def test_every_rule_has_its_script():
+    assert {rule for path in SCRIPTS for rule, _ in expected(path)[0]} == RULES
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_planted_fault_is_found_at_its_line_and_nothing_else(path):
+    places, fixed = expected(path)
+    assert places
+    found = read_many([path], Library(), chosen()).sorted
+    assert [(one.rule, one.line) for one in found] == places
+    for finding in found:
+        assert finding.file == path
+        assert finding.problem
+        assert finding.why.endswith(".")
+        ast.parse(textwrap.dedent(finding.fixed))
+        assert fixed in finding.fixed
+
+
+@pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_is_found_in_a_script_without_faults(path):
+    assert read_script(path) == []
+
+
+def test_the_id_of_a_rule_is_the_name_of_its_file():
+    files = {path.stem for path in (PACKAGE / "rules").glob("[!_]*.py")}
+    assert {name.replace("_", "-") for name in files} == RULES
+    assert all(rule.title and rule.why.endswith(".") for rule in rule_table().values())
+
+
+def test_the_page_names_every_rule():
+    text = PAGE.read_text(encoding="utf-8")
+    assert {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")} == RULES
+
+
+def write(folder, **files):
+    """Files of a folder by their stems; __ in a stem is a folder."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return folder / f"{next(iter(files))}.py"
+
+
+NET = """
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.drop = nn.{layer}
+
+        def forward(self, x):
+            return self.drop(self.body(x))
+"""
+EVALUATION = """
+    import torch
+    from {module} import Net
+    from parts.data import make_loader
+
+    def main():
+        net, hits = Net(), 0
+        with torch.no_grad():
+            for x, y in make_loader(32):
+                hits += (net(x).argmax(1) == y).sum().item()
+        print(hits)
+
+    if __name__ == "__main__":
+        main()
+"""
+DATA = """
+    from torch.utils.data import DataLoader
+
+    def make_loader(size):
+        return DataLoader(open_set(), batch_size=size)
+"""
+
+
+@pytest.mark.parametrize(("layer", "rules"), [("Dropout(0.5)", ["missing-eval"]), ("Tanh()", [])])
+def test_modules_of_the_scripts_own_folder_are_read(tmp_path, layer, rules):
+    script = write(
+        tmp_path,
+        train=EVALUATION.format(module="model"),
+        model="from parts.net import *",
+        parts__net=NET.format(layer=layer),
+        parts__data=DATA,
+    )
+    assert [one.rule for one in read_script(script)] == rules
+
+
+def test_a_fault_in_a_module_is_reported_with_its_file_after_those_of_the_script(tmp_path):
+    script = write(
+        tmp_path,
+        train="""
+            import torch
+            import helpers
+
+            # the module's fault is further up in its file
+            net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+            helpers.fit(net, torch.utils.data.DataLoader(helpers.rows()))
+            """,
+        helpers="""
+            def fit(net, loader):
+                for x, y in loader:
+                    x.cuda()
+                    net(x).sum().backward()
+            """,
+    )
+    found = [(one.file.name, one.rule, one.line) for one in read_script(script)]
+    assert found == [("train.py", "data-parallel", 6), ("helpers.py", "discarded-move", 4)]
+
+
+@pytest.mark.parametrize(
+    ("device", "rules"),
+    [
+        ('"cpu"', []),
+        ('"cuda"', []),  # without a GPU the script fails in any case
+        ('"cuda" if torch.cuda.is_available() else "cpu"', ["map-location"]),
+        ('"cuda"; local_rank = 0', ["map-location"]),  # several processes
+    ],
+)
+def test_where_weights_go_matters_only_where_there_is_a_choice(tmp_path, device, rules):
+    script = write(
+        tmp_path,
+        train=f"""
+            import os, torch
+            device = {device}
+            net = torch.nn.Linear(2, 2).to(device)
+            net.load_state_dict(torch.load("net.pt"))
+            """,
+    )
+    assert [one.rule for one in read_script(script)] == rules
+
+
+def test_a_module_that_cannot_be_read_is_ignored(tmp_path):
+    script = write(tmp_path, train="import torch, broken\nbroken.go()\n", broken="def go(:\n")
+    assert read_script(script) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"import torch\nfor x in loader\n    pass\n", r"train\.py, line 2: .*expected ':'"),
+        (b"import torch\nx = '\xff'\n", "train.py is not (UTF-8 text|a Python script)"),
+        (b"# coding: nonsense\n", "train.py is not a Python script"),
+        (b"x = 1\0\n", r"train\.py"),
+    ],
+)
+def test_invalid_python_is_reported_with_its_file(tmp_path, content, words):
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    with pytest.raises(ReadError, match=words):
+        read_script(script)
+
+
+def test_a_script_that_does_not_exist(tmp_path):
+    with pytest.raises(ReadError, match=r"train\.py cannot be read: No such file"):
+        read_script(tmp_path / "train.py")
+    with pytest.raises(ReadError, match="cannot be read"):
+        read_script(tmp_path)
+
+
+FAULT = "import torch\nfarbe = 'grün'; net = torch.nn.DataParallel(farbe); net.eval()\n"
+TRAINS = "for x in train_loader:\n    net(x).sum().backward()\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + (FAULT + TRAINS).encode(),
+        ("# -*- coding: latin-1 -*-\n" + FAULT + TRAINS).encode("latin-1"),
+        (FAULT + TRAINS).replace("\n", "\r\n").encode(),
+        ("pattern = '\\d'\n" + FAULT + TRAINS).encode(),
+    ],
+    ids=["byte order mark", "coding line", "CRLF", "escape"],
+)
+def test_encodings_and_line_ends(tmp_path, content):
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    (finding,) = read_script(script)
+    rank = 'device_ids=[int(os.environ["LOCAL_RANK"])]'
+    assert finding.fixed == f"net = torch.nn.parallel.DistributedDataParallel(farbe, {rank})"
+
+
+def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
+    steps = "\n".join(f"step_{n} = step_{n - 1} + {n}" for n in range(1, 2000))
+    total = " + ".join(f"torch.ones({n})" for n in range(1, 400))
+    branches = "".join(f"    elif a == {n}:\n        b = a\n" for n in range(200))
+    calls = "\n".join(f"def f{n}(x):\n    return f{n - 1}(f{n - 1}(x))" for n in range(1, 300))
+    lines = [
+        "import torch",
+        steps,
+        f"def choose(a):\n    if a:\n        pass\n{branches}    return b",
+        calls,
+        f"x = {total}",
+        "x.cuda()",
+        "print(x)",
+        "for y in f299(1):\n    y.cuda()\n    print(y)",
+    ]
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(lines), encoding="utf-8")
+    assert script.read_text(encoding="utf-8").count("\n") > 3000
+    assert [one.rule for one in read_script(script)] == ["discarded-move"]
+
+
+def test_reading_needs_neither_torch_nor_the_scripts_own_imports():
+    code = (
+        "import sys, pathlib; from onsight_lint.read import read_script;"
+        f"read_script(pathlib.Path({str(HERE / 'planted' / 'no_eval.py')!r}));"
+        "print([name for name in ('torch', 'numpy', 'PIL') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_only_the_standard_library_is_imported():
+    imported = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path
+                imported.add(node.module.partition(".")[0])
+    assert "ast" in imported
+    assert imported - sys.stdlib_module_names == {"onsight_lint"}
