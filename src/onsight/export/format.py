@@ -21,10 +21,10 @@ class Format(NamedTuple):
     """How the graph of a classifier is written, and run again to be judged.
 
     suffix: of the file; packages: that writing and running need, and install, which gets them;
-    write: of the graph and the facts (`facts.facts_of`) to a path, beside which it may write
-    others of the same stem; run: what a file of this format computes, on all usable cores; batch:
-    how many pictures the file takes at once, None for any number; tells_unlike: whether the file
-    also gives the score of unlike pictures.
+    write: of the graph and the facts (`facts.facts_of`) to a path; run: what a file of this format
+    computes, on all usable cores; batch: how many pictures the file takes at once, None for any
+    number; tells_unlike: whether the file also gives the score of unlike pictures; others: the
+    suffixes of the files of the same stem that are written beside it.
     """
 
     suffix: str
@@ -34,6 +34,7 @@ class Format(NamedTuple):
     run: Callable[[Path], Classify]
     batch: int | None = None
     tells_unlike: bool = False
+    others: tuple[str, ...] = ()
 
 
 _HOMES = {

@@ -46,4 +46,5 @@ FORMAT = Format(
     "openvino 'onsight[export]'",
     write_openvino,
     _run_openvino,
+    others=(".bin",),
 )
