@@ -41,6 +41,7 @@ COMMANDS = [  # what is read is named in the last place, and as the file to writ
     ["export", "model", "--on", "data", "--out", "data/old.onnx"],
     ["export", "m.onnx.proof.json", "--out", "m.onnx"],
     ["card", "hub", "--to", "hub-folder", "--out", "hub"],
+    ["train", "data", "--out", "begun"],
     ["compare", "run", "hub", "--out", "run/predictions.csv"],
     ["check", "checks/check.csv", "--out", "checks"],
     ["check", "data", "--ignore", "checks/check.csv", "--out", "checks"],
@@ -67,6 +68,7 @@ def here(tmp_path, monkeypatch):
     texts = {
         **dict.fromkeys(("model", "m.onnx", "m.onnx.proof.json", "m.npz", "m.png"), "weights"),
         **dict.fromkeys(("run/model.safetensors", "hub/model.safetensors"), "weights"),
+        "begun/checkpoints/last.safetensors": "mine",
         "hub/README.md": f"---\n{MARK}\n---\n",
         "run/predictions.csv": "path,label\n",
         "data/old.npz": "mine",
@@ -78,7 +80,7 @@ def here(tmp_path, monkeypatch):
         "train.py": "print('training')\n",
     }
     for name, text in texts.items():
-        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
     return tmp_path
 
