@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from onsight.cli import main
+from onsight.errors import OutputError
 from onsight.inference import listing
 from onsight.inference.predictor import Predictor
 from onsight.report.card.metadata import MARK
@@ -211,6 +212,16 @@ def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys)
     said = refuse(["export", "model", "--out", "named.onnx"], capsys, here)
     assert "model" in said
     assert "earlier export" not in said
+
+
+def test_nor_is_what_an_export_writes_beside_its_file(here):
+    from onsight.export.export import _check_places
+
+    Path("model.bin").write_text("mine")
+    with pytest.raises(OutputError, match=r"model.bin is not of an earlier export"):
+        _check_places(Path("model.xml"), (".bin",), Path("model"), None, is_named=True)
+    with pytest.raises(OutputError, match=r"--out would replace the model model.bin"):
+        _check_places(Path("model.xml"), (".bin",), Path("model.bin"), None, is_named=True)
 
 
 def test_an_existing_file_that_is_not_read_may_be_replaced(here, capsys, monkeypatch):

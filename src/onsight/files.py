@@ -52,9 +52,8 @@ def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
     inputs: the paths that are read, by what they are called; those that do not exist do not count.
     Whatever lies in a folder that is read is taken to be read.
     """
-    try:
-        facts = path.stat()
-    except OSError:  # there is nothing to replace
+    facts = _stat(path)
+    if facts is None:  # there is nothing to replace
         return
     for noun, given in inputs.items():
         for one in [given] if isinstance(given, str | Path) else given or ():
