@@ -39,24 +39,30 @@ _LEVEL = "tests/reliability/test_level.py"
 _EVERY_STEP = "tests/reliability/test_every_step.py"
 _NOT_FINITE = "tests/reliability/test_not_finite.py"
 _RUN = "tests/training/test_run.py"
+_OUTPUTS = "tests/test_outputs.py"
 
 RELIABILITY = [
-    Bug("files.py", "                os.fsync(file.fileno())", "                pass", _TRACE),
+    Bug("files.py", "    os.fsync(file.fileno())", "    pass", _TRACE),
     Bug("files.py", "sync_folder(path.parent)", "pass", _TRACE),
     Bug(
         "files.py",
-        "            os.replace(temporary, path)",
-        "            path.unlink(missing_ok=True)\n            os.replace(temporary, path)",
+        "    os.replace(private, path)",
+        "    path.unlink(missing_ok=True)\n    os.replace(private, path)",
         _TRACE,
     ),
     Bug(
         "files.py",
-        'path.with_name(f".{path.name}.{os.getpid()}.tmp")',
-        'Path(tempfile.gettempdir(), f".{path.name}.{os.getpid()}.tmp")',
+        "path, path.with_name(private_name())",
+        "path, Path(tempfile.gettempdir(), private_name())",
         _TRACE,
     ),
-    Bug("files.py", "temporary = temporary_beside(path)", "temporary = path", f"{_KILLS} {_TRACE}"),
-    Bug("files.py", "            temporary.unlink(missing_ok=True)", "            pass", _FULL),
+    Bug(
+        "files.py",
+        'path.with_name(private_name())\n        self.file = open(self._private, "xb")',
+        'path\n        self.file = open(self._private, "wb")',
+        f"{_KILLS} {_TRACE}",
+    ),
+    Bug("files.py", "            self._private.unlink(missing_ok=True)", "            pass", _FULL),
     Bug("files.py", "if error.errno in _NO_ROOM:", "if False:", _FULL),
     Bug("files.py", "        os.close(descriptor)", "        pass", _LEVEL),
     Bug(
@@ -79,7 +85,7 @@ RELIABILITY = [
     ),
     Bug(
         "files.py",
-        "return _TEMPORARY.fullmatch(name) is not None",
+        "return _PRIVATE.fullmatch(name) is not None",
         'return name.startswith(".")',
         "tests/test_files.py",
     ),
@@ -100,6 +106,19 @@ RELIABILITY = [
         "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         _AROUND,
+    ),
+    *_without(
+        "files.py",
+        _OUTPUTS,
+        "if found and os.path.samestat(found, facts):",
+        "if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, one):",
+        "if os.path.islink(path):",
+    ),
+    *_without(
+        "inference/rows/partial_file.py",
+        "tests/inference/test_listing.py",
+        "if not is_begun and not form.head.startswith(start):",
+        "if not isinstance(found, dict) or BATCH_SIZE not in found:",
     ),
     Bug(
         "tensorfile.py",

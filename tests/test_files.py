@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from onsight import tensorfile
 from onsight.checksum import digest_around
 from onsight.errors import DiskError, OutputError
-from onsight.files import check_writable, keep_former, remove_unfinished, write_atomically
+from onsight.files import check_output, keep_former, remove_unfinished, write_atomically
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 
@@ -123,17 +123,17 @@ def test_a_file_that_does_not_fit_into_memory_is_not_called_damaged(tmp_path, mo
 
 def test_checking_a_path_leaves_nothing_behind(tmp_path):
     path = tmp_path / "new" / "file"
-    check_writable(path)
+    check_output("--out", path)
     assert not list(path.parent.iterdir())
     write_atomically(path, b"former")
-    check_writable(path)
+    check_output("--out", path)
     assert path.read_bytes() == b"former"
     for folder in (tmp_path, Path("")):
         with pytest.raises(OutputError, match="is a folder"):
-            check_writable(folder)
+            check_output("--out", folder)
     for place in (path / "below", Path("/proc/file")):
         with pytest.raises(DiskError, match=f"cannot write {place}"):
-            check_writable(place)
+            check_output("--out", place)
 
 
 def test_disk_full_leaves_the_former_file_and_no_partial_one(tmp_path, monkeypatch):
@@ -184,17 +184,20 @@ def test_a_killed_writer_leaves_a_complete_file(tmp_path):
 
 
 def test_only_what_was_left_half_written_is_removed(tmp_path):
-    mine = [".x.json.123.tmp", "checkpoints/.last.safetensors.7.tmp", "folds/1/.a.b.99.tmp"]
-    theirs = ["x.tmp", ".x.tmp", "x.123.tmp", ".x.12a.tmp", ".x.123.tmp.bak", "checkpoints/last"]
+    number = "0123456789abcdef"
+    mine = [f"{place}.onsight-{number}.tmp" for place in ("", "checkpoints/", "folds/1/")]
+    theirs = ["x.tmp", ".x.json.123.tmp", f".onsight-{number}.tmp.bak", f"x.onsight-{number}.tmp"]
+    theirs += [".onsight-notes.tmp", f".onsight-{number[1:]}.tmp", "checkpoints/last"]
     for name in mine + theirs:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("here")
-    (tmp_path / ".folder.1.tmp").mkdir()
-    (tmp_path / ".link.1.tmp").symlink_to(tmp_path / "x.tmp")
+    others = [f".onsight-{number[::-1]}.tmp", f".onsight-{16 * '0'}.tmp"]
+    (tmp_path / others[0]).mkdir()
+    (tmp_path / others[1]).symlink_to(tmp_path / "x.tmp")
     (tmp_path / "folds" / "elsewhere").symlink_to(tmp_path)
     remove_unfinished(tmp_path)
     assert not any((tmp_path / name).exists() for name in mine)
-    assert all((tmp_path / name).exists() for name in [*theirs, ".folder.1.tmp", ".link.1.tmp"])
+    assert all((tmp_path / name).exists() for name in [*theirs, *others])
 
 
 def test_a_former_file_stays_when_its_successor_is_written(tmp_path, monkeypatch):

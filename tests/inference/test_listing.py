@@ -17,12 +17,12 @@ from PIL import Image
 from stub_runner import StubRunner
 
 from onsight.cli import main
-from onsight.errors import ConfigError, OutputError
+from onsight.errors import ConfigError, DiskError, OutputError
 from onsight.inference import listing
 from onsight.inference.listing import list_predictions
 from onsight.inference.predictor import Predictor
+from onsight.inference.rows.output_options import OutputOptions
 from onsight.inference.rows.partial_file import job_path, partial_path
-from onsight.inference.rows.wanted import Wanted
 
 STUB = Path(__file__).with_name("stub_runner.py")
 
@@ -68,7 +68,7 @@ def probabilities(number, batch):
 
 def test_batches_have_equal_numbers_of_usable_pictures(model, pictures, monkeypatch, capsys):
     stub = whole(monkeypatch)
-    list_predictions(model, [str(pictures)], Wanted(as_json=True))
+    list_predictions(model, [str(pictures)], OutputOptions(as_json=True))
     assert stub.sizes == [4] * 7 + [1]
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["used"], facts["problems"]) == (36, 29, 7)
@@ -87,7 +87,7 @@ def test_many_unusable_inputs_are_not_kept_waiting(model, tmp_path, monkeypatch,
     Image.new("L", (4, 4)).save(tmp_path / "good.png")
     good, broken = str(tmp_path / "good.png"), str(tmp_path / "broken.png")
     stub = whole(monkeypatch)
-    list_predictions(model, [good, *[broken] * 100, good], Wanted(as_json=True))
+    list_predictions(model, [good, *[broken] * 100, good], OutputOptions(as_json=True))
     assert stub.sizes == [1, 1]
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 102
 
@@ -98,7 +98,7 @@ def test_forms_agree(model, pictures, tmp_path, capsys):
     paths = {name: tmp_path / f"out.{name}" for name in ("csv", "jsonl", "parquet")}
     files = {name: str(path) for name, path in paths.items()}
     files["parquet"] = paths["parquet"]
-    list_predictions(model, [str(pictures)], Wanted(as_json=True, **files, **wanted))
+    list_predictions(model, [str(pictures)], OutputOptions(as_json=True, **files, **wanted))
     facts = json.loads(capsys.readouterr().out)
     rows = facts["predictions"]
     assert facts["unsure"] == sum(row["unsure"] is True for row in rows) > 0
@@ -132,7 +132,7 @@ def test_forms_agree(model, pictures, tmp_path, capsys):
 
 def test_lines_for_people_say_what_is_unsure(model, pictures, capsys):
     paths = [str(pictures / f"{number:02d}.png") for number in (1, 5, 18)]
-    list_predictions(model, paths, Wanted(min_confidence=0.6, top=2))
+    list_predictions(model, paths, OutputOptions(min_confidence=0.6, top=2))
     printed = capsys.readouterr()
     dark, broken, unsure = printed.out.splitlines()
     shares = probabilities(1, 2)
@@ -166,12 +166,12 @@ def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
 ):
     out = tmp_path / "out"
     wanted = {form: str(out), "top": 2, "min_confidence": 0.45}
-    list_predictions(model, [str(pictures)], Wanted(**wanted))
+    list_predictions(model, [str(pictures)], OutputOptions(**wanted))
     expected = out.read_bytes()
     out.unlink()
     interrupted(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        list_predictions(model, [str(pictures)], Wanted(**wanted))
+        list_predictions(model, [str(pictures)], OutputOptions(**wanted))
     assert not out.exists()
     assert expected.startswith(partial_path(out).read_bytes())
     job = job_path(out).read_bytes()
@@ -180,7 +180,7 @@ def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
         partial_path(out).write_bytes(expected[:cut])
         job_path(out).write_bytes(job)
         stub = whole(monkeypatch)
-        list_predictions(model, [str(pictures)], Wanted(resume=True, **wanted))
+        list_predictions(model, [str(pictures)], OutputOptions(resume=True, **wanted))
         assert out.read_bytes() == expected
         assert not partial_path(out).exists()
         assert not job_path(out).exists()
@@ -193,11 +193,11 @@ def test_what_was_answered_is_not_decoded_again(model, pictures, tmp_path, monke
     out = tmp_path / "out.csv"
     interrupted(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        list_predictions(model, [str(pictures)], Wanted(csv=str(out)))
+        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
     known = partial_path(out).read_bytes()
     (pictures / "02.png").write_bytes(b"gone")
     whole(monkeypatch)
-    list_predictions(model, [str(pictures)], Wanted(csv=str(out), resume=True))
+    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
     assert out.read_bytes().startswith(known)
     assert "02.png,dark" in out.read_text()
 
@@ -216,7 +216,7 @@ def test_a_run_that_does_not_fit_is_refused_and_nothing_is_lost(
     def refused(error, said, inputs=pictures, **changed):
         options = {"csv": str(out), "resume": True, **changed}
         with pytest.raises(error, match=said):
-            list_predictions(model, [str(inputs)], Wanted(**options))
+            list_predictions(model, [str(inputs)], OutputOptions(**options))
         assert partial_path(out).read_bytes() == kept
 
     refused(OutputError, "interrupted run: add --resume", resume=False)
@@ -241,7 +241,7 @@ def test_a_run_that_does_not_fit_is_refused_and_nothing_is_lost(
     partial_path(out).unlink()
     job_path(out).unlink()
     with pytest.raises(OutputError, match="nothing to resume"):
-        list_predictions(model, [str(pictures)], Wanted(csv=str(out), resume=True))
+        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
 
 
 def test_a_run_killed_between_naming_the_file_and_tidying_up_is_complete(
@@ -249,21 +249,47 @@ def test_a_run_killed_between_naming_the_file_and_tidying_up_is_complete(
 ):
     out = tmp_path / "out.csv"
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-    list_predictions(model, [str(pictures)], Wanted(csv=str(out)))
+    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
     monkeypatch.undo()
     assert job_path(out).exists()
     whole(monkeypatch)
-    list_predictions(model, [str(pictures)], Wanted(csv=str(out), resume=True))
+    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
     assert "is complete" in capsys.readouterr().err
     assert not job_path(out).exists()
 
 
 def test_a_file_written_beside_the_pictures_is_not_one_of_them(model, pictures):
     out = pictures / "zz.csv"
-    list_predictions(model, [str(pictures)], Wanted(csv=str(out)))
+    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
     assert "zz.csv" not in out.read_text()
-    with pytest.raises(OutputError, match="one of the pictures"):
-        list_predictions(model, [str(pictures)], Wanted(csv=str(out)))
+    with pytest.raises(OutputError, match=r"--csv would replace .*zz.csv in the input"):
+        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+
+
+def test_files_that_only_look_like_ours_are_left_alone(model, pictures, tmp_path, capsys):
+    out = tmp_path / "k.csv"
+    mine = [tmp_path / name for name in ("k.csv.partial", "k.csv.partial.json", ".k.csv.1.tmp")]
+    for path in mine:
+        path.write_text("mine")
+    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    for foreign, text in (
+        (partial_path(out), "path,predicted\nmine"),
+        (job_path(out), "mine"),
+        (job_path(out), '["mine"]'),
+    ):
+        foreign.write_text(text)
+        out.unlink(missing_ok=True)
+        for resume in (False, True):
+            options = OutputOptions(csv=str(out), resume=resume)
+            with pytest.raises(OutputError, match=f"{foreign} was not written by Onsight"):
+                list_predictions(model, [str(pictures)], options)
+            assert foreign.read_text() == text
+        foreign.unlink()
+    partial_path(out).symlink_to(mine[0])
+    with pytest.raises(DiskError, match="cannot write"):
+        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+    assert mine[0].read_text() == "mine"
 
 
 def command(*words, **options):

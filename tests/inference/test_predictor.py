@@ -17,7 +17,7 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ModelError, OutputError, PictureError
 from onsight.inference.listing import list_predictions
-from onsight.inference.rows.wanted import Wanted
+from onsight.inference.rows.output_options import OutputOptions
 from onsight.report.console import SilentReporter
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -258,15 +258,15 @@ def test_a_picture_is_never_written_over(run, bars, tmp_path, flag):
     shutil.copy(next(bars.rglob("*.png")), picture)
     content = picture.read_bytes()
     target = str(picture) if flag == "csv" else picture
-    with pytest.raises(OutputError, match="is one of the pictures"):
-        list_predictions(run.path, [str(tmp_path)], Wanted(**{flag: target}))
+    with pytest.raises(OutputError, match=r"would replace .*mine.png in the input"):
+        list_predictions(run.path, [str(tmp_path)], OutputOptions(**{flag: target}))
     assert picture.read_bytes() == content
 
 
 def test_names_with_a_carriage_return_keep_their_row(run, bars, tmp_path):
     picture = tmp_path / "two\rlines.png"
     shutil.copy(next(bars.rglob("*.png")), picture)
-    list_predictions(run.path, [str(picture)], Wanted(csv=str(tmp_path / "out.csv")))
+    list_predictions(run.path, [str(picture)], OutputOptions(csv=str(tmp_path / "out.csv")))
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows] == ["path", str(picture)]

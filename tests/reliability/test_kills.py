@@ -64,7 +64,7 @@ def test_killed_in_the_middle_of_a_write(undisturbed, shared_bars, tmp_path):
 def test_killed_while_its_first_file_was_written(undisturbed, shared_bars, tmp_path):
     """Such a folder holds no run to resume, and is no reason to choose another."""
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "run" / ".config.toml.12.tmp").write_text("epochs = ")
+    (tmp_path / "run" / ".onsight-0123456789abcdef.tmp").write_text("epochs = ")
     check_resumed(shared_bars, tmp_path / "run", tmp_path / "none", undisturbed)
 
 

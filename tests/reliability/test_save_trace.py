@@ -42,7 +42,7 @@ def test_a_save_is_durable_before_it_counts(tmp_path):
     path.parent.mkdir()
     calls = second(traced(path, tmp_path / "log"))
     names = [name for name, _ in calls]
-    order = ["openat", "write", "fsync", "close", "rename", "openat", "fsync", "close"]
+    order = ["openat", "write", "fsync", "rename", "openat", "fsync", "close", "close"]
     assert re.sub(r"(write )+", "write ", " ".join(names)) == " ".join(order)
     written = [line for name, line in calls if name in ("write", "fsync", "rename")]
     temporary = re.search(r"<([^>]*)>", written[0])[1]

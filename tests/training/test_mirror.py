@@ -9,7 +9,7 @@ from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import trainer
 from onsight.training.run_folder.folder import RunFolder
-from onsight.training.run_folder.mirror import Mirror, restore
+from onsight.training.run_folder.mirror import Mirror, refuse_taken, restore
 
 FAST = {
     "model": "lenet",
@@ -121,6 +121,20 @@ def test_a_run_outlives_trouble_with_the_second_place(shared_bars, tmp_path, mon
     run = onsight.train(shared_bars, out=tmp_path / "run", checkpoints="memory://x", **fields)
     assert run.model.exists()
     assert any("last.safetensors was not copied to memory://x: connection lost" in t for t in said)
+
+
+def test_files_of_others_in_the_second_place_stay(run, tmp_path):
+    kept = tmp_path / "kept"
+    names = (".last.safetensors.tmp", ".onsight-0123456789abcdef.tmp")
+    mine, left = (kept / "checkpoints" / name for name in names)
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    left.write_text("from a killed process")
+    with pytest.raises(OutputError, match="holds the checkpoints"):
+        refuse_taken(str(kept))
+    Mirror(str(kept), run).keep(run.last_checkpoint)
+    assert mine.read_text() == "mine"
+    assert {one.name for one in mine.parent.iterdir()} == {mine.name, "last.safetensors"}
 
 
 def test_an_unknown_kind_of_url_is_refused(shared_bars, tmp_path):

@@ -17,7 +17,7 @@ from onsight.data.normalization import Normalization
 from onsight.evaluation.unlike import choose_unlike
 from onsight.features.feature_pass import with_features
 from onsight.inference.listing import list_predictions
-from onsight.inference.rows.wanted import Wanted
+from onsight.inference.rows.output_options import OutputOptions
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
 from onsight.training.ranks.world import World
@@ -121,14 +121,14 @@ def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars
     save_model(model, replace(file, unlike=replace(file.unlike, threshold=threshold)))
     above = [score > threshold for score in scores]
     assert sum(above) == len(paths) // 2
-    list_predictions(model, paths, Wanted())
+    list_predictions(model, paths, OutputOptions())
     lines = capfd.readouterr().out.splitlines()
     assert [line.endswith("(unlike anything seen in training)") for line in lines] == above
-    list_predictions(model, paths, Wanted(as_json=True))
+    list_predictions(model, paths, OutputOptions(as_json=True))
     rows = json.loads(capfd.readouterr().out)["predictions"]
     assert [row["unlike"] for row in rows] == above
     assert [row["score"] for row in rows] == scores
-    list_predictions(model, paths, Wanted(csv="-"))
+    list_predictions(model, paths, OutputOptions(csv="-"))
     header, *table = capfd.readouterr().out.splitlines()
     assert header == "path,predicted,probability,problem,unlike,score"
     assert [",,true," in row for row in table] == above
@@ -139,6 +139,6 @@ def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars
 def test_a_file_without_a_threshold_says_nothing(told, shared_bars, tmp_path, capfd):
     model = tmp_path / "model.safetensors"
     save_model(model, replace(load_model_file(told.path), unlike=None))
-    list_predictions(model, [str(shared_bars / "down")], Wanted(as_json=True))
+    list_predictions(model, [str(shared_bars / "down")], OutputOptions(as_json=True))
     row = json.loads(capfd.readouterr().out)["predictions"][0]
     assert (row["unlike"], row["score"]) == (None, None)

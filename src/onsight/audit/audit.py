@@ -89,12 +89,12 @@ class Audit:
 
         Raises OutputError where that would replace another's file; DiskError.
         """
-        from onsight.audit.page import write_page
+        from onsight.audit.page import TABLE, write_page
         from onsight.audit.table import write_findings
 
         place = user_path(folder)
         page = write_page(self, place)
-        write_findings(place / "check.csv", self.findings)
+        write_findings(place / TABLE, self.findings)
         return page
 
 

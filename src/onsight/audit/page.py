@@ -17,7 +17,7 @@ from onsight.words import duration, percent
 if TYPE_CHECKING:  # its method save imports this module
     from onsight.audit.audit import Audit
 
-NAME = "check.html"
+NAME, TABLE = "check.html", "check.csv"
 _MOST = 48  # findings of a kind that are shown
 _SIDE = 128  # pixels of a picture's longer side at most
 _TINY = 64  # pixels: smaller pictures stay crisp
@@ -26,7 +26,7 @@ _MARK = b'<meta name="generator" content="onsight check">'
 
 def check_place(folder: Path) -> None:
     """Raise OutputError if the folder has a check.html or check.csv that no check wrote."""
-    page, table = folder / NAME, folder / "check.csv"
+    page, table = folder / NAME, folder / TABLE
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; --out names a folder")
     if (page.exists() or table.exists()) and not has_mark(page, _MARK):

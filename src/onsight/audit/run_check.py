@@ -11,9 +11,9 @@ from onsight.audit.audit import Audit
 from onsight.audit.check import check
 from onsight.audit.clean import write_clean_manifest
 from onsight.audit.finding import GROUPS
-from onsight.audit.page import check_place
+from onsight.audit.page import NAME, TABLE, check_place
 from onsight.errors import ConfigError, OutputError, did_you_mean
-from onsight.files import refuse_inside_data, user_path
+from onsight.files import check_output, refuse_inside_data, user_path
 from onsight.report.console import Reporter
 from onsight.words import listed
 
@@ -35,6 +35,8 @@ def run_check(
     folder = out or Path("checks") / _name(data)
     refuse_inside_data(folder, data, "../checks/first")
     check_place(folder)  # before the work
+    for name in (NAME, TABLE):
+        check_output("--out", folder / name, data=data, list_to_ignore=asked.get("ignore"))
     if write_manifest and write_manifest.exists():
         raise OutputError(f"{write_manifest} exists, and is left as it is: choose another name")
     reporter = Reporter()

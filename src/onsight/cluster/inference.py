@@ -8,14 +8,14 @@ from onsight.cluster.session import ray_cluster
 from onsight.errors import ConfigError
 from onsight.inference.embed import embed_files
 from onsight.inference.listing import list_predictions
-from onsight.inference.rows.wanted import Wanted
+from onsight.inference.rows.output_options import OutputOptions
 
 
 def predict_on_cluster(
     cluster: str,
     model: Path,
     paths: Sequence[str],
-    wanted: Wanted,
+    options: OutputOptions,
     device: str,
     module: str | None,
 ) -> None:
@@ -23,14 +23,14 @@ def predict_on_cluster(
 
     cluster: as for ray_cluster. Raises UserError, ClusterFailed.
     """
-    if wanted.resume:
+    if options.resume:
         raise ConfigError(
             "--resume goes on where one machine left off: leave it out on a --cluster"
         )
-    wanted.check()
+    options.check(model, paths)
     with ray_cluster(cluster) as ray:
-        mapped = ClusterPredictions(ray, model, device, module, bool(wanted.top))
-        list_predictions(model, paths, wanted, device="cpu", module=module, batches=mapped.batches)
+        mapped = ClusterPredictions(ray, model, device, module, bool(options.top))
+        list_predictions(model, paths, options, device="cpu", module=module, batches=mapped.batches)
 
 
 def embed_on_cluster(

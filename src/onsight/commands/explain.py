@@ -103,10 +103,6 @@ def explain(
     choose_spinning()  # before torch loads
     from onsight.explainer import dispatch
 
-    if save_plot:
-        from onsight.explainer.compare.draw import check_plot_place, draw_comparison
-
-        check_plot_place(save_plot)
     explained = dispatch.explain(
         subject,
         script_args,
@@ -115,21 +111,20 @@ def explain(
         limit_seconds=limit,
         on_twin=twin,
         write=write,
-        compare="all" if save_plot and compare is None else compare,
+        compare=compare,
         batch_sizes=batch_sizes,
         recipe=recipe,
         config=config,
         trace_file=trace,
+        plot_file=save_plot,
         **given(fields),
     )
     if json_:
         print(json.dumps(explained.facts()))
     else:
         explained.show()
-    if save_plot:
-        draw_comparison(explained.found, save_plot)
-        if not json_:
-            print(f"plot: {save_plot}")
+    if save_plot and not json_:
+        print(f"plot: {save_plot}")
     if twin and not explained.found.is_sound:
         raise SystemExit(1)
     if write and not explained.found.delivery and not json_:

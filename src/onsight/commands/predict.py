@@ -101,12 +101,14 @@ def predict(
 
     choose_spinning()  # before torch loads
     from onsight.inference.listing import list_predictions
-    from onsight.inference.rows.wanted import Wanted
+    from onsight.inference.rows.output_options import OutputOptions
 
-    wanted = Wanted(csv, jsonl, parquet, json_, top, min_confidence, save_grid, heatmap, resume)
+    options = OutputOptions(
+        csv, jsonl, parquet, json_, top, min_confidence, save_grid, heatmap, resume
+    )
     if cluster:
         from onsight.cluster.inference import predict_on_cluster
 
-        predict_on_cluster(cluster, model, inputs, wanted, device, module)
+        predict_on_cluster(cluster, model, inputs, options, device, module)
         return
-    list_predictions(model, inputs, wanted, device=device, module=module)
+    list_predictions(model, inputs, options, device=device, module=module)

@@ -1,7 +1,8 @@
 """Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
 from onsight.errors import ConfigError
-from onsight.files import check_writable
+from onsight.files import check_output
 
 SECONDS = 60.0  # for the whole command, about
 QUICK_SECONDS = 30.0
@@ -49,6 +50,7 @@ def explain(
     recipe: str | None = None,
     config: Path | None = None,
     trace_file: Path | None = None,
+    plot_file: Path | None = None,
     **fields: Any,
 ) -> Explained[Any]:
     """Find out what slows down a run or any training script, and what would help.
@@ -57,11 +59,16 @@ def explain(
     seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
     as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; trace_file: to write a timeline
-    into; recipe, config, fields: those of the run, as for `train`. Raises UserError for what the
-    caller can fix.
+    into; plot_file: a PNG file to draw the comparison into; recipe, config, fields: those of the
+    run, as for `train`. Raises UserError for what the caller can fix.
     """
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
+    if plot_file:
+        from onsight.explainer.compare.draw import check_plot_name  # loads matplotlib
+
+        check_plot_name(plot_file)
+        compare = compare or "all"
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
     if name.endswith(".ipynb"):
         raise ConfigError(
@@ -70,11 +77,12 @@ def explain(
         )
     if write and (on_twin or not what_ifs or not name.endswith(".py")):
         raise ConfigError("--write needs a training script, and changes to try out on it")
-    if trace_file:
-        if on_twin or is_comparison:
-            raise ConfigError("--trace is for one training as it is: without --twin and --compare")
-        check_writable(trace_file)
+    if trace_file and (on_twin or is_comparison):
+        raise ConfigError("--trace is for one training as it is: without --twin and --compare")
     if name.endswith(".py"):
+        if trace_file:
+            files = filter(os.path.isfile, (word.rpartition("=")[2] for word in script_args))
+            check_output("--trace", trace_file, script=name, argument=files)
         if "ranks" in fields:
             raise ConfigError(
                 "explain watches one process of a script: leave --ranks out. A script for torchrun "
@@ -102,9 +110,24 @@ def explain(
     if script_args:
         raise ConfigError(f"arguments after -- are for a script, and {name} is not a Python file")
     data, settled = _settle(name, fields, (recipe, config))
+    for flag, path in (("--trace", trace_file), ("--save-plot", plot_file)):
+        if path:
+            read = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
+            check_output(flag, path, config=config, run=read, data=_files_of(data, settled))
     if is_comparison:
-        return _compare(data, settled, compare or "", batch_sizes)
+        return _compare(data, settled, compare or "", batch_sizes, plot_file)
     return _explain_data(data, settled, seconds, what_ifs, trace_file)
+
+
+def _files_of(data: str, config: Config) -> Iterator[str]:
+    """The files of DATA, which is opened once more for them if there is a file to replace."""
+    from onsight.data.cache import find_cache_folder
+    from onsight.data.sources.find import find_source
+    from onsight.data.sources.reading import Reading
+
+    yield data
+    folder = find_cache_folder(config.cache_folder)
+    yield from find_source(data, Reading.of(config.model_dump()), folder).files()
 
 
 def _explain_script(
@@ -143,13 +166,19 @@ def _explain_data(
     return Explained(found, facts, print_explained_run)
 
 
-def _compare(data: str, config: Config, devices: str, batch_sizes: str) -> Explained[Any]:
+def _compare(
+    data: str, config: Config, devices: str, batch_sizes: str, plot_file: Path | None
+) -> Explained[Any]:
     from onsight.explainer.compare.measure import compare
     from onsight.explainer.compare.show import facts, print_comparison
     from onsight.explainer.compare.sizes import read_batch_sizes
 
     named = devices.split(",") if devices not in ("", "all") else ()
     found = compare(data, config, named, read_batch_sizes(batch_sizes) if batch_sizes else ())
+    if plot_file:
+        from onsight.explainer.compare.draw import draw_comparison
+
+        draw_comparison(found, plot_file)
     return Explained(found, facts, print_comparison)
 
 

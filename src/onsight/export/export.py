@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,22 +17,24 @@ from torch.export import ExportedProgram
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Loader, Pictures
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, OutputError
 from onsight.export.facts import facts_of
 from onsight.export.format import Classify, find_format
 from onsight.export.pictures import calibration_pictures, proof_pictures
 from onsight.export.proof import Proof, check_difference, check_loss, compare
 from onsight.export.speed import compare_speed
 from onsight.export.whole import as_program
-from onsight.files import check_writable, disk_errors, sync_folder, write_json
+from onsight.files import check_output, disk_errors, put_in_place, write_json
 from onsight.hardware.cores import usable_cores
 from onsight.hardware.environment import package_versions
 from onsight.inference.held_out import HeldOut
+from onsight.inference.job import files_of_model
 from onsight.inference.predictor import Predictor
 from onsight.inference.torch_runner import TorchRunner
-from onsight.models.file import FILE_NAME, ModelFile, build_model, load_model_file
+from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.user import make_user_model
 from onsight.report.console import Reporter, SilentReporter
+from onsight.report.runfiles import read_json
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def export(
     target = out or default_place(Path(model), "int8" if int8 else "model", form.suffix)
     if target.suffix != form.suffix:
         raise ConfigError(f"a file in the format {to} must end in {form.suffix}: {target}")
-    check_writable(target)
+    _check_places(target, Path(model), on, is_named=out is not None)
     file = _in_fp32(load_model_file(model), reporter)
     predictor = Predictor(TorchRunner(file, torch.device("cpu"), _net(file, module)))
     kept = find_cache_folder(cache_folder)
@@ -98,7 +99,7 @@ def export(
         facts = {
             "format": to,
             "precision": "int8" if int8 else "fp32",
-            **_facts_of_files(written, _model_place(Path(model))),
+            **_facts_of_files(written, files_of_model(Path(model))[0]),
             "model": file.model,
             "classes": list(file.classes),
             "picture": file.preprocessing.facts(),
@@ -123,8 +124,21 @@ def proof_place(target: Path) -> Path:
     return target.with_name(f"{target.name}.proof.json")
 
 
-def _model_place(model: Path) -> Path:
-    return model / FILE_NAME if model.is_dir() else model
+def _check_places(target: Path, model: Path, on: str | None, is_named: bool) -> None:
+    """Find what cannot be written, or must not be, before the work.
+
+    is_named: whether the user named the target. What they did not name, such as the proof beside
+    it, is replaced only if an export has written it. Raises OutputError, DiskError.
+    """
+    proof_path = proof_place(target)
+    for place in (target, proof_path):
+        check_output("--out", place, model=files_of_model(model), proof_on=on)
+    proof = read_json(proof_path)
+    if isinstance(proof, dict) and proof.get("file") == target.name:
+        return
+    for place in (proof_path,) if is_named else (target, proof_path):
+        if place.exists():
+            raise OutputError(f"{place} is not of an earlier export; choose another --out")
 
 
 def _in_fp32(file: ModelFile, reporter: Reporter) -> ModelFile:
@@ -199,7 +213,4 @@ def _move(workplace: Path, target: Path) -> None:
     with disk_errors(target):
         for one in files:
             with open(one, "rb") as file:
-                os.fsync(file.fileno())
-        for one in files:
-            os.replace(one, target.with_name(one.name))
-        sync_folder(target.parent)
+                put_in_place(file, one, target.with_name(one.name))

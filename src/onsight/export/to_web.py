@@ -14,7 +14,7 @@ from typing import Any
 
 from onsight.errors import ConfigError, OutputError
 from onsight.export.export import Exported, default_place, export
-from onsight.files import check_writable, disk_errors, sync_folder
+from onsight.files import check_output, disk_errors, sync_folder
 from onsight.inference.onnx_runner import load_onnx
 
 _PAGE = Path(__file__).parent / "web"
@@ -48,7 +48,7 @@ def _check(folder: Path) -> None:
     find_runtime(Path.cwd())
     if folder.exists():
         raise OutputError(f"{folder} exists already; choose another folder with --out")
-    check_writable(folder / "index.html")
+    check_output("--out", folder / "index.html")
 
 
 def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> None:

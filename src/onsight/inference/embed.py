@@ -7,10 +7,11 @@ from pathlib import Path
 from torch import nn
 
 from onsight.errors import ConfigError, DataError, OutputError
-from onsight.files import check_writable
+from onsight.files import check_output
 from onsight.inference.feature_files import FeatureColumns, NpzFile
 from onsight.inference.inputs.files import input_paths
 from onsight.inference.inputs.input import file_input
+from onsight.inference.job import files_of_model
 from onsight.inference.predictor import Batches, Prediction, Predictor, load
 from onsight.inference.rows.counts import Counts
 from onsight.inference.rows.parquet_file import ParquetFile
@@ -38,7 +39,7 @@ def embed_files(
     _check(out)
     reporter = Reporter()
     inputs = input_paths(paths)
-    check_writable(out)
+    check_output("--out", out, model=files_of_model(model), input=[*paths, *inputs])
     predictor = load(model, device=device, module=module)
     counts, wide = Counts(), 0
     sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())

@@ -15,8 +15,9 @@ from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.evaluation.results import Results
 from onsight.evaluation.unlike import evaluate_scored, unlike_result
-from onsight.files import check_writable
+from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_held_out
+from onsight.inference.job import files_of_model
 from onsight.inference.predictor import load
 from onsight.models.tta import TtaForward
 from onsight.models.unlike import is_unlike
@@ -47,13 +48,16 @@ def evaluate(
     """
     reporter = reporter or SilentReporter()
     if csv:
-        check_writable(csv)
+        named = data if isinstance(data, str | Path) else None
+        check_output("--csv", csv, model=files_of_model(Path(model)), data=named)
     predictor = load(model, device=device, module=module)
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
     taken = take_data(data)
     source = find_source(taken, Reading(data_format, label, label_from, crop_boxes), kept)
     reporter.say(f"data: {source.found}")
+    if csv:
+        refuse_replacing("--csv", csv, data=source.files())
     for note in source.notes:
         reporter.warn(note)
     held_out = open_held_out(predictor, source, kept, reporter)

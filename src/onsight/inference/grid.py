@@ -12,7 +12,7 @@ from onsight.data.fit import PictureFormat
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import OutputError, PictureError
-from onsight.files import check_writable, write_atomically
+from onsight.files import write_atomically
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words, tile
 from onsight.words import percent, shortened
@@ -28,11 +28,10 @@ _INK, _QUIET, _RIGHT, _WRONG = "#1b1b1b", "#6b6b6b", "#1a7f37", "#b42318"
 _PAPER, _EDGE = "#f0f0f0", "#cccccc"
 
 
-def check_grid_place(path: Path) -> None:
-    """Raise OutputError for a name without .png, OutputError or DiskError for a bad place."""
+def check_grid_name(path: Path) -> None:
+    """Raise OutputError for a name without .png."""
     if path.suffix.lower() != ".png":
         raise OutputError(f"--save-grid writes a PNG file, so its name must end in .png: {path}")
-    check_writable(path)
 
 
 def save_grid(

@@ -19,7 +19,7 @@ from onsight.data.fit import PictureFormat
 from onsight.data.packing import prepare_picture
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import OutputError, PictureError
-from onsight.files import check_writable, write_atomically
+from onsight.files import check_output, write_atomically
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.heatmaps.overlay import Heat, enlarged, on_original, overlay
 from onsight.inference.inputs.input import Input
@@ -38,7 +38,7 @@ def check_heat_folder(folder: Path) -> None:
     require_captum()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"--heatmap makes a new folder, but {folder} exists: choose another")
-    check_writable(folder / "000001.png")
+    check_output("--heatmap", folder / "000001.png")
 
 
 class _Drawn(NamedTuple):

@@ -19,11 +19,15 @@ def describe_job(model: Path, runner: Runner) -> dict[str, object]:
     }
 
 
-def _digest(model: Path) -> str:
-    """A digest of a model file, or of the one in a run folder."""
+def files_of_model(model: Path) -> list[Path]:
+    """The model file, or the one in a run folder, and the proof beside it if it was exported."""
     if model.is_dir():
-        from onsight.models.file import FILE_NAME  # loads torch, as the model has done
+        from onsight.models.file import FILE_NAME  # loads torch, as the model does
 
         model = model / FILE_NAME
-    with open(model, "rb") as file:
+    return [model, model.with_name(f"{model.name}.proof.json")]
+
+
+def _digest(model: Path) -> str:
+    with open(files_of_model(model)[0], "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]

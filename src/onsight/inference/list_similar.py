@@ -7,7 +7,9 @@ from pathlib import Path
 from torch import nn
 
 from onsight.errors import ConfigError, DataError
+from onsight.files import check_output, refuse_replacing
 from onsight.inference.inputs.files import input_paths
+from onsight.inference.job import files_of_model
 from onsight.inference.predictor import Prediction, load
 from onsight.inference.rows.sink import write_to_stdout
 from onsight.inference.similar import Neighbour, SearchSet, open_search_set
@@ -39,17 +41,22 @@ def list_similar(
         raise ConfigError(f"--top {top} must be at least 1")
     reporter = Reporter()
     if grid:
-        from onsight.inference.grid import check_grid_place  # loads matplotlib
+        from onsight.inference.grid import check_grid_name  # loads matplotlib
         from onsight.inference.similar_grid import save_similar_grid
 
-        check_grid_place(grid)
+        check_grid_name(grid)
     inputs = input_paths(paths)
+    if grid:
+        read = [*paths, *inputs]
+        check_output("--save-grid", grid, model=files_of_model(model), input=read, data=among)
     predictor = load(model, device=device, module=module)
     queries = list(predictor.predictions(inputs, features=True))
     _refuse_unusable(queries)
     searched = open_search_set(
         predictor, among, data_format=data_format, cache_folder=cache_folder, reporter=reporter
     )
+    if grid:
+        refuse_replacing("--save-grid", grid, data=searched.source.files())
     found = _search(queries, searched, top)
     reporter.say(f"{plural(len(searched.ids), 'picture')} searched: {searched.name}")
     if as_json:

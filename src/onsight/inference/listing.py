@@ -3,15 +3,15 @@
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onsight.errors import DataError, DiskError, OutputError
+from onsight.files import refuse_replacing
 from onsight.inference.inputs.files import no_files
 from onsight.inference.inputs.input import Input
 from onsight.inference.inputs.open_inputs import open_inputs
@@ -19,9 +19,9 @@ from onsight.inference.job import describe_job
 from onsight.inference.predictor import Batches, Prediction, Predictor, load
 from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
-from onsight.inference.rows.open_sinks import Begun, begin
-from onsight.inference.rows.partial_file import job_path, partial_path
-from onsight.inference.rows.wanted import Wanted
+from onsight.inference.rows.open_output import OpenOutput, open_output
+from onsight.inference.rows.output_options import OutputOptions
+from onsight.inference.rows.partial_file import discard, job_path, partial_path
 from onsight.report.console import Reporter
 from onsight.words import duration, plural
 
@@ -36,7 +36,7 @@ _SHOWN = 64  # inputs, in a grid
 def list_predictions(
     model: Path,
     paths: Sequence[str],
-    wanted: Wanted,
+    options: OutputOptions,
     *,
     device: str = "auto",
     module: "str | nn.Module | None" = None,
@@ -48,35 +48,40 @@ def list_predictions(
     Raises DataError if no input can be used; UserError, DiskError.
     """
     reporter = Reporter()
-    wanted.check()
-    inputs = _without_outputs(_not_empty(open_inputs(paths)), wanted)
+    options.check(model, paths)
+    inputs = _without_outputs(_not_empty(open_inputs(paths)), options)
     predictor = load(model, device=device, module=module)
-    columns = Columns(predictor.classes, wanted.top, wanted.min_confidence is not None)
+    columns = Columns(predictor.classes, options.top, options.min_confidence is not None)
     job = describe_job(model, predictor.runner)
-    with _telling_of_resume(wanted, reporter), ExitStack() as until_closed:
-        begun = begin(wanted, columns, job, inputs, until_closed)
-        if begun is None:
+    with _telling_of_resume(options, reporter), ExitStack() as until_closed:
+        opened = open_output(options, columns, job, inputs, until_closed)
+        if opened is None:
             reporter.say("the file is complete")
             return
-        shown = _predict_all(predictor, begun, wanted, reporter, batches)
-        for sink in begun.sinks:
-            sink.finish(begun.counts)
-    if wanted.grid:
-        _draw(wanted.grid, shown, predictor, begun.counts, reporter)
-    if not begun.counts.used:
+        try:
+            shown = _predict_all(predictor, opened, options, reporter, batches)
+        except OutputError:  # an input is the file to write, so no run can go on to the end
+            for path in options.text_files.values():
+                discard(path)
+            raise
+        for sink in opened.sinks:
+            sink.finish(opened.counts)
+    if options.grid:
+        _draw(options.grid, shown, predictor, opened.counts, reporter)
+    if not opened.counts.used:
         raise DataError(
-            f"none of the {plural(begun.counts.images, 'input')} can be used: "
-            f"{begun.counts.first_problem}"
+            f"none of the {plural(opened.counts.images, 'input')} can be used: "
+            f"{opened.counts.first_problem}"
         )
 
 
 @contextmanager
-def _telling_of_resume(wanted: Wanted, reporter: Reporter) -> Iterator[None]:
+def _telling_of_resume(options: OutputOptions, reporter: Reporter) -> Iterator[None]:
     """Say what is left of an interrupted run."""
     try:
         yield
     except (KeyboardInterrupt, DiskError):
-        for path in map(partial_path, wanted.text_files.values()):
+        for path in map(partial_path, options.text_files.values()):
             if path.exists():
                 reporter.say(
                     f"{path} keeps the rows so far; with --resume, the same command goes on"
@@ -85,19 +90,23 @@ def _telling_of_resume(wanted: Wanted, reporter: Reporter) -> Iterator[None]:
 
 
 def _predict_all(
-    predictor: Predictor, begun: Begun, wanted: Wanted, reporter: Reporter, batches: Batches
+    predictor: Predictor,
+    opened: OpenOutput,
+    options: OutputOptions,
+    reporter: Reporter,
+    batches: Batches,
 ) -> list[tuple[Prediction, Input]]:
     """Write the rows of all inputs; returns the first ones for a grid."""
-    counts, known = begun.counts, begun.counts.images
+    counts, known = opened.counts, opened.counts.images
     shown: list[tuple[Prediction, Input]] = []
     under_way: deque[Input] = deque()
-    heat = _heat_folder(wanted.heat, predictor)
+    heat = _heat_folder(options.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
-        for batch in batches(predictor, _noting(begun.inputs, under_way), False):
-            rows = [_withheld(one, wanted.min_confidence) for one in batch]
+        for batch in batches(predictor, _noting(opened.inputs, under_way), False):
+            rows = [_withheld(one, options.min_confidence) for one in batch]
             inputs = [under_way.popleft() for _ in rows]
-            for sink in begun.sinks:
+            for sink in opened.sinks:
                 sink.write(rows)
             if heat:
                 heat.write(rows, inputs, counts.images + 1)
@@ -106,7 +115,7 @@ def _predict_all(
             shown += list(zip(rows, inputs, strict=True))[: _SHOWN - len(shown)]
     reporter.say(_summary(counts, known, time.monotonic() - started))
     if heat:
-        reporter.say(f"{wanted.heat} has {plural(heat.count, 'heat map')}")
+        reporter.say(f"{options.heat} has {plural(heat.count, 'heat map')}")
     return shown
 
 
@@ -164,29 +173,22 @@ def _noting(inputs: Iterator[Input], under_way: deque[Input]) -> Iterator[Input]
         yield one
 
 
-def _without_outputs(inputs: Iterator[Input], wanted: Wanted) -> Iterator[Input]:
+def _without_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[Input]:
     """The inputs but for files that are being written.
 
-    Reading one raises OutputError if it is a file to write, found in the threads that read.
+    Raises OutputError at one that a finished file would replace.
     """
-    known = {path: path.stat() for path in wanted.files if path.exists()}
+    existing = {flag: path for flag, path in options.files.items() if os.path.exists(path)}
     written = {
         str(name(path).absolute())
-        for path in wanted.text_files.values()
+        for path in options.text_files.values()
         for name in (partial_path, job_path)
     }
     endings = tuple(os.path.basename(path) for path in written)
     for one in inputs:
         if endings and one.name.endswith(endings) and os.path.abspath(one.name) in written:
             continue
-        yield one._replace(read=partial(_read, one, known)) if known and one.file else one
-
-
-def _read(one: Input, known: Mapping[Path, os.stat_result]) -> bytes:
-    """The bytes of an input. Raises OutputError if it is a file to write, PictureError."""
-    with suppress(OSError):
-        facts = os.stat(one.name)
-        for path, others in known.items():
-            if os.path.samestat(facts, others):
-                raise OutputError(f"{path} is one of the pictures: choose another name")
-    return one.read()
+        if one.file:
+            for flag, path in existing.items():
+                refuse_replacing(flag, path, input=one.name)
+        yield one

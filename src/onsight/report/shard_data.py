@@ -12,7 +12,7 @@ from onsight.data.shards.write import Written, write_shards
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
 from onsight.errors import ConfigError
-from onsight.files import refuse_inside_data, write_atomically
+from onsight.files import check_output, refuse_inside_data, refuse_replacing, write_atomically
 from onsight.report.console import Reporter
 from onsight.words import data_size, plural
 
@@ -34,8 +34,12 @@ def shard_data(
     target = Target.open(out)
     if target.remote is None:
         refuse_inside_data(target.folder, data, "../shards")
+    if problems_file:
+        check_output("--problems", problems_file, data=data)
     reporter = Reporter()
     source = find_source(data, reading, find_cache_folder())
+    if problems_file:
+        refuse_replacing("--problems", problems_file, data=source.files())
     reporter.say(f"data: {source.found}")
     with reporter.bar("shard", len(source.index)) as bar:
         written = write_shards(source, target, int(shard_megabytes * 1e6), bar.advance)

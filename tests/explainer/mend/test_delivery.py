@@ -143,7 +143,7 @@ def test_no_file_of_the_users_is_replaced(tmp_path):
     script, other = tmp_path / "train.py", tmp_path / "other.py"
     script.write_text(SCRIPT)
     other.write_text(SCRIPT)
-    with pytest.raises(OutputError, match="is the script itself"):
+    with pytest.raises(OutputError, match="--write would replace the script"):
         check_target(script, tmp_path / "." / "train.py")
     with pytest.raises(OutputError, match="is not a mended script: delete it"):
         check_target(script, other)

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +71,15 @@ class Source:
     groups: Sequence[str] | None = None
     times: NDArray[np.float64] | None = None
     shards: Shards | None = None
+
+    def files(self) -> Iterator[str]:
+        """The path of DATA if it is a file, and those of its pictures if each is one of its own."""
+        folder = self.root
+        if not folder.is_dir():
+            yield str(folder)
+            folder = folder.parent
+        for locator in self.index.locators:
+            yield os.path.join(folder, locator)
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:

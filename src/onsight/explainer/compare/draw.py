@@ -8,16 +8,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from onsight.errors import OutputError
 from onsight.explainer.compare.measure import Comparison
-from onsight.files import check_writable, write_atomically
+from onsight.files import write_atomically
 
 _SIZE_INCHES, _DPI = (8.0, 5.0), 120
 
 
-def check_plot_place(path: Path) -> None:
-    """Raise OutputError unless it ends in .png, and OutputError or DiskError for a bad folder."""
+def check_plot_name(path: Path) -> None:
+    """Raise OutputError for a name without .png."""
     if path.suffix.lower() != ".png":
         raise OutputError(f"--save-plot writes a PNG file, so its name must end in .png: {path}")
-    check_writable(path)
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:

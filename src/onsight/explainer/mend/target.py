@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from onsight.errors import OutputError
-from onsight.files import check_writable, user_path
+from onsight.files import check_output, user_path
 
 MARK = "Mended by Onsight from"  # in a comment at the top of the files that we write
 
@@ -11,9 +11,7 @@ MARK = "Mended by Onsight from"  # in a comment at the top of the files that we 
 def check_target(script: Path, target: Path) -> Path:
     """The path to write to. Raises OutputError if that would replace anything but our own file."""
     path = user_path(target)
-    if path.exists() and path.samefile(script):
-        raise OutputError(f"{target} is the script itself; name another file with --write")
-    check_writable(path)
+    check_output("--write", path, script=script)
     if path.exists() and MARK not in _first_lines(path):
         raise OutputError(f"{target} exists and is not a mended script: delete it, or name another")
     return path

@@ -1,12 +1,12 @@
 """Rows in a Parquet file, a row group after the other."""
 
-import os
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 from onsight.errors import ConfigError
-from onsight.files import disk_errors, sync_folder, temporary_beside
+from onsight.files import NewFile, disk_errors
 from onsight.inference.predictor import Prediction
 from onsight.inference.rows.counts import Counts
 from onsight.version import installed_as
@@ -45,12 +45,12 @@ class ParquetFile:
         from pyarrow.parquet import ParquetWriter
 
         self._path = path
-        self._temporary = temporary_beside(path)
         self._columns = columns
         self._schema = columns.schema
         self._waiting: list[dict[str, Any]] = []
         with disk_errors(path):
-            self._writer = ParquetWriter(self._temporary, self._schema)
+            self._new = NewFile(path)
+            self._writer = ParquetWriter(self._new.file, self._schema)
 
     def write(self, rows: Sequence[Prediction]) -> None:
         """More rows."""
@@ -64,19 +64,12 @@ class ParquetFile:
             self._write_group()
         with disk_errors(self._path):
             self._writer.close()
-            descriptor = os.open(self._temporary, os.O_RDWR)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(self._temporary, self._path)
-            sync_folder(self._path.parent)
+            self._new.finish()
 
     def close(self) -> None:
         """Without its last part, a Parquet file cannot be read at all."""
-        with disk_errors(self._path):
+        with closing(self._new), disk_errors(self._path):
             self._writer.close()
-            self._temporary.unlink(missing_ok=True)
 
     def _write_group(self) -> None:
         from pyarrow import Table

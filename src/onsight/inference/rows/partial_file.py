@@ -1,8 +1,9 @@
 """A file of rows that has its name only once it is complete, and can be continued until then.
 
-Rows go to FILE.partial; FILE.partial.json beside it says which job they are of. It is written once
-FILE.partial is there and removed once that is FILE, so one without the other means: not begun, or
-complete.
+Rows go to a hidden file beside it, and another one says which job they are of. That is written once
+the rows' file is there and removed once that has its name, so one without the other means: not
+begun, or complete. Both have names that no other program gives; what is there under these names and
+was not written here is left as it is.
 """
 
 import json
@@ -11,11 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from os.path import exists  # which, unlike Path's, takes any name
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from onsight.errors import OutputError
-from onsight.files import disk_errors, sync_folder, write_json
+from onsight.files import disk_errors, put_in_place, write_json
 from onsight.inference.decode_ahead import is_full
 from onsight.inference.inputs.input import Input
 from onsight.inference.job import BATCH_SIZE
@@ -29,17 +31,23 @@ _SYNC_SECONDS = 5.0  # rows that a power cut may cost; a killed process loses no
 
 def partial_path(path: Path) -> Path:
     """Where rows wait until the file is complete."""
-    return path.with_name(f"{path.name}.partial")
+    return path.with_name(f".onsight-rows-{path.name}")
 
 
 def job_path(path: Path) -> Path:
     """Where the job of a partial file is described."""
-    return path.with_name(f"{path.name}.partial.json")
+    return path.with_name(f".onsight-job-{path.name}")
+
+
+def discard(path: Path) -> None:
+    """Remove the rows of a run that can never be complete."""
+    partial_path(path).unlink(missing_ok=True)
+    job_path(path).unlink(missing_ok=True)
 
 
 def refuse_interrupted(path: Path) -> None:
     """Raise OutputError if an interrupted run has left rows, which would be lost."""
-    if partial_path(path).exists() and job_path(path).exists():
+    if exists(partial_path(path)) and exists(job_path(path)):
         raise OutputError(
             f"{partial_path(path)} holds the rows of an interrupted run: add --resume to continue "
             "it, or remove the file to begin anew"
@@ -48,7 +56,7 @@ def refuse_interrupted(path: Path) -> None:
 
 def check_resumable(path: Path) -> None:
     """Raise OutputError if a file is there that is not a part of an interrupted run."""
-    if path.exists() and not partial_path(path).exists() and not job_path(path).exists():
+    if exists(path) and not exists(partial_path(path)) and not exists(job_path(path)):
         raise OutputError(
             f"{path} is complete, so there is nothing to resume; leave out --resume to write it "
             "again"
@@ -57,7 +65,7 @@ def check_resumable(path: Path) -> None:
 
 def is_complete(path: Path, job: Mapping[str, Any]) -> bool:
     """Whether a run of this job was killed just after it gave the file its name."""
-    if partial_path(path).exists() or not path.exists():
+    if exists(partial_path(path)) or not exists(path):
         return False
     _refuse_other_job(path, job)
     job_path(path).unlink()
@@ -72,8 +80,16 @@ class PartialFile:
         self._form = form
         self._job = job
         self._synced = time.monotonic()
+        is_begun = exists(self._job_path)
+        if is_begun:
+            _read_job(path)
         with disk_errors(self._partial):
             self._file = _open_locked(self._partial)
+            start = self._file.read(len(form.head) + 1)
+            self._file.seek(0)
+        if not is_begun and not form.head.startswith(start):
+            self._file.close()
+            raise _foreign(self._partial)
 
     def begin(self) -> None:
         """Begin with no rows."""
@@ -92,9 +108,9 @@ class PartialFile:
         of a run that was never interrupted. Raises OutputError for rows of another job.
         """
         counts = Counts()
-        if self._job_path.exists():
+        if exists(self._job_path):
             _refuse_other_job(self._path, self._job)
-        if not self._job_path.exists() or self._read_head() != self._form.head:
+        if not exists(self._job_path) or self._read_head() != self._form.head:
             self.begin()
             return inputs, counts
         end, at_once = self._file.tell(), self._job[BATCH_SIZE]
@@ -125,9 +141,7 @@ class PartialFile:
     def finish(self, counts: Counts) -> None:
         """Give the file its name."""
         with disk_errors(self._path):
-            self._sync()
-            os.replace(self._partial, self._path)
-            sync_folder(self._path.parent)
+            put_in_place(self._file, self._partial, self._path)
             self._job_path.unlink()
 
     def close(self) -> None:
@@ -138,8 +152,7 @@ class PartialFile:
         with suppress(OSError):
             self._file.close()
         if not has_rows:
-            self._partial.unlink(missing_ok=True)
-            self._job_path.unlink(missing_ok=True)
+            discard(self._path)
 
     def _read_head(self) -> bytes:
         return self._file.read(len(self._form.head))
@@ -159,7 +172,7 @@ class PartialFile:
 
 def _refuse_other_job(path: Path, job: Mapping[str, Any]) -> None:
     """Raise OutputError if the rows are not of this job."""
-    former = json.loads(job_path(path).read_text(encoding="utf-8"))
+    former = _read_job(path)
     for name, value in job.items():
         if former.get(name) != value:
             raise OutputError(
@@ -168,9 +181,25 @@ def _refuse_other_job(path: Path, job: Mapping[str, Any]) -> None:
             )
 
 
+def _read_job(path: Path) -> dict[str, Any]:
+    """The job that rows of a file are of. Raises OutputError for a file that says no such thing."""
+    try:
+        found = json.loads(job_path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or BATCH_SIZE not in found:
+        raise _foreign(job_path(path))
+    return found
+
+
+def _foreign(path: Path) -> OutputError:
+    return OutputError(f"{path} was not written by Onsight: move it away, or choose another name")
+
+
 def _open_locked(path: Path) -> BinaryIO:
-    """The file, which nobody else writes. Raises OutputError, OSError."""
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    """The file, which nobody else writes and which is no link. Raises OutputError, OSError."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # which Windows lacks
+    file = os.fdopen(os.open(path, flags, 0o666), "r+b")
     try:
         import fcntl  # not on Windows, where nothing enforces the claim
     except ImportError:

@@ -128,6 +128,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
 def _holds_files(path: Path) -> bool:
     """Whether a folder holds more than a claim and what was left half-written."""
     names = {item.name for item in path.iterdir()} - _CLAIM
+    names |= {item.name for item in path.glob(f"{_CHECKPOINTS}/*.safetensors")}
     return not all(is_unfinished(name) for name in names)
 
 

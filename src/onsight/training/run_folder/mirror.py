@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import ConfigError, OutputError
+from onsight.files import is_unfinished, private_name, put_in_place
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 
 # An object appears when it is whole. Elsewhere a file shows while it is written: it gets a name of
@@ -27,12 +28,16 @@ class Mirror:
 
     def _put(self, file: Path) -> None:
         there = f"{self.place}/{file.relative_to(self.root).as_posix()}"
-        parent, _, name = there.rpartition("/")
+        parent = there.rpartition("/")[0]
         self.files.makedirs(parent, exist_ok=True)
         if _is_object_store(self.files):
             self.files.put_file(str(file), there)
             return
-        beside = f"{parent}/.{name}.tmp"
+        self.files.invalidate_cache()
+        for left in self.files.ls(parent, detail=False):  # by a process that was killed
+            if is_unfinished(left.rpartition("/")[2]):
+                self.files.rm_file(left)
+        beside = f"{parent}/{private_name()}"
         self.files.put_file(str(file), beside)
         self.files.mv(beside, there)
 
@@ -47,16 +52,17 @@ def restore(url: str, run: Path) -> bool:
     for path in found:
         target = run / path.removeprefix(place).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.tmp")
+        beside = target.with_name(private_name())
         files.get_file(path, str(beside))
-        beside.replace(target)
+        with open(beside, "rb") as file:
+            put_in_place(file, beside, target)
     return True
 
 
 def refuse_taken(url: str) -> None:
     """Raise OutputError if the checkpoints of another run are there."""
     files, place = _open(url)
-    if files.exists(f"{place}/{CONFIG}"):
+    if files.exists(f"{place}/{CONFIG}") or files.find(f"{place}/checkpoints"):
         raise OutputError(
             f"{url} holds the checkpoints of a run: choose another place, or continue that run "
             "with --resume"

@@ -11,16 +11,16 @@ from onsight.inference.rows.csv_form import Csv
 from onsight.inference.rows.form import Form, ResumableForm
 from onsight.inference.rows.json_forms import Json, JsonLines
 from onsight.inference.rows.lines import Lines
+from onsight.inference.rows.output_options import OutputOptions
 from onsight.inference.rows.parquet_file import ParquetFile
 from onsight.inference.rows.partial_file import PartialFile, is_complete
 from onsight.inference.rows.sink import Sink, Stdout
-from onsight.inference.rows.wanted import Wanted
 
 _FILES: dict[str, Callable[[Columns], ResumableForm]] = {"csv": Csv, "jsonl": JsonLines}
 _ON_STDOUT: dict[str, Callable[[Columns], Form]] = {**_FILES, "json": Json}
 
 
-class Begun(NamedTuple):
+class OpenOutput(NamedTuple):
     """The open sinks, the inputs that have no row yet, and the counts of those that have one."""
 
     sinks: list[Sink]
@@ -28,36 +28,36 @@ class Begun(NamedTuple):
     counts: Counts
 
 
-def begin(
-    wanted: Wanted,
+def open_output(
+    options: OutputOptions,
     columns: Columns,
     job: Mapping[str, Any],
     inputs: Iterator[Input],
     until_closed: ExitStack,
-) -> Begun | None:
+) -> OpenOutput | None:
     """Open what is wanted, and resume if that is wanted; None if there is nothing left to do.
 
     job: as `describe_job` gives it; until_closed: closes what was opened. Raises OutputError for
     rows of another job, DiskError.
     """
-    begun = Begun([], inputs, Counts())
-    job = {**job, "columns": columns.header, "--min-confidence": wanted.min_confidence}
-    for name, path in wanted.text_files.items():
+    opened = OpenOutput([], inputs, Counts())
+    job = {**job, "columns": columns.header, "--min-confidence": options.min_confidence}
+    for name, path in options.text_files.items():
         own_job = {**job, "format": name}
-        if wanted.resume and is_complete(path, own_job):
+        if options.resume and is_complete(path, own_job):
             return None
         file = PartialFile(path, _FILES[name](columns), own_job)
         until_closed.callback(file.close)
-        if wanted.resume:
-            begun = Begun([], *file.resume(inputs))
+        if options.resume:
+            opened = OpenOutput([], *file.resume(inputs))
         else:
             file.begin()
-        begun.sinks.append(file)
-    if wanted.parquet:
-        table = ParquetFile(wanted.parquet, columns)
+        opened.sinks.append(file)
+    if options.parquet:
+        table = ParquetFile(options.parquet, columns)
         until_closed.callback(table.close)
-        begun.sinks.append(table)
-    begun.sinks.extend(Stdout(_ON_STDOUT[name](columns)) for name in wanted.on_stdout)
-    if not begun.sinks:
-        begun.sinks.append(Stdout(Lines(columns)))
-    return begun
+        opened.sinks.append(table)
+    opened.sinks.extend(Stdout(_ON_STDOUT[name](columns)) for name in options.on_stdout)
+    if not opened.sinks:
+        opened.sinks.append(Stdout(Lines(columns)))
+    return opened

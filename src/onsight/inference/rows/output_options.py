@@ -1,10 +1,14 @@
 """What the user wants of predictions: which rows, and where they go."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
-from onsight.files import check_writable
+from onsight.files import check_output, refuse_inside_data
+from onsight.inference.inputs.open_inputs import STDIN
+from onsight.inference.job import files_of_model
 from onsight.inference.rows.parquet_file import refuse_without_pyarrow
 from onsight.inference.rows.partial_file import check_resumable, refuse_interrupted
 
@@ -12,7 +16,7 @@ STDOUT = "-"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OutputOptions:
     """The options of `onsight predict`.
 
     csv, jsonl: a file, or - for stdout; top: how many of the best classes a row has;
@@ -37,9 +41,11 @@ class Wanted:
         return {name: Path(path) for name, path in given.items() if path and path != STDOUT}
 
     @property
-    def files(self) -> list[Path]:
-        """All files to write."""
-        return [*self.text_files.values(), *filter(None, (self.parquet, self.grid))]
+    def files(self) -> dict[str, Path]:
+        """All files to write, by their flags."""
+        others = {"--parquet": self.parquet, "--save-grid": self.grid}
+        texts = {f"--{name}": path for name, path in self.text_files.items()}
+        return texts | {flag: path for flag, path in others.items() if path}
 
     @property
     def on_stdout(self) -> list[str]:
@@ -47,8 +53,8 @@ class Wanted:
         given = {"csv": self.csv == STDOUT, "jsonl": self.jsonl == STDOUT, "json": self.as_json}
         return [name for name, is_given in given.items() if is_given]
 
-    def check(self) -> None:
-        """Find what cannot work before a model is loaded.
+    def check(self, model: Path, inputs: Sequence[str]) -> None:
+        """Find what cannot work before a model is loaded. inputs: words as for open_inputs.
 
         Raises ConfigError, OutputError, DiskError.
         """
@@ -59,9 +65,9 @@ class Wanted:
         if len(self.on_stdout) > 1:
             flags = " and ".join(f"--{name}" for name in self.on_stdout)
             raise ConfigError(f"{flags} cannot both go to stdout: give one of them a file")
-        if len(set(self.files)) < len(self.files):
+        if len(set(map(os.path.realpath, self.files.values()))) < len(self.files):
             raise ConfigError("two kinds of output cannot go to the same file")
-        self._check_files()
+        self._check_files(model, ["/dev/stdin" if word == STDIN else word for word in inputs])
         alone = len(self.files) == 1 and self.text_files and not self.on_stdout and not self.heat
         if self.resume and not alone:
             raise ConfigError(
@@ -71,18 +77,20 @@ class Wanted:
         for path in self.text_files.values():
             (check_resumable if self.resume else refuse_interrupted)(path)
 
-    def _check_files(self) -> None:
-        for path in self.files:
-            if path.exists() and not path.is_dir() and not path.is_file():
+    def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
+        for flag, path in self.files.items():
+            if os.path.exists(path) and not path.is_dir() and not path.is_file():
                 raise OutputError(f"{path} is not a regular file; to write to stdout, give -")
-            check_writable(path)
+            check_output(flag, path, model=files_of_model(model), input=inputs)
         if self.parquet:
             refuse_without_pyarrow(self.parquet)
         if self.grid:
-            from onsight.inference.grid import check_grid_place  # loads matplotlib
+            from onsight.inference.grid import check_grid_name  # loads matplotlib
 
-            check_grid_place(self.grid)
+            check_grid_name(self.grid)
         if self.heat:
             from onsight.inference.heat_files import check_heat_folder  # loads torch
 
+            for one in inputs:
+                refuse_inside_data(self.heat, one, "../maps", "--heatmap")
             check_heat_folder(self.heat)
