@@ -1,0 +1,54 @@
+"""Writes a file completely or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from onsight_explain.errors import DiskError, ExplainError
+
+
+def check_output(path: Path, option: str, script: Path) -> Path:
+    """Return the path with ~ expanded, before the work of which it is to hold the result.
+
+    Raises ExplainError if the file would replace the script or is a folder, DiskError if it cannot
+    be written.
+    """
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise ExplainError(f"{option} {path}: {error}; name the folder without ~") from error
+    if not path.name or path.is_dir():
+        raise ExplainError(f"{option} {path} is a folder; it must be a file")
+    if path.exists() and script.exists() and path.samefile(script):
+        raise ExplainError(f"{option} would replace the script {script}; name another file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file completely or not at all, even in a crash. Raises DiskError."""
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
