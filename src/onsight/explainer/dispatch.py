@@ -1,38 +1,15 @@
 """Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from rich.console import Console
+from typing import Any
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, UserError
 from onsight.files import check_writable
-
-SECONDS = 60.0  # for the whole command, about
-QUICK_SECONDS = 30.0
-
-F = TypeVar("F")
-
-
-@dataclass(frozen=True)
-class Explained(Generic[F]):
-    """What was found out, in full in `found`."""
-
-    found: F
-    to_facts: Callable[[F], dict[str, Any]]
-    print_to: Callable[[F, Console], None]
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values; at least `verdict`."""
-        return self.to_facts(self.found)
-
-    def show(self, console: Console | None = None) -> None:
-        """Print it as `onsight explain` does."""
-        self.print_to(self.found, console or Console(highlight=False, markup=False))
+from onsight_explain.errors import ExplainError
+from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, Explained
+from onsight_explain.explain import explain as explain_script
 
 
 def explain(
@@ -41,7 +18,7 @@ def explain(
     *,
     what_ifs: bool = True,
     seconds: float = SECONDS,
-    limit_seconds: float = 120.0,
+    limit_seconds: float = LIMIT_SECONDS,
     on_twin: bool = False,
     write: Path | None = None,
     compare: str | None = None,
@@ -57,79 +34,46 @@ def explain(
     seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
     as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; trace_file: to write a timeline
-    into; recipe, config, fields: those of the run, as for `train`, and `ranks` of a script. Raises
-    UserError for what the caller can fix.
+    into; recipe, config, fields: those of the run, as for `train`. Raises UserError for what the
+    caller can fix.
     """
-    if seconds <= 0:
-        raise ConfigError("--seconds must be more than 0")
     name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
-    if write and name.endswith(".ipynb"):
-        raise ConfigError(
-            f"--write mends Python files, and {name} is a notebook: make a script of it (`jupyter "
-            f"nbconvert --to script {name}`) and explain that, or change the lines that explain "
-            "names without --write"
-        )
-    if write and (on_twin or not what_ifs or not name.endswith(".py")):
-        raise ConfigError("--write needs a training script, and changes to try out on it")
-    if trace_file:
-        if on_twin or is_comparison:
-            raise ConfigError("--trace is for one training as it is: without --twin and --compare")
-        check_writable(trace_file)
-    if name.endswith((".py", ".ipynb")):
-        ranks = fields.pop("ranks", 1) or 1
+    if is_script(name):
         if fields or is_comparison or recipe or config:
             raise ConfigError(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {name} -- --batch-size 32`"
             )
-        if on_twin:
-            if ranks > 1 or name.endswith(".ipynb"):
-                raise ConfigError("--twin runs one process of a Python file: without --ranks")
-            return _explain_on_twin(Path(name), list(script_args), limit_seconds)
-        return _explain_script(
-            Path(name),
-            list(script_args),
-            seconds,
-            what_ifs,
-            limit_seconds,
-            ranks=ranks,
-            trace_file=trace_file,
-            write=write,
-        )
-    if on_twin:
-        raise ConfigError(f"--twin runs a training script, and {name} is not a Python file")
-    if script_args:
-        raise ConfigError(f"arguments after -- are for a script, and {name} is not a Python file")
+        try:
+            return explain_script(
+                name,
+                script_args,
+                what_ifs=what_ifs,
+                seconds=seconds,
+                limit_seconds=limit_seconds,
+                on_twin=on_twin,
+                write=write,
+                trace_file=trace_file,
+            )
+        except ExplainError as error:
+            raise UserError(str(error)) from error
+    if seconds <= 0:
+        raise ConfigError("--seconds must be more than 0")
+    if script_args or on_twin or write:
+        raise ConfigError(f"this needs a training script, and {name} is not a Python file")
+    if trace_file:
+        if is_comparison:
+            raise ConfigError("--trace is for one training as it is: without --compare")
+        check_writable(trace_file)
     data, settled = _settle(name, fields, (recipe, config))
     if is_comparison:
         return _compare(data, settled, compare or "", batch_sizes)
     return _explain_data(data, settled, seconds, what_ifs, trace_file)
 
 
-def _explain_script(
-    script: Path,
-    args: list[str],
-    seconds: float,
-    *how: Any,
-    write: Path | None = None,
-    **settings: Any,
-) -> Explained[Any]:
-    begun = time.monotonic()
-    from onsight.explainer.mend.target import check_target
-    from onsight.explainer.script.explain import explain_script
-    from onsight.explainer.script.show import facts, print_explanation
-
-    target = check_target(script, write) if write else None
-    left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
-    found = explain_script(script, args, left, *how, write=target, **settings)
-    return Explained(found, facts, print_explanation)
-
-
-def _explain_on_twin(script: Path, args: list[str], limit: float) -> Explained[Any]:
-    from onsight.explainer.on_twin.explain import explain_on_twin
-    from onsight.explainer.on_twin.show import facts, print_on_twin
-
-    return Explained(explain_on_twin(script, args, limit), facts, print_on_twin)
+def is_script(name: str) -> bool:
+    """Whether a name is that of a script, or of a notebook, which the message about it explains."""
+    return name.endswith((".py", ".ipynb"))
 
 
 def _explain_data(

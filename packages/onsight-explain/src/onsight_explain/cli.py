@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from onsight_explain import explain as explaining
 from onsight_explain.errors import ExplainError
+from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, explain
 from onsight_explain.spinning import choose_spinning
 
 _INTERRUPTED = 130
@@ -22,10 +22,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 for success; 1 for a fixed script that is not sound or a script that fails on the
     simulated GPU; 2 for a problem the user can fix; 130 after an interruption.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    own, script_args = _split(words)
-    options = _parser().parse_intermixed_args(own)
-    options.script_args += script_args
+    options = _parse(list(sys.argv[1:] if argv is None else argv))
     choose_spinning()  # before torch loads
     try:
         sys.exit(_run(options))
@@ -42,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _run(options: argparse.Namespace) -> int:
     """Explain, print, and return the exit code."""
-    explained = explaining.explain(
+    explained = explain(
         options.script,
         options.script_args,
         what_ifs=options.what_ifs,
-        seconds=min(options.seconds, explaining.QUICK_SECONDS) if options.quick else options.seconds,
+        seconds=min(options.seconds, QUICK_SECONDS) if options.quick else options.seconds,
         limit_seconds=options.limit,
         on_twin=options.twin,
         write=options.write,
@@ -64,17 +61,24 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if not delivery or delivery.is_sound else 1
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words before the first `--`, and those after it, which belong to the script."""
-    if "--" not in words:
-        return words, []
-    place = words.index("--")
-    return words[:place], words[place + 1 :]
+def _parse(words: list[str]) -> argparse.Namespace:
+    """Read the command line; what comes after `--` belongs to the script."""
+    end = words.index("--") if "--" in words else len(words)
+    parser = _parser()
+    options, unknown = parser.parse_known_intermixed_args(words[:end])
+    if unknown:
+        parser.error(
+            f"unknown option {unknown[0]}; the script's own settings come after --, as in "
+            f"`{parser.prog} {options.script} -- {unknown[0]}`"
+        )
+    options.script_args += words[end + 1 :]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="onsight-explain",
+        allow_abbrev=False,
         usage="%(prog)s [options] SCRIPT.py [-- ARGUMENTS OF THE SCRIPT]",
         description="Find out what slows down a PyTorch training script, and what would help. The "
         "script is run unchanged for some seconds, then with changes, each timed against the "
@@ -86,14 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--seconds",
         type=float,
-        default=explaining.SECONDS,
+        default=SECONDS,
         help="About how long it may take in all, in seconds (default: %(default)g). More time tells "
         "smaller gains from noise, and tries more changes of a script that starts slowly.",
     )
     add(
         "--quick",
         action="store_true",
-        help=f"Take {explaining.QUICK_SECONDS:.0f} seconds instead of {explaining.SECONDS:.0f}.",
+        help=f"Take {QUICK_SECONDS:.0f} seconds instead of {SECONDS:.0f}.",
     )
     add(
         "--what-ifs",
@@ -124,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--limit",
         type=float,
-        default=explaining.LIMIT_SECONDS,
+        default=LIMIT_SECONDS,
         metavar="SECONDS",
         help="Longest time from the script's start to its first training steps (default: "
         "%(default)g).",

@@ -1,6 +1,7 @@
 """Writes a file completely or not at all."""
 
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -31,24 +32,15 @@ def check_output(path: Path, option: str, script: Path) -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file completely or not at all, even in a crash. Raises DiskError."""
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        descriptor, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
-        with open(descriptor, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
