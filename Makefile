@@ -1,11 +1,12 @@
 # `make demo` and `make test` set up everything they need, in .venv, from requirements.lock.
 PYTHON ?= python3
 BIN := .venv/bin
-OURS := --editable . --editable packages/onsight-lint
+PACKAGES := onsight-lint onsight-explain
+OURS := --editable . $(PACKAGES:%=--editable packages/%)
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
-	browser format lock pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
+	browser format lock wheels pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
 	bench-gpu bench-smoke compare compare-full
 
 demo: setup  ## train on the pictures inside the package and write a report
@@ -15,7 +16,7 @@ test: lint types imports unit  ## everything that must hold before a change land
 
 setup: .venv/installed
 
-.venv/installed: requirements.lock pyproject.toml packages/onsight-lint/pyproject.toml
+.venv/installed: requirements.lock pyproject.toml hatch_build.py $(PACKAGES:%=packages/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv .venv
@@ -84,19 +85,26 @@ format: setup  ## format every file
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock:  ## choose the newest versions that pyproject.toml allows
+lock:  ## choose the newest versions that the packages allow
 	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
+		$(addprefix --no-emit-package ,$(PACKAGES)) \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
 
 RELEASE := .venv-release/bin
 
-.venv-release/installed: packaging/requirements-release.txt
+.venv-release/installed: scripts/requirements-release.txt
 	$(PYTHON) -m venv .venv-release
-	$(RELEASE)/pip install --quiet --disable-pip-version-check -r packaging/requirements-release.txt
+	$(RELEASE)/pip install --quiet --disable-pip-version-check -r scripts/requirements-release.txt
 	@touch $@
 
 pre-commit-mirror: setup  ## a repository for pre-commit that installs onsight-lint alone
 	$(BIN)/python scripts/pre_commit_mirror.py
+
+wheels: .venv-release/installed  ## the wheels of all packages, into dist/
+	for project in . $(addprefix packages/,$(PACKAGES) onsight-run); do \
+		ONSIGHT_RELEASE=1 $(RELEASE)/python -m build --wheel --no-isolation --outdir dist $$project \
+			|| exit; \
+	done
 
 sbom: .venv-release/installed  ## what is inside: dist/onsight.cdx.json, in CycloneDX's form
 	@mkdir -p dist

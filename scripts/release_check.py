@@ -1,4 +1,4 @@
-"""Build both distributions twice and compare: the same bytes, and in them the tree that git has.
+"""Build every distribution twice and compare: the same bytes, and in them the tree that git has.
 
 python scripts/release_check.py [--out dist]   (needs `build` and `hatchling`: make release-check)
 """
@@ -10,12 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PROJECTS = {"onsight": ROOT, "onsight-run": ROOT / "packaging" / "run"}
-SOURCE = "src/"
+PROJECTS = {
+    "onsight": ROOT,
+    "onsight-explain": ROOT / "packages" / "onsight-explain",
+    "onsight-lint": ROOT / "packages" / "onsight-lint",
+    "onsight-run": ROOT / "packages" / "onsight-run",
+}
 
 
 def main() -> None:
@@ -29,19 +34,19 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
             wheels = [build(project, Path(folder)) for folder in (first, second)]
             faults += [f"{name}: {fault}" for fault in differing(*wheels)]
-            faults += [f"{name}: {fault}" for fault in unlike_tree(wheels[0], tracked())]
+            faults += [f"{name}: {fault}" for fault in unlike_tree(wheels[0], tracked(packed(project)))]
             kept = Path(shutil.copy(wheels[0], out))
         print(f"{kept.name}: sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()}")
     if faults:
         sys.exit("error: " + "\nerror: ".join(faults))
-    print(f"both wheels are in {out}, built twice to the same bytes, and hold git's tree")
+    print(f"all wheels are in {out}, built twice to the same bytes, and hold git's tree")
 
 
 def build(project: Path, out: Path) -> Path:
     """Build a wheel, with the time of the last commit as that of all its files."""
     when = git("log", "-1", "--format=%ct").strip()
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": when}
+    environment = {**os.environ, "ONSIGHT_RELEASE": "1", "SOURCE_DATE_EPOCH": when}
     done = subprocess.run(
         [*command, str(project)], env=environment, capture_output=True, text=True, check=False
     )
@@ -51,20 +56,33 @@ def build(project: Path, out: Path) -> Path:
     return wheel
 
 
-def tracked() -> dict[str, bytes]:
-    """The package's files as git has them at HEAD, by their names in a wheel."""
-    names = git("ls-tree", "-r", "--name-only", "HEAD", SOURCE).splitlines()
+def packed(project: Path) -> dict[str, str]:
+    """What a wheel packs: files and folders of the repository, and their names in the wheel."""
+    with open(project / "pyproject.toml", "rb") as file:
+        wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packages = {package: Path(package).name for package in wheel.get("packages", ())}
+    return {
+        (project / source).resolve().relative_to(ROOT).as_posix(): name
+        for source, name in (packages | wheel.get("force-include", {})).items()
+    }
+
+
+def tracked(sources: dict[str, str]) -> dict[str, bytes]:
+    """The files at HEAD that a wheel packs, by their names in the wheel."""
+    paths = git("ls-tree", "-r", "--name-only", "HEAD", *sources).splitlines()
     shown = subprocess.run(
         ["git", "-C", str(ROOT), "cat-file", "--batch"],
-        input="".join(f"HEAD:{name}\n" for name in names).encode(),
+        input="".join(f"HEAD:{path}\n" for path in paths).encode(),
         capture_output=True,
         check=True,
     ).stdout
     files = {}
-    for name in names:
+    for path in paths:
         head, _, shown = shown.partition(b"\n")
         size = int(head.split()[2])
-        files[name.removeprefix(SOURCE)], shown = shown[:size], shown[size + 1 :]
+        source = next(source for source in sources if f"{path}/".startswith(f"{source}/"))
+        files[sources[source] + path.removeprefix(source)] = shown[:size]
+        shown = shown[size + 1 :]
     return files
 
 

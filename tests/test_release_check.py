@@ -48,8 +48,12 @@ def test_two_builds_are_the_same_to_the_byte(tmp_path):
     assert "times or order" in CHECK["differing"](first, later)[0]
 
 
-def test_the_tree_is_that_of_git():
-    tree = CHECK["tracked"]()
-    assert "onsight/cli.py" in tree
-    assert not any("__pycache__" in name for name in tree)
-    assert all(name.startswith("onsight/") for name in tree)
+@pytest.mark.parametrize("name", CHECK["PROJECTS"])
+def test_the_tree_is_that_of_git(name):
+    tree = CHECK["tracked"](CHECK["packed"](CHECK["PROJECTS"][name]))
+    package = "onsight" if name == "onsight-run" else name.replace("-", "_")
+    assert f"{package}/cli.py" in tree
+    assert not any("__pycache__" in path for path in tree)
+    bundled = {path for path in tree if not path.startswith(f"{package}/")}
+    assert bool(bundled) == (name == "onsight-run")
+    assert all(path.startswith("onsight_explain/") for path in bundled)

@@ -20,7 +20,7 @@ def _name(requirement: str) -> str:
 
 
 def test_its_dependencies_are_those_of_the_whole_but_for_what_it_leaves_out():
-    whole, small = _project("."), _project("packaging/run")
+    whole, small = _project("."), _project("packages/onsight-run")
     kept = {one for one in small["dependencies"] if _name(one) != "onnxruntime"}
     assert kept <= set(whole["dependencies"])
     left_out = {_name(one) for one in whole["dependencies"]} - {_name(one) for one in kept}

@@ -15,7 +15,6 @@ _COMPARE = Group("Comparing devices", sort_key=1)
 def explain(
     subject: str,
     /,
-    *script_args: str,
     compare: Annotated[
         str | None,
         Parameter(
@@ -48,32 +47,6 @@ def explain(
     quick: Annotated[
         bool, Parameter(group=RUN, negative="", help="Take 30 seconds instead of 60.")
     ] = False,
-    limit: Annotated[
-        float,
-        Parameter(
-            group=RUN,
-            help="Longest time that SCRIPT.py may take from its start to its first training "
-            "steps, in seconds.",
-        ),
-    ] = 120.0,
-    twin: Annotated[
-        bool,
-        Parameter(
-            group=RUN,
-            negative="",
-            help="Run SCRIPT.py on a GPU simulated on the CPU: which line fails on a GPU, and "
-            "which ones make Python wait for it in every step. Needs no GPU; its speed means "
-            "nothing. Exit code 1 if it fails.",
-        ),
-    ] = False,
-    write: Annotated[
-        Path | None,
-        Parameter(
-            group=RUN,
-            help="Write SCRIPT.py with the changes that won into this file, run against the "
-            "original.",
-        ),
-    ] = None,
     trace: Annotated[
         Path | None,
         Parameter(
@@ -94,23 +67,19 @@ def explain(
     subject
         A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
         takes, to explain the run it would start; or any PyTorch training script, which is run
-        unchanged, as in `onsight explain train.py -- --epochs 3`.
-    script_args
-        Arguments of the script, after --.
+        unchanged, as in `onsight explain train.py -- --epochs 3`. `onsight explain train.py --help`
+        lists the options for scripts: they are those of `onsight-explain`.
     """
     from onsight.hardware.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.explainer import dispatch
+    from onsight_explain.explain import QUICK_SECONDS
 
     explained = dispatch.explain(
         subject,
-        script_args,
         what_ifs=what_ifs,
-        seconds=min(seconds, dispatch.QUICK_SECONDS) if quick else seconds,
-        limit_seconds=limit,
-        on_twin=twin,
-        write=write,
+        seconds=min(seconds, QUICK_SECONDS) if quick else seconds,
         compare=compare,
         batch_sizes=batch_sizes,
         recipe=recipe,
@@ -125,9 +94,3 @@ def explain(
         explained.show()
     if save_plot and not json_:
         print(f"plot: {save_plot}")
-    if twin and not explained.found.is_sound:
-        raise SystemExit(1)
-    if write and not explained.found.delivery and not json_:
-        print(f"{write} was not written: no change made the script faster")
-    if write and explained.found.delivery and not explained.found.delivery.is_sound:
-        raise SystemExit(1)

@@ -1,39 +1,15 @@
 """Chooses the explanation by what `onsight explain` was given: a script, a run or DATA."""
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
-
-from rich.console import Console
+from typing import Any
 
 from onsight.config import Config, config_layers, make_config, without_foreign_code
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, UserError
 from onsight.files import check_output
-
-SECONDS = 60.0  # for the whole command, about
-QUICK_SECONDS = 30.0
-
-F = TypeVar("F")
-
-
-@dataclass(frozen=True)
-class Explained(Generic[F]):
-    """What was found out, in full in `found`."""
-
-    found: F
-    to_facts: Callable[[F], dict[str, Any]]
-    print_to: Callable[[F, Console], None]
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values; at least `verdict`."""
-        return self.to_facts(self.found)
-
-    def show(self, console: Console | None = None) -> None:
-        """Print it as `onsight explain` does."""
-        self.print_to(self.found, console or Console(highlight=False, markup=False))
+from onsight_explain.errors import ExplainError
+from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, is_script
+from onsight_explain.explain import explain as explain_script
 
 
 def explain(
@@ -42,7 +18,7 @@ def explain(
     *,
     what_ifs: bool = True,
     seconds: float = SECONDS,
-    limit_seconds: float = 120.0,
+    limit_seconds: float = LIMIT_SECONDS,
     on_twin: bool = False,
     write: Path | None = None,
     compare: str | None = None,
@@ -62,6 +38,28 @@ def explain(
     into; plot_file: a PNG file to draw the comparison into; recipe, config, fields: those of the
     run, as for `train`. Raises UserError for what the caller can fix.
     """
+    name = str(subject)
+    if is_script(name):
+        if fields or compare is not None or batch_sizes or plot_file or recipe or config:
+            raise ConfigError(
+                "a script has its own settings: put them after --, as in "
+                f"`onsight explain {name} -- --batch-size 32`"
+            )
+        try:
+            return explain_script(
+                name,
+                script_args,
+                what_ifs=what_ifs,
+                seconds=seconds,
+                limit_seconds=limit_seconds,
+                on_twin=on_twin,
+                write=write,
+                trace_file=trace_file,
+            )
+        except ExplainError as error:
+            raise UserError(str(error)) from error
+    if script_args or on_twin or write:
+        raise ConfigError(f"this needs a training script, and {name} is not a Python file")
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     if plot_file:
@@ -69,46 +67,9 @@ def explain(
 
         check_plot_name(plot_file)
         compare = compare or "all"
-    name, is_comparison = str(subject), compare is not None or bool(batch_sizes)
-    if name.endswith(".ipynb"):
-        raise ConfigError(
-            f"{name} is a notebook: make a script of it (`jupyter nbconvert --to script {name}`) "
-            "and explain that"
-        )
-    if write and (on_twin or not what_ifs or not name.endswith(".py")):
-        raise ConfigError("--write needs a training script, and changes to try out on it")
-    if trace_file and (on_twin or is_comparison):
-        raise ConfigError("--trace is for one training as it is: without --twin and --compare")
-    if name.endswith(".py"):
-        if trace_file:
-            files = filter(os.path.isfile, (word.rpartition("=")[2] for word in script_args))
-            check_output("--trace", trace_file, script=name, argument=files)
-        if "ranks" in fields:
-            raise ConfigError(
-                "explain watches one process of a script: leave --ranks out. A script for torchrun "
-                "runs alone with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
-                "MASTER_PORT=29500 in the environment"
-            )
-        if fields or is_comparison or recipe or config:
-            raise ConfigError(
-                "a script has its own settings: put them after --, as in "
-                f"`onsight explain {name} -- --batch-size 32`"
-            )
-        if on_twin:
-            return _explain_on_twin(Path(name), list(script_args), limit_seconds)
-        return _explain_script(
-            Path(name),
-            list(script_args),
-            seconds,
-            what_ifs,
-            limit_seconds,
-            trace_file=trace_file,
-            write=write,
-        )
-    if on_twin:
-        raise ConfigError(f"--twin runs a training script, and {name} is not a Python file")
-    if script_args:
-        raise ConfigError(f"arguments after -- are for a script, and {name} is not a Python file")
+    is_comparison = compare is not None or bool(batch_sizes)
+    if trace_file and is_comparison:
+        raise ConfigError("--trace is for one training as it is: without --compare")
     data, settled = _settle(name, fields, (recipe, config))
     for flag, path in (("--trace", trace_file), ("--save-plot", plot_file)):
         if path:
@@ -128,32 +89,6 @@ def _files_of(data: str, config: Config) -> Iterator[str]:
     yield data
     folder = find_cache_folder(config.cache_folder)
     yield from find_source(data, Reading.of(config.model_dump()), folder).files()
-
-
-def _explain_script(
-    script: Path,
-    args: list[str],
-    seconds: float,
-    *how: Any,
-    write: Path | None = None,
-    **settings: Any,
-) -> Explained[Any]:
-    begun = time.monotonic()
-    from onsight.explainer.mend.target import check_target
-    from onsight.explainer.script.explain import explain_script
-    from onsight.explainer.script.show import facts, print_explanation
-
-    target = check_target(script, write) if write else None
-    left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
-    found = explain_script(script, args, left, *how, write=target, **settings)
-    return Explained(found, facts, print_explanation)
-
-
-def _explain_on_twin(script: Path, args: list[str], limit: float) -> Explained[Any]:
-    from onsight.explainer.on_twin.explain import explain_on_twin
-    from onsight.explainer.on_twin.show import facts, print_on_twin
-
-    return Explained(explain_on_twin(script, args, limit), facts, print_on_twin)
 
 
 def _explain_data(

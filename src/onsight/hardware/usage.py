@@ -1,26 +1,10 @@
-"""What this process has used so far: time since it started, and peak memory."""
+"""The peak memory of this process."""
 
-import os
 import sys
-import time
-from pathlib import Path
 
 import torch
 
 from onsight import accelerator
-
-_IMPORTED = time.monotonic()
-
-
-def seconds_since_start() -> float:
-    """Seconds since the process started, or since this module was imported if that is unknown."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
-    except (OSError, AttributeError, IndexError, ValueError):
-        return time.monotonic() - _IMPORTED
-
 
 def peak_memory_bytes() -> int:
     """The peak memory of the process, in bytes; 0 if unknown."""

@@ -1,0 +1,138 @@
+"""The command `onsight-explain`, which `onsight explain SCRIPT.py` passes its arguments to."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from onsight_explain.errors import ExplainError
+from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, explain
+from onsight_explain.spinning import choose_spinning
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command line and exit.
+
+    Exit codes: 0 for success; 1 for a fixed script that is not sound or a script that fails on the
+    simulated GPU; 2 for a problem the user can fix; 130 after an interruption.
+    """
+    options = _parse(list(sys.argv[1:] if argv is None else argv))
+    choose_spinning()  # before torch loads
+    try:
+        sys.exit(_run(options))
+    except ExplainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:  # whatever read stdout, such as head, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Explain, print, and return the exit code."""
+    explained = explain(
+        options.script,
+        options.script_args,
+        what_ifs=options.what_ifs,
+        seconds=min(options.seconds, QUICK_SECONDS) if options.quick else options.seconds,
+        limit_seconds=options.limit,
+        on_twin=options.twin,
+        write=options.write,
+        trace_file=options.trace,
+    )
+    if options.json:
+        print(json.dumps(explained.facts()), flush=True)
+    else:
+        explained.show()
+    if options.twin:
+        return 0 if explained.found.is_sound else 1
+    delivery = explained.found.delivery
+    if options.write and not delivery and not options.json:
+        print(f"{options.write} was not written: no change made the script faster", flush=True)
+    return 0 if not delivery or delivery.is_sound else 1
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    """Read the command line; what comes after `--` belongs to the script."""
+    end = words.index("--") if "--" in words else len(words)
+    parser = _parser()
+    options, unknown = parser.parse_known_intermixed_args(words[:end])
+    if unknown:
+        parser.error(
+            f"unknown option {unknown[0]}; the script's own settings come after --, as in "
+            f"`{parser.prog} {options.script} -- {unknown[0]}`"
+        )
+    options.script_args += words[end + 1 :]
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="onsight-explain",
+        allow_abbrev=False,
+        usage="%(prog)s [options] SCRIPT.py [-- ARGUMENTS OF THE SCRIPT]",
+        description="Find out what slows down a PyTorch training script, and what would help. The "
+        "script is run unchanged for some seconds, then with changes, each timed against the "
+        "original.",
+    )
+    add = parser.add_argument
+    add("script", metavar="SCRIPT.py", type=Path, help="Any PyTorch training script.")
+    add("script_args", nargs="*", metavar="ARGUMENTS", help="Arguments of the script, after --.")
+    add(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="About how long it may take in all, in seconds (default: %(default)g). More time tells "
+        "smaller gains from noise, and tries more changes of a script that starts slowly.",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help=f"Take {QUICK_SECONDS:.0f} seconds instead of {SECONDS:.0f}.",
+    )
+    add(
+        "--what-ifs",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Try out changes and time each of them (default: yes).",
+    )
+    add(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="Write the script with the changes that won into this file, run against the original.",
+    )
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="Write the measured steps into this file as a timeline, to be opened at "
+        "ui.perfetto.dev or in chrome://tracing.",
+    )
+    add(
+        "--twin",
+        action="store_true",
+        help="Run the script on a GPU simulated on the CPU: which line fails on a GPU, and which "
+        "ones make Python wait for it in every step. Needs no GPU; its speed means nothing. Exit "
+        "code 1 if it fails.",
+    )
+    add(
+        "--limit",
+        type=float,
+        default=LIMIT_SECONDS,
+        metavar="SECONDS",
+        help="Longest time from the script's start to its first training steps (default: "
+        "%(default)g).",
+    )
+    add("--json", action="store_true", help="Print the result as one JSON object on stdout.")
+    add("--version", action="version", version=f"%(prog)s {version('onsight-explain')}")
+    return parser

@@ -1,0 +1,104 @@
+"""Explains a training script: the entry point in Python, which the command line uses as well."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+
+from onsight_explain.errors import ExplainError
+from onsight_explain.files import check_output
+
+SECONDS = 60.0  # for the whole command, about
+QUICK_SECONDS = 30.0
+LIMIT_SECONDS = 120.0
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Explained(Generic[F]):
+    """What was found out, in full in `found`."""
+
+    found: F
+    to_facts: Callable[[F], dict[str, Any]]
+    print_to: Callable[[F, Console], None]
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values; at least `verdict`."""
+        return self.to_facts(self.found)
+
+    def show(self, console: Console | None = None) -> None:
+        """Print it as `onsight-explain` does."""
+        self.print_to(self.found, console or Console(highlight=False, markup=False))
+
+
+def explain(
+    script: str | Path,
+    script_args: Sequence[str] = (),
+    *,
+    what_ifs: bool = True,
+    seconds: float = SECONDS,
+    limit_seconds: float = LIMIT_SECONDS,
+    on_twin: bool = False,
+    write: Path | None = None,
+    trace_file: Path | None = None,
+) -> Explained[Any]:
+    """Find out what slows down a training script, and what would help.
+
+    Args:
+        script: A Python file; it is run unchanged and takes `script_args`.
+        script_args: Arguments of the script.
+        what_ifs: Try out changes and time each of them.
+        seconds: For all of it, about.
+        limit_seconds: The longest time from the script's start to its first training steps.
+        on_twin: Run the script on a GPU simulated on the CPU, without timing anything.
+        write: Where to write the script with the changes that won.
+        trace_file: Where to write a timeline of the measured steps.
+
+    Raises:
+        ExplainError: For what the caller can fix.
+    """
+    begun, script = time.monotonic(), Path(script)
+    if seconds <= 0:
+        raise ExplainError("--seconds must be more than 0")
+    if script.suffix == ".ipynb":
+        raise ExplainError(
+            f"{script} is a notebook: make a script of it, as by `jupyter nbconvert --to script "
+            f"{script}`, and explain that"
+        )
+    if script.suffix != ".py":
+        raise ExplainError(f"{script} is not a Python file")
+    if write and (on_twin or not what_ifs):
+        raise ExplainError("--write needs changes to try out: without --twin and --no-what-ifs")
+    if trace_file and on_twin:
+        raise ExplainError("--trace is a timeline of measured steps: without --twin")
+    if trace_file:
+        trace_file = check_output(trace_file, "--trace", script)
+    if on_twin:
+        return _explain_on_twin(script, list(script_args), limit_seconds)
+    from onsight_explain.mend.target import check_target
+    from onsight_explain.script.explain import explain_script
+    from onsight_explain.script.show import facts, print_explanation
+
+    target = check_target(script, write) if write else None
+    left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
+    found = explain_script(
+        script,
+        list(script_args),
+        left,
+        what_ifs,
+        limit_seconds,
+        write=target,
+        trace_file=trace_file,
+    )
+    return Explained(found, facts, print_explanation)
+
+
+def _explain_on_twin(script: Path, args: list[str], limit_seconds: float) -> Explained[Any]:
+    from onsight_explain.on_twin.explain import explain_on_twin
+    from onsight_explain.on_twin.show import facts, print_on_twin
+
+    return Explained(explain_on_twin(script, args, limit_seconds), facts, print_on_twin)

@@ -1,0 +1,46 @@
+"""Writes a file completely or not at all."""
+
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from onsight_explain.errors import DiskError, ExplainError
+
+
+def check_output(path: Path, option: str, script: Path) -> Path:
+    """Return the path with ~ expanded, before the work of which it is to hold the result.
+
+    Raises ExplainError if the file would replace the script or is a folder, DiskError if it cannot
+    be written.
+    """
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise ExplainError(f"{option} {path}: {error}; name the folder without ~") from error
+    if not path.name or path.is_dir():
+        raise ExplainError(f"{option} {path} is a folder; it must be a file")
+    if path.exists() and script.exists() and path.samefile(script):
+        raise ExplainError(f"{option} would replace the script {script}; name another file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file completely or not at all, even in a crash. Raises DiskError."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
+        raise

@@ -1,0 +1,28 @@
+"""What the tests of explanations share: no waiting for disks, and known ceilings."""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
+
+import pytest
+import torch
+
+from onsight_explain.ceilings import Ceilings
+from onsight_explain.diagnosis import explain
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks():
+    """Files need not survive a power cut here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def known_ceilings(monkeypatch):
+    """Explanations name the ceilings of the device, which take a second to measure."""
+    ceilings = Ceilings({"fp32": 1e11, "bf16": 2e11}, copy_bytes_per_second=1e10, threads=1)
+    monkeypatch.setattr(explain, "measure_ceilings", lambda *_: ceilings)
