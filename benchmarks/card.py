@@ -22,12 +22,10 @@ import numpy as np
 import torch
 from harness import circumstances, table, write_section
 
-from onsight.accelerator import has_graphs, module_of
 from onsight.config import Config, make_config
 from onsight.data.loader import Batch, Loader, Pictures
 from onsight.data.normalization import measure
 from onsight.explainer.own.record import record_step
-from onsight.explainer.tracing.devicetime import judged_phases
 from onsight.hardware.reproducible import reproducible
 from onsight.training.autotune.trial import Trial
 from onsight.training.build import make_net, make_update
@@ -35,6 +33,8 @@ from onsight.training.pictures.training_data import TrainingData
 from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.seen_in_step import waits
 from onsight.training.step.update import Update
+from onsight_explain.accelerator import has_graphs, module_of
+from onsight_explain.tracing.devicetime import judged_phases
 
 SIDE, CLASSES, PICTURES = 32, 10, 16_384
 MODELS = ("lenet", "compact", "sprint")

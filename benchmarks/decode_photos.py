@@ -26,7 +26,7 @@ from onsight.data.fit import PictureFormat
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, prepare_picture
 from onsight.data.sources.find import find_source
-from onsight.hardware.cores import usable_cores
+from onsight_explain.cores import usable_cores
 
 CHUNK = 64
 SIDE = 50

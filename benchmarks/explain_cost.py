@@ -16,10 +16,10 @@ from harness import circumstances, interleave, paired, table, write_section
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from onsight.explainer.tracing.clock import PhaseClock
-from onsight.explainer.tracing.recorder import Recorder
-from onsight.explainer.tracing.sites import Sites
 from onsight.models.classic import LeNet
+from onsight_explain.tracing.clock import PhaseClock
+from onsight_explain.tracing.recorder import Recorder
+from onsight_explain.tracing.sites import Sites
 
 BATCHES = (4, 32, 128)
 

@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
-from onsight.hardware.cores import usable_cores
 from onsight.models.catalog import make_model
+from onsight_explain.cores import usable_cores
 
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from onsight.files import write_atomically
-from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import processor_name
+from onsight_explain.cores import usable_cores
 
 Facts = dict[str, Any]  # from JSON
 

@@ -22,7 +22,6 @@ import torch
 from harness import circumstances, table, write_section
 
 from onsight.config import make_config
-from onsight.hardware.cores import usable_cores
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.planning import choose_compute
@@ -30,6 +29,7 @@ from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.open_data import find_data, open_data
 from onsight.training.pictures.training_data import place
 from onsight.training.step.optim import choose_learning_rate
+from onsight_explain.cores import usable_cores
 
 CPU = torch.device("cpu")
 Way = dict[str, Any]  # fields of the config that say how a step is computed

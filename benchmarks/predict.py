@@ -31,11 +31,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as for the command on a busy 
 import numpy as np
 from harness import circumstances, interleave, table, write_section
 
-from onsight.hardware.cores import usable_cores
 from onsight.inference.inputs.files import walk
 from onsight.inference.pictures import read_picture
 from onsight.inference.predictor import Predictor, load
 from onsight.inference.rows.partial_file import partial_path
+from onsight_explain.cores import usable_cores
 
 COMMAND, DECODING, MODEL = "onsight predict", "decoding alone", "the model alone"
 POLL_SECONDS = 0.02

@@ -131,7 +131,7 @@ def run_predict(inputs: Inputs) -> None:
 
 def run_card() -> None:
     """On the simulated device."""
-    from onsight.testing.twin.install import twin
+    from onsight_explain.simulated.install import twin
 
     sizes = ("--seconds", 0.01, "--batch-sizes", 4, "--models", "lenet")
     with twin() as machine:

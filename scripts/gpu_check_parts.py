@@ -82,7 +82,7 @@ def simulated(device: str) -> Iterator[Any]:
     if not device.startswith("twin"):
         yield None
         return
-    from onsight.testing.twin.install import twin
+    from onsight_explain.simulated.install import twin
 
     with twin() as machine:
         yield machine

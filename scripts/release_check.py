@@ -34,7 +34,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
             wheels = [build(project, Path(folder)) for folder in (first, second)]
             faults += [f"{name}: {fault}" for fault in differing(*wheels)]
-            faults += [f"{name}: {fault}" for fault in unlike_tree(wheels[0], tracked(packed(project)))]
+            faults += [
+                f"{name}: {fault}" for fault in unlike_tree(wheels[0], tracked(packed(project)))
+            ]
             kept = Path(shutil.copy(wheels[0], out))
         print(f"{kept.name}: sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()}")
     if faults:

@@ -18,9 +18,9 @@ from PIL import Image
 
 import onsight
 from onsight.data import folds
-from onsight.hardware.cores import usable_cores
 from onsight.report.console import SilentReporter
 from onsight.training.auto import candidates
+from onsight_explain.cores import usable_cores
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import onsight
-from onsight.child_command import child_command
 from onsight.training.verify_resume import killed
+from onsight_explain.child_command import child_command
 
 SOURCES = Path(onsight.__file__).parent
 

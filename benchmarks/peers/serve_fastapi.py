@@ -8,8 +8,8 @@ from anyio import to_thread
 from fastapi import FastAPI, UploadFile
 
 import onsight
-from onsight.hardware.cores import usable_cores
 from onsight.inference.pictures import read_picture
+from onsight_explain.cores import usable_cores
 
 predictor = onsight.load(sys.argv[1])
 torch.set_num_threads(1)  # as many requests as cores are computed side by side, one thread each

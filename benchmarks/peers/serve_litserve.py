@@ -8,8 +8,8 @@ import litserve
 import numpy as np
 
 import onsight
-from onsight.hardware.cores import usable_cores
 from onsight.inference.pictures import read_picture
+from onsight_explain.cores import usable_cores
 
 MODEL = sys.argv[1]
 

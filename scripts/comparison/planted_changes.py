@@ -74,7 +74,7 @@ PLANTED_CHANGES = (
         "export to ONNX",
     ),
     PlantedChange(
-        "src/onsight/explainer/what_ifs/rare_reads.py",
+        "packages/onsight-explain/src/onsight_explain/what_ifs/rare_reads.py",
         "_READS = 4 ",
         "_READS = 400 ",
         "explain sync_in_loop",

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from onsight.audit.check import check as check
     from onsight.estimator.classifier import Classifier as Classifier
     from onsight.explainer.dispatch import explain as explain
-    from onsight.hardware.placement.placement import placement as placement
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
     from onsight.inference.predictor import load as load
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from onsight.sweeper.sweep import sweep as sweep
     from onsight.training.run import Run as Run
     from onsight.training.run import train as train
+    from onsight_explain.placement.placement import placement as placement
 
 _HOMES = {
     "Audit": "onsight.audit.audit",
@@ -32,7 +32,7 @@ _HOMES = {
     "evaluate": "onsight.inference.evaluate",
     "explain": "onsight.explainer.dispatch",
     "load": "onsight.inference.predictor",
-    "placement": "onsight.hardware.placement.placement",
+    "placement": "onsight_explain.placement.placement",
     "sweep": "onsight.sweeper.sweep",
     "train": "onsight.training.run",
 }

@@ -17,13 +17,14 @@ OnsightError                exit 1  the run failed
     ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
-    ├── PlacementError      a tensor on the wrong device
-    └── ScriptFailed        the user's script failed while it was being explained
+    └── PlacementError      a tensor on the wrong device
 PictureError                one picture cannot be used; becomes a row of problems.csv
 """
 
 import difflib
 from collections.abc import Iterable
+
+import onsight_explain.errors
 
 
 class OnsightError(Exception):
@@ -102,12 +103,8 @@ class OutputError(UserError):
     """The run folder cannot be used."""
 
 
-class PlacementError(UserError):
+class PlacementError(UserError, onsight_explain.errors.PlacementError):
     """A tensor is on the wrong device; the message names it and the line that fixes it."""
-
-
-class ScriptFailed(UserError):
-    """The user's script failed while it was being explained; the message is its own."""
 
 
 class PictureError(Exception):

@@ -6,11 +6,12 @@ nor on the batch size or the number of ranks.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from onsight.accelerator import constant, has_indices, module_of
+from onsight_explain.accelerator import has_indices, module_of
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -78,3 +79,10 @@ def seed_generators(device: torch.device, *words: int) -> None:
         module_of(device).default_generators[device.index or 0].manual_seed(seed)
     if device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small tensor that is copied to a device only once, as each copy waits for the device."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype).to(device)

@@ -6,8 +6,8 @@ import sys
 import pytest
 from fake_ray import make_fake_ray
 
-from onsight.hardware import cores
 from onsight.report import html
+from onsight_explain import cores
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from onsight.accelerator import has_streams
 from onsight.data import loader as loader_module
 from onsight.data.loader import Loader, Pictures
 from onsight.data.prefetch import prefetch
+from onsight_explain.accelerator import has_streams
 
 GPU = torch.device("cuda:0")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onsight.doctor import cores, disk, limits, memory
-from onsight.hardware import cores as hardware_cores
+from onsight_explain import cores as hardware_cores
 
 GIB = 1 << 30
 

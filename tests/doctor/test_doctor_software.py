@@ -10,8 +10,8 @@ import torchvision
 
 from onsight.doctor import pretrained, ranks, spawn, speed, versions
 from onsight.doctor.examine import CHECKS
-from onsight.hardware.ceilings import Ceilings
 from onsight.models import pretrained as weights
+from onsight_explain.ceilings import Ceilings
 
 # Parameters that keep each measurement under a tenth of a second.
 BRIEFLY = {
@@ -24,7 +24,7 @@ BRIEFLY = {
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
 def test_every_check_gives_a_line_or_none(check, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("onsight.hardware.ceilings._COPY_BYTES", 1 << 20)
+    monkeypatch.setattr("onsight_explain.ceilings._COPY_BYTES", 1 << 20)
     line = check(**BRIEFLY.get(check.__name__, {}))
     if line is None:
         return

@@ -7,17 +7,18 @@ import torch
 
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
-from onsight.hardware import cores, devices
+from onsight.hardware import devices
 from onsight.hardware.usage import (
     forget_peak_device_memory,
     peak_device_memory_bytes,
     peak_memory_bytes,
-    seconds_since_start,
 )
 from onsight.training import plan as plan_module
 from onsight.training.autotune.compute_options import ComputeOptions
 from onsight.training.autotune.planning import unmeasured_plan
 from onsight.training.plan import choose_precision, with_tf32_named
+from onsight_explain import cores
+from onsight_explain.uptime import seconds_since_start
 
 
 @pytest.fixture

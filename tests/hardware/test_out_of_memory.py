@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight.hardware.memory import free_kept_memory, is_out_of_memory
+from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from onsight.errors import PictureError
-from onsight.hardware.cores import usable_cores
 from onsight.inference.decode_ahead import prepared_batches
+from onsight_explain.cores import usable_cores
 
 PIXELS = np.zeros((2, 2, 1), np.uint8)
 

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onsight import accelerator
+from onsight import randomness
 from onsight.config import make_config
 from onsight.data import normalization
 from onsight.data.augment import Augmentation
@@ -45,7 +45,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     monkeypatch.setattr(torch.nn.Module, "to", to_fake)
-    caches = accelerator.constant, normalization._rows
+    caches = randomness.constant, normalization._rows
     for cache in caches:
         cache.cache_clear()
     with FakeTensorMode() as mode:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 import onsight
 from onsight.cli import main
 from onsight.errors import Interrupted
-from onsight.hardware import ceilings
 from onsight.training.autotune import pick_fastest, planning
+from onsight_explain import ceilings
 
 SETTINGS = {"model": "lenet", "precision": "fp32", "plan": "default", "folds": "1"}
 FEW = SETTINGS | {"batch_size": 16}

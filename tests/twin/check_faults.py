@@ -9,9 +9,9 @@ from torch import nn
 
 from onsight.data import prefetch as prefetch_module
 from onsight.data.prefetch import prefetch
-from onsight.testing.twin.machine import RaceError
 from onsight.training.step import deferred_losses
 from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight_explain.simulated.machine import RaceError
 
 
 class Planted(nn.Module):

@@ -10,7 +10,7 @@ from on_twin import IS_SIMULATED, RealDevice
 
 from onsight.hardware.reproducible import deterministic
 from onsight.report import html
-from onsight.testing.twin.install import twin
+from onsight_explain.simulated.install import twin
 
 
 @contextmanager

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from onsight.accelerator import module_of
 from onsight.config import make_config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader, Pictures
 from onsight.data.normalization import measure
-from onsight.testing.twin.install import install
 from onsight.training.build import make_net, make_update
 from onsight.training.step.seen_in_step import waits
+from onsight_explain.accelerator import module_of
+from onsight_explain.simulated.install import install
 
 _NAME = os.environ.get("ONSIGHT_TEST_DEVICE", "twin:1")  # while twin:0 is the current one
 IS_SIMULATED = _NAME.startswith("twin")

@@ -13,8 +13,8 @@ from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
 from onsight.errors import PictureError
-from onsight.hardware.cores import usable_cores
 from onsight.report.console import Reporter
+from onsight_explain.cores import usable_cores
 
 _SIZE = (128, 128)  # pixels at which larger pictures are looked at
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from onsight.cluster.tables import NUMBER, PATH, to_table
 from onsight.errors import DataError, ModelError, OnsightError
-from onsight.hardware.cores import limit_cores
-from onsight.hardware.spinning import choose_spinning
+from onsight_explain.cores import limit_cores
+from onsight_explain.spinning import choose_spinning
 
 
 class Work(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 
 from onsight.cluster.job import Job
 from onsight.errors import OnsightError, OutputError, RankLost
-from onsight.hardware.spinning import choose_spinning
+from onsight_explain.spinning import choose_spinning
 
 _LOOK_SECONDS = 1.0
 _CLAIM_SECONDS = 60.0  # that a lost machine's claim on the run folder may outlive it

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from onsight.errors import ConfigError
-from onsight.hardware.cores import usable_cores
 from onsight.version import installed_as
+from onsight_explain.cores import usable_cores
 
 AUTO = "auto"
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the first machine of a cluster has

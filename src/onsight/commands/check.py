@@ -67,7 +67,7 @@ def check(
     Nothing of yours is changed. The page shows the pictures side by side, the gravest first;
     check.csv has a row for each finding.
     """
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.audit.run_check import run_check

@@ -34,7 +34,7 @@ def embed(
     paths
         Pictures, or folders of pictures.
     """
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     if cluster:

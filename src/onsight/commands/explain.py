@@ -70,7 +70,7 @@ def explain(
         unchanged, as in `onsight explain train.py -- --epochs 3`. `onsight explain train.py --help`
         lists the options for scripts: they are those of `onsight-explain`.
     """
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.explainer import dispatch

@@ -97,7 +97,7 @@ def predict(
     model
         A run folder or a model file.
     """
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.inference.listing import list_predictions

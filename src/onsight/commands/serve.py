@@ -87,7 +87,7 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}: pip install '{installed_as()}[serve]'"
         ) from error
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.serve.server import serve as run

@@ -42,7 +42,7 @@ def similar(
     paths
         Pictures, or folders of pictures.
     """
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.inference.list_similar import list_similar

@@ -54,7 +54,7 @@ def sweep(
 
     if resume and out is None:
         raise ConfigError("--resume needs --out with the folder of the sweep to continue")
-    from onsight.hardware.spinning import choose_spinning
+    from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.sweeper.sweep import sweep as run

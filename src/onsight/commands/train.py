@@ -30,8 +30,8 @@ def train(
 ) -> None:
     """Train a classifier and report how good it is for every class."""
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
-    from onsight.hardware.spinning import choose_spinning
-    from onsight.hardware.usage import seconds_since_start
+    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.uptime import seconds_since_start
 
     choose_spinning()  # before torch loads
     asked: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "config_file": config}

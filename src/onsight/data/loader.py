@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.accelerator import has_streams
 from onsight.data.chunk import Chunk, Part, grouped, pictures_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
 from onsight.data.shards.order import shard_order
 from onsight.randomness import permutation
+from onsight_explain.accelerator import has_streams
 
 
 class Batch(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onsight import accelerator
+from onsight_explain import accelerator
 
 
 def prefetch(

@@ -13,10 +13,10 @@ from multiprocessing.connection import Pipe
 
 import numpy as np
 
-from onsight.child_command import child_command
 from onsight.data.pillow_pixels import Colour, Pixels
 from onsight.errors import DataError, PictureError
 from onsight.limits import TIFF_SECONDS
+from onsight_explain.child_command import child_command
 
 _COMMAND = child_command("onsight.data.tiff_decoder")
 _MESSAGE_BYTES = 10_000

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.line import Line
-from onsight.hardware.cores import usable_cores
 from onsight.words import plural
+from onsight_explain.cores import usable_cores
 
 _CPUS = Path("/sys/devices/system/cpu")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from onsight import accelerator
 from onsight.doctor.line import Line
 from onsight.doctor.smi import SmiError, ask, mebibytes
-from onsight.hardware.devices import available_devices
 from onsight.words import gib
+from onsight_explain import accelerator
+from onsight_explain.devices import available_devices
 
 _SCARCE_SHARE = 0.5
 _NAMED = 3  # processes named at most

@@ -13,8 +13,8 @@ import torch
 from onsight.doctor.line import Line, State
 from onsight.doctor.smi import Driver, Version, count_on_bus, find_driver
 from onsight.doctor.versions import install_commands, unsupported, wheel_for
-from onsight.hardware.devices import available_devices
 from onsight.words import plural
+from onsight_explain.devices import available_devices
 
 _CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs
 _HIDES = "CUDA_VISIBLE_DEVICES"

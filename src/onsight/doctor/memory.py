@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.line import Line
-from onsight.hardware.devices import free_memory_bytes, memory_bytes
 from onsight.words import gib
+from onsight_explain.devices import free_memory_bytes, memory_bytes
 
 _PROC = Path("/proc")
 _LIMITS = (

@@ -4,8 +4,8 @@ import multiprocessing
 import subprocess
 import time
 
-from onsight.child_command import child_command
 from onsight.doctor.line import Line
+from onsight_explain.child_command import child_command
 
 _DEADLINE_SECONDS = 30.0
 

@@ -5,10 +5,10 @@ from dataclasses import asdict
 import torch
 
 from onsight.doctor.line import Line
-from onsight.hardware.ceilings import Ceilings, measure_ceilings
-from onsight.hardware.cores import usable_cores
-from onsight.hardware.devices import available_devices
 from onsight.words import flops_words, plural, rate_words
+from onsight_explain.ceilings import Ceilings, measure_ceilings
+from onsight_explain.cores import usable_cores
+from onsight_explain.devices import available_devices
 
 _SLOW_LINK_BYTES_PER_SECOND = 3e9
 

@@ -25,7 +25,6 @@ from onsight.export.proof import Proof, check_difference, check_loss, compare
 from onsight.export.speed import compare_speed
 from onsight.export.whole import as_program
 from onsight.files import check_output, disk_errors, put_in_place, write_json
-from onsight.hardware.cores import usable_cores
 from onsight.hardware.environment import package_versions
 from onsight.inference.held_out import HeldOut
 from onsight.inference.job import files_of_model
@@ -35,6 +34,7 @@ from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.user import make_user_model
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.runfiles import read_json
+from onsight_explain.cores import usable_cores
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import torch
 
-from onsight import accelerator
 from onsight.choice import Choice
 from onsight.errors import DeviceError
-from onsight.hardware.cores import usable_cores
 from onsight.words import plural
+from onsight_explain import accelerator
+from onsight_explain.cores import usable_cores
 from onsight_explain.devices import available_devices, is_cpu_build_beside_gpu, memory_bytes
+
 
 def choose_device(asked: str) -> Choice[torch.device]:
     """The device asked for, or the best available for `auto`. Raises DeviceError."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from onsight.hardware.cores import usable_cores
-from onsight.hardware.devices import describe_device, memory_bytes, processor_name
+from onsight.hardware.devices import describe_device, processor_name
+from onsight_explain.cores import usable_cores
+from onsight_explain.devices import memory_bytes
 
 _PACKAGES = ("onsight", "torch", "torchvision", "timm", "numpy", "pillow", "simplejpeg")
 

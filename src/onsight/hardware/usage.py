@@ -4,7 +4,8 @@ import sys
 
 import torch
 
-from onsight import accelerator
+from onsight_explain import accelerator
+
 
 def peak_memory_bytes() -> int:
     """The peak memory of the process, in bytes; 0 if unknown."""

@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import PictureError
-from onsight.hardware.cores import usable_cores
 from onsight.inference.pictures import Picture
+from onsight_explain.cores import usable_cores
 
 Item = TypeVar("Item")
 

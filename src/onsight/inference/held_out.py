@@ -17,10 +17,10 @@ from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
-from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import Predictor
 from onsight.models.file import picture_keys
 from onsight.report.console import Reporter
+from onsight_explain.cores import usable_cores
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from onsight.checksum import digest_around
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ConfigError, DeviceError, ModelError
-from onsight.hardware.cores import usable_cores
 from onsight.inference.runner import Outputs, runner_facts
 from onsight.models.preprocessing import Preprocessing
+from onsight_explain.cores import usable_cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

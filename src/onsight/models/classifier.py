@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
-from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.hardware.reproducible import deterministic
 from onsight.models.unlike import Unlike
+from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

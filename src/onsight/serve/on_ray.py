@@ -12,13 +12,13 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp
 
-from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import load
 from onsight.serve.app import make_app
 from onsight.serve.metrics import Metrics
 from onsight.serve.settings import Access, Limits, read_token
 from onsight.serve.shelf import Shelf
 from onsight.serve.yielding import yield_to_clients
+from onsight_explain.cores import usable_cores
 
 _ONGOING = 256  # requests that a replica has at once; its own bounds refuse earlier
 

@@ -15,7 +15,6 @@ from types import FrameType
 import uvicorn
 
 from onsight.errors import ConfigError
-from onsight.hardware.cores import usable_cores
 from onsight.inference.predictor import load
 from onsight.serve.app import make_app
 from onsight.serve.logs import JsonLines, log
@@ -24,6 +23,7 @@ from onsight.serve.protocol import BoundedProtocol
 from onsight.serve.settings import Access, Limits
 from onsight.serve.shelf import Load, Shelf
 from onsight.serve.yielding import yield_to_clients
+from onsight_explain.cores import usable_cores
 
 _LAME_SECONDS = 0.5  # in which new requests are still told that the server stops
 _BACKLOG = 1024  # connections that wait to be taken

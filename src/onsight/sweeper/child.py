@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
-    from onsight.hardware.spinning import choose_spinning
-    from onsight.hardware.usage import seconds_since_start
+    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.uptime import seconds_since_start
 
     choose_spinning()  # before torch loads
     from onsight.training.run import train

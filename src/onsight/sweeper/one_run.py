@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from onsight.child_command import child_command
 from onsight.errors import Interrupted, OutputError
 from onsight.sweeper.folder import PlannedRun
 from onsight.sweeper.space import Settings
 from onsight.training.ranks.signals import handling
 from onsight.training.run_folder.folder import lock_folder
+from onsight_explain.child_command import child_command
 
 _FORMER_SECONDS = 30  # for a run to end whose sweep was killed
 _STOPPED = {129, 130, 143}  # exit codes after SIGHUP, SIGINT and SIGTERM

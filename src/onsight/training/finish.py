@@ -15,11 +15,7 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.evaluation.results import Results, TtaResult, UnlikeResult
 from onsight.evaluation.unlike import pooled_over_folds, unlike_result
 from onsight.files import write_json
-from onsight.hardware.usage import (
-    peak_device_memory_bytes,
-    peak_memory_bytes,
-    seconds_since_start,
-)
+from onsight.hardware.usage import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.unlike import is_unlike
@@ -33,6 +29,7 @@ from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.train_once import Trained
+from onsight_explain.uptime import seconds_since_start
 
 
 def finish(

@@ -11,11 +11,11 @@ from onsight.data.dataset import Dataset
 from onsight.data.loader import Loader
 from onsight.errors import ConfigError, ModelError
 from onsight.evaluation.per_image import PerImageResults
-from onsight.hardware.memory import is_out_of_memory
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, worst_mistakes
 from onsight.training.budget import Budget
+from onsight_explain.memory import is_out_of_memory
 
 _AT_ONCE = 4  # pictures between two looks at the clock
 _SECONDS = 3.0

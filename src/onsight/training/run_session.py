@@ -16,7 +16,7 @@ from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.environment import describe_environment, package_versions
-from onsight.hardware.usage import forget_peak_device_memory, seconds_since_start
+from onsight.hardware.usage import forget_peak_device_memory
 from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
 from onsight.training.budget import Budget, read_budget
@@ -29,6 +29,7 @@ from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 from onsight.training.train_once import RunContext, train_once
+from onsight_explain.uptime import seconds_since_start
 
 
 class RunSession:

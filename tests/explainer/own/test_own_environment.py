@@ -13,9 +13,9 @@ from onsight.explainer.own.explain import explain_data
 from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.show import facts, print_explained_run
 from onsight.explainer.own.words import cause, verdict
-from onsight.explainer.search.tried import Untried
-from onsight.hardware.thread_variables import VARIABLES
 from onsight.report.console import SilentReporter
+from onsight_explain.search.tried import Untried
+from onsight_explain.thread_variables import VARIABLES
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 

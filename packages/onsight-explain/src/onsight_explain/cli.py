@@ -91,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds",
         type=float,
         default=SECONDS,
-        help="About how long it may take in all, in seconds (default: %(default)g). More time tells "
-        "smaller gains from noise, and tries more changes of a script that starts slowly.",
+        help="About how long it may take in all, in seconds (default: %(default)g). More time "
+        "tells smaller gains from noise, and tries more changes of a script that starts slowly.",
     )
     add(
         "--quick",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from onsight import accelerator
+from onsight_explain import accelerator
 
 _CGROUP = Path("/sys/fs/cgroup")
 

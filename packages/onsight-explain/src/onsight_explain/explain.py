@@ -14,6 +14,7 @@ from onsight_explain.files import check_output
 SECONDS = 60.0  # for the whole command, about
 QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
+_NOTEBOOK = ".ipynb"
 
 F = TypeVar("F")
 
@@ -64,10 +65,10 @@ def explain(
     begun, script = time.monotonic(), Path(script)
     if seconds <= 0:
         raise ExplainError("--seconds must be more than 0")
-    if script.suffix == ".ipynb":
+    if script.suffix == _NOTEBOOK:
         raise ExplainError(
-            f"{script} is a notebook: make a script of it, as by `jupyter nbconvert --to script "
-            f"{script}`, and explain that"
+            f"{script} is a notebook: make a script of it (`jupyter nbconvert --to script "
+            f"{script}`) and explain that"
         )
     if script.suffix != ".py":
         raise ExplainError(f"{script} is not a Python file")
@@ -76,12 +77,13 @@ def explain(
     if trace_file and on_twin:
         raise ExplainError("--trace is a timeline of measured steps: without --twin")
     if trace_file:
-        trace_file = check_output(trace_file, "--trace", script)
+        arguments = [word.rpartition("=")[2] for word in script_args]
+        trace_file = check_output(trace_file, "--trace", [script, *arguments])
     if on_twin:
         return _explain_on_twin(script, list(script_args), limit_seconds)
-    from onsight_explain.mend.target import check_target
-    from onsight_explain.script.explain import explain_script
-    from onsight_explain.script.show import facts, print_explanation
+    from onsight_explain.delivery.target import check_target
+    from onsight_explain.diagnosis.explain import explain_script
+    from onsight_explain.diagnosis.show import facts, print_explanation
 
     target = check_target(script, write) if write else None
     left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
@@ -95,6 +97,11 @@ def explain(
         trace_file=trace_file,
     )
     return Explained(found, facts, print_explanation)
+
+
+def is_script(name: str) -> bool:
+    """Whether a name is that of a script, or of a notebook, which the error about it explains."""
+    return name.endswith((".py", _NOTEBOOK))
 
 
 def _explain_on_twin(script: Path, args: list[str], limit_seconds: float) -> Explained[Any]:

@@ -3,16 +3,17 @@
 import os
 import secrets
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from onsight_explain.errors import DiskError, ExplainError
 
 
-def check_output(path: Path, option: str, script: Path) -> Path:
+def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
     """Return the path with ~ expanded, before the work of which it is to hold the result.
 
-    Raises ExplainError if the file would replace the script or is a folder, DiskError if it cannot
-    be written.
+    Raises ExplainError if the file would replace an input or is a folder, DiskError if it cannot be
+    written.
     """
     try:
         path = path.expanduser()
@@ -20,8 +21,9 @@ def check_output(path: Path, option: str, script: Path) -> Path:
         raise ExplainError(f"{option} {path}: {error}; name the folder without ~") from error
     if not path.name or path.is_dir():
         raise ExplainError(f"{option} {path} is a folder; it must be a file")
-    if path.exists() and script.exists() and path.samefile(script):
-        raise ExplainError(f"{option} would replace the script {script}; name another file")
+    for name in inputs:
+        if path.exists() and os.path.isfile(name) and path.samefile(name):
+            raise ExplainError(f"{option} would replace {name}, which is read; name another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onsight.accelerator import constant
 from onsight.data.augmentations.op import Numbers
+from onsight.randomness import constant
 
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
 _LUMA = (0.299, 0.587, 0.114)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onsight.accelerator import has_float64
 from onsight.data.augmentations.op import Numbers
 from onsight.data.transforms import box
+from onsight_explain.accelerator import has_float64
 
 TRIES = 16  # Jöhnk's rejection accepts at least half of them for alpha <= 1
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15

@@ -7,9 +7,10 @@ import torch
 
 from onsight.config import Config
 from onsight.errors import ConfigError
-from onsight.hardware.devices import available_devices, choose_device
+from onsight.hardware.devices import choose_device
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.words import plural
+from onsight_explain.devices import available_devices
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,12 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import DeviceError
-from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.compare.candidates import Candidate, choose_candidates
 from onsight.explainer.compare.fit import Fit, fit_costs
 from onsight.explainer.compare.rounds import ROUNDS, Cell, run_rounds, warm_up
 from onsight.explainer.compare.sizes import choose_batch_sizes, second_size
 from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
-from onsight.hardware.memory import is_out_of_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
@@ -27,6 +25,8 @@ from onsight.training.pictures.residency import choose_residency
 from onsight.training.pictures.training_data import place
 from onsight.training.plan import choose_threads
 from onsight.training.step.optim import choose_learning_rate
+from onsight_explain.busy import warn_if_busy
+from onsight_explain.memory import is_out_of_memory
 
 
 @dataclass(frozen=True)

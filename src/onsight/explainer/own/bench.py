@@ -14,10 +14,10 @@ from onsight.explainer.own.changes import (
 )
 from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.record import StepRecord, record_step
-from onsight.explainer.search.tried import Losses, Untried
-from onsight.hardware.memory import is_out_of_memory
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
+from onsight_explain.memory import is_out_of_memory
+from onsight_explain.search.tried import Losses, Untried
 
 _FIRST_SECONDS = 0.05  # that a window lasts at least, to tell how many steps fill it
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
-from onsight.hardware.cores import usable_cores
-from onsight.hardware.thread_variables import set_by_user
 from onsight.training.pictures.training_data import TrainingData
 from onsight.words import listed
+from onsight_explain.cores import usable_cores
+from onsight_explain.thread_variables import set_by_user
 
 _BATCHES = (64, 256, 1024)
 _LEAST_BATCHES = 8  # per epoch, or a batch is too large

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from onsight.config import Config
-from onsight.explainer.script.channel import Channel, Closed
-from onsight.hardware.spinning import choose_spinning
+from onsight_explain.process.channel import Channel, Closed
+from onsight_explain.spinning import choose_spinning
 
 
 def main() -> NoReturn:
@@ -27,8 +27,8 @@ def serve(data: str, config: Config, channel: Channel) -> NoReturn:
     from onsight.explainer.own.bench import FlagTrial, RunBench
     from onsight.explainer.own.changes import FlagChange
     from onsight.explainer.own.opening import opened
-    from onsight.explainer.search.tried import Untried
     from onsight.report.console import SilentReporter
+    from onsight_explain.search.tried import Untried
 
     trials = dict[str, FlagTrial]()
     with opened(data, config, SilentReporter()) as run:

@@ -10,19 +10,19 @@ import torch
 from onsight.config import Config
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OutputError
-from onsight.explainer.busy import warn_if_busy
 from onsight.explainer.own.bench import RunBench
 from onsight.explainer.own.changes import RunChange, Unset, settings_of_threads, unset_among
 from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.opening import opened
 from onsight.explainer.own.record import StepRecord
-from onsight.explainer.search.gain import GAIN
-from onsight.explainer.search.race import Found, Race
-from onsight.explainer.search.tried import Tried
-from onsight.explainer.tracing.timeline import write_timeline
-from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
+from onsight_explain.busy import warn_if_busy
+from onsight_explain.ceilings import Ceilings, measure_ceilings
+from onsight_explain.search.gain import GAIN
+from onsight_explain.search.race import Found, Race
+from onsight_explain.search.tried import Tried
+from onsight_explain.tracing.timeline import write_timeline
 
 _RECORDED = 0.05  # of the time, in which the step is recorded, as it is and with the best flags
 _WINDOW_SECONDS = 0.25  # of one measurement

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from onsight.child_command import child_command
 from onsight.config import Config
 from onsight.explainer.own.changes import FlagChange, Unset
-from onsight.explainer.script.channel import Channel, Closed
-from onsight.explainer.search.tried import Untried
+from onsight_explain.child_command import child_command
+from onsight_explain.process.channel import Channel, Closed
+from onsight_explain.search.tried import Untried
 
 _CHILD = "onsight.explainer.own.child"
 _START_SECONDS, _GRACE_SECONDS = 120.0, 60.0

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onsight.accelerator import has_streams
 from onsight.data.loader import Batch, Loader
-from onsight.explainer.tracing.clock import PhaseClock
-from onsight.explainer.tracing.counting import StepCounter
-from onsight.explainer.tracing.devicetime import DeviceTime, judged_phases
-from onsight.explainer.tracing.recorder import Recorder
-from onsight.explainer.tracing.sites import Sites
-from onsight.explainer.tracing.timeline import Timeline, TimelineRecorder
 from onsight.training.autotune.trial import Trial
 from onsight.training.step.ema import MovingAverage
+from onsight_explain.accelerator import has_streams
+from onsight_explain.tracing.clock import PhaseClock
+from onsight_explain.tracing.counting import StepCounter
+from onsight_explain.tracing.devicetime import DeviceTime, judged_phases
+from onsight_explain.tracing.recorder import Recorder
+from onsight_explain.tracing.sites import Sites
+from onsight_explain.tracing.timeline import Timeline, TimelineRecorder
 
 _CHUNK = 8  # steps, after which the clock is looked at
 _STEPS = 2_000

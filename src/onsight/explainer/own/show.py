@@ -10,10 +10,10 @@ from onsight.explainer.own.changes import RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
 from onsight.explainer.own.record import StepRecord
 from onsight.explainer.own.words import cause, verdict, with_words
-from onsight.explainer.phase_table import phase_table, reached
-from onsight.explainer.search.show import best_ratio, how_measured, tried_facts, tried_table
-from onsight.explainer.search.tried import Tried
 from onsight.words import plural
+from onsight_explain.phase_table import phase_table, reached
+from onsight_explain.search.show import best_ratio, how_measured, tried_facts, tried_table
+from onsight_explain.search.tried import Tried
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:

@@ -3,9 +3,9 @@
 from onsight.explainer.compare.fit import fit_costs
 from onsight.explainer.own.changes import FlagChange, RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
-from onsight.explainer.search.gain import GAIN
-from onsight.explainer.search.tried import Tried
 from onsight.words import percent, step_times
+from onsight_explain.search.gain import GAIN
+from onsight_explain.search.tried import Tried
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
 _COMPUTE = ("forward", "backward", "optimizer")

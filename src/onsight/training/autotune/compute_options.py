@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from onsight.accelerator import has_graphs
 from onsight.config import Config
-from onsight.hardware.cores import usable_cores
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.training.step.optim import FUSED_NAMES
 from onsight.words import plural
+from onsight_explain.accelerator import has_graphs
+from onsight_explain.cores import usable_cores
 
 _COMPILE_WORTH_SECONDS = 3600  # trying it takes up to a minute and often gains nothing
 

@@ -10,12 +10,12 @@ import torch
 
 from onsight.config import Config, step_fields
 from onsight.files import write_json
-from onsight.hardware.cores import usable_cores
 from onsight.hardware.devices import describe_device
-from onsight.hardware.thread_variables import set_by_user
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
 from onsight.training.autotune.probe import Measured
 from onsight.training.pictures.training_data import TrainingData
+from onsight_explain.cores import usable_cores
+from onsight_explain.thread_variables import set_by_user
 
 _VERSION = 3  # raise it when options are measured or chosen differently
 

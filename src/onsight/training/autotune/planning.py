@@ -11,8 +11,6 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
 from onsight.errors import DiskError
-from onsight.hardware.memory import is_out_of_memory
-from onsight.hardware.spinning import is_busy
 from onsight.report.console import Reporter
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import (
@@ -27,6 +25,8 @@ from onsight.training.autotune.probe import Measured, Probe
 from onsight.training.pictures.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
 from onsight.training.workload import expected_seconds
+from onsight_explain.memory import is_out_of_memory
+from onsight_explain.spinning import is_busy
 
 _WORTH_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
 _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # for measuring: of the run, in seconds

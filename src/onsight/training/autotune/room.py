@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from onsight.accelerator import has_streams
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Pictures
-from onsight.hardware.devices import free_memory_bytes
-from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.hardware.usage import forget_peak_device_memory, peak_device_memory_bytes
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.pictures.training_data import TrainingData
 from onsight.words import data_size
+from onsight_explain.accelerator import has_streams
+from onsight_explain.devices import free_memory_bytes
+from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 _SAFETY = 1.5  # times the step's peak: evaluation, and what libraries and gaps take
 _CHUNK_BYTES = 512 << 20  # of pictures that are augmented together

@@ -14,8 +14,8 @@ from onsight.data.pack import is_packed
 from onsight.data.packing import Job
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
-from onsight.hardware.devices import free_memory_bytes
 from onsight.words import data_size
+from onsight_explain.devices import free_memory_bytes
 
 _RESIDENT_SHARE = 0.4  # of a device's or the machine's free memory: the most for pictures
 _DISK_SHARE = 0.9  # of the free space on the cache's disk: the most for a pack

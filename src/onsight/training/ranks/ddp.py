@@ -16,11 +16,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from onsight.accelerator import module_of
 from onsight.data.loader import places_of
 from onsight.evaluation.per_image import PerImageResults
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
+from onsight_explain.accelerator import module_of
 
 
 class Replica:

@@ -23,9 +23,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from onsight.child_command import child_command
 from onsight.errors import Interrupted, OnsightError, RankLost
 from onsight.training.ranks.watchdog import LAUNCHED, LauncherWatchdog
+from onsight_explain.child_command import child_command
 
 _LOOPBACK = "127.0.0.1"
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from onsight.data.loader import Batch
 from onsight.errors import PlacementError
 from onsight.files import write_json
-from onsight.hardware.memory import is_out_of_memory
-from onsight.hardware.placement.placement import Placement, placement
-from onsight.hardware.placement.problems import BUILD, Problem
-from onsight.hardware.placement.table import ATTRIBUTE
 from onsight.report.console import Reporter
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.step.update import Update
+from onsight_explain.memory import is_out_of_memory
+from onsight_explain.placement.placement import Placement, placement
+from onsight_explain.placement.problems import BUILD, Problem
+from onsight_explain.placement.table import ATTRIBUTE
 
 PLACEMENT = "placement.json"
 

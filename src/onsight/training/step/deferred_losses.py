@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from onsight.accelerator import has_streams, module_of
 from onsight.errors import OnsightError
 from onsight.training.ranks.world import World
+from onsight_explain.accelerator import has_streams, module_of
 
 _LAG = 8  # steps that the host may be ahead of an accelerator
 

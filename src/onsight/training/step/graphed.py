@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.modules import _functions
 
-from onsight.accelerator import module_of
-from onsight.hardware.memory import free_kept_memory
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.recording import Recording, StepBatch
 from onsight.training.step.seen_in_step import random_numbers, waits
 from onsight.training.step.step import Step
+from onsight_explain.accelerator import module_of
+from onsight_explain.memory import free_kept_memory
 
 _WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
 _WARM_UP_STEPS_OF_RANKS = 11  # torch's own number: DistributedDataParallel measures the first ten

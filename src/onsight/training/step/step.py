@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from onsight.hardware.memory import free_kept_memory, is_out_of_memory
 from onsight.models.classifier import autocast
 from onsight.training.ranks.ddp import Replica
 from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled, Forward
 from onsight.training.step.deferred_losses import DeferredLosses, NonFiniteGradients
 from onsight.training.step.losses import Loss
+from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 
 class Step:

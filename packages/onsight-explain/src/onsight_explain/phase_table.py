@@ -1,0 +1,51 @@
+"""The table of phases, and a line on how close a step comes to the device's limits."""
+
+from rich.table import Table
+
+from onsight_explain.ceilings import Ceilings
+from onsight_explain.text import flops_words, percent, rate_words, step_times
+from onsight_explain.tracing.clock import PHASES
+
+_BAR = 16  # characters of a full bar
+
+
+def phase_table(
+    phases: dict[str, float], steps: int, device_phases: dict[str, float] | None = None
+) -> Table:
+    """A row for each phase, the largest first: its share of the time and its time per step.
+
+    phases: in seconds; device_phases: the same on the accelerator's own timeline, if there is one.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("where the time goes")
+    table.add_column("share", justify="right")
+    table.add_column("per step", justify="right")
+    if device_phases:
+        table.add_column("on the device", justify="right")
+    table.add_column("")
+    total = sum(phases.values()) or 1.0
+    device_total = sum((device_phases or {}).values()) or 1.0
+    ranked = sorted(phases.items(), key=lambda item: -item[1])
+    shown = [(name, seconds) for name, seconds in ranked if seconds >= 0.0005 * total]
+    times = step_times(*(seconds / max(1, steps) for _, seconds in shown))
+    for (name, seconds), each in zip(shown, times, strict=True):
+        cells = [PHASES[name], percent(seconds / total), each]
+        if device_phases:
+            cells.append(percent(device_phases.get(name, 0.0) / device_total))
+        table.add_row(*cells, "█" * round(_BAR * seconds / total))
+    return table
+
+
+def reached(
+    flops_a_step: int, bytes_a_step: int, step_seconds: float, precision: str, ceilings: Ceilings
+) -> str:
+    """How much of the device's ceilings a step reaches, in one line."""
+    flops = flops_a_step / step_seconds
+    moved = bytes_a_step / step_seconds
+    name, most = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
+    return (
+        f"arithmetic: {flops_words(flops)}, {percent(flops / most)} of the {flops_words(most)} of "
+        f"a large {name} matrix product here; memory traffic of the operations: "
+        f"{rate_words(moved)}, {percent(moved / ceilings.copy_bytes_per_second)} of the "
+        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (over 100% thanks to caches)"
+    )

@@ -1,0 +1,343 @@
+"""What a script does to files that it did not make happens to copies of them, or not at all."""
+
+import errno
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onsight_explain.text import plural
+
+Named = str | bytes | os.PathLike[Any]
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NOTES, _COPIES = "kept", "copies"
+_NAMED = 3  # of the files that were kept
+
+# As they are without a guard.
+_OPEN: Any = open
+_OS_OPEN, _LSTAT, _STAT = os.open, os.lstat, os.stat
+_REMOVE, _RENAME, _SYMLINK = os.remove, os.rename, os.symlink
+_MKDIR, _RMDIR, _RMTREE = os.mkdir, os.rmdir, shutil.rmtree
+
+
+class FileGuard:
+    """Keeps the files that were there before a script as they are.
+
+    The first time that the script opens one for writing or puts another in its place, its name
+    begins to mean a copy in a folder of ours, for this process and those that it forks. Deleting a
+    file or folder is only noted. Files that are new stay where the script puts them.
+
+    folder: for copies and notes; nothing in it is a file of the user's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = os.path.realpath(folder)
+        self.copies: dict[str, str] = {}  # what a name means now
+        self.made: set[str] = set()  # by the script: files and folders, with all that is in them
+        self.deleted: set[str] = set()
+        self.last_parts: set[str] = set()  # of names of which more must be known
+        self._noted: set[str] = set()
+        self._count = 0
+
+    def open(
+        self, file: Any, mode: str = "r", *args: Any, opener: Any = None, **settings: Any
+    ) -> Any:
+        """Like the builtin."""
+        if opener is None and not isinstance(file, int):  # an opener calls os.open
+            if "x" in mode:
+                if self._is_deleted(file):
+                    mode = mode.replace("x", "w")
+                elif _exists(os.path.realpath(file)):
+                    return _OPEN(file, mode, *args, **settings)
+            is_read = "r" in mode
+            if is_read:
+                file = self.reading(file)
+            if not is_read or "+" in mode:
+                file = self.writing(file, keeps="w" not in mode)
+        return _OPEN(file, mode, *args, opener=opener, **settings)
+
+    def os_open(
+        self, path: Named, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+    ) -> int:
+        """Like os.open."""
+        if dir_fd is not None and not flags & _WRITES:
+            return _OS_OPEN(path, flags, mode, dir_fd=dir_fd)
+        full = _joined(path, dir_fd)
+        creates = bool(flags & os.O_CREAT)
+        if creates and flags & os.O_EXCL:
+            if self._is_deleted(full):
+                flags &= ~os.O_EXCL
+            elif _exists(full):
+                return _OS_OPEN(full, flags, mode)
+        if not creates:
+            full = self.reading(full)
+        if flags & _WRITES:
+            full = self.writing(full, keeps=not flags & os.O_TRUNC, creates=creates)
+        return _OS_OPEN(full, flags, mode)
+
+    def reading(self, path: Named) -> Named:
+        """Where to read what the script means by this name. Raises FileNotFoundError."""
+        if not self.last_parts or not isinstance(path, str | bytes | os.PathLike):
+            return path
+        if os.path.basename(os.fsdecode(path)) in self.last_parts:
+            for name in (_full(path), os.path.realpath(os.fsdecode(path))):
+                if name in self.copies:
+                    return self.copies[name]
+                if name in self.deleted:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return path
+
+    def writing(self, path: Named, keeps: bool, creates: bool = True) -> Named:
+        """Where to write instead. keeps: its content is kept; creates: if there is no such file."""
+        is_deleted = self._is_deleted(path)
+        place = path if is_deleted else self.reading(path)
+        name = os.path.realpath(os.fsdecode(place))
+        if not self._is_users_file(name):
+            if creates and not _exists(name):
+                self.made.add(name)
+            return place
+        self._note(name)
+        copy = self._new_copy(name)
+        if keeps and not is_deleted:
+            shutil.copy2(name, copy)
+        else:
+            _OPEN(copy, "wb").close()
+            os.chmod(copy, stat.S_IMODE(_LSTAT(name).st_mode))
+        self._let_mean(path, name, copy)
+        return copy
+
+    def rename(
+        self,
+        src: Named,
+        dst: Named,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+    ) -> None:
+        """Like os.rename and os.replace."""
+        src, dst = _joined(src, src_dir_fd), _joined(dst, dst_dir_fd)
+        source, target = _full(src), _full(dst)
+        content = self.copies.get(source, source)
+        if source in self.deleted or not _exists(content):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), src, None, dst)
+        if source == target:
+            return
+        is_users, replaces_users = self._is_users(content), self._is_users(target)
+        if _is_folder(content) and (is_users or target in self.deleted):  # too much to copy
+            self._delete(source)
+            self.deleted.discard(target)
+        elif _is_folder(content) or not (is_users or replaces_users or content != source):
+            _RENAME(src, dst)
+            self.made.discard(source)
+            self.made.add(target)
+        else:
+            place = self._new_copy(target) if replaces_users else target
+            if is_users:
+                shutil.copy2(content, place)
+            else:
+                _move(content, place)
+            if replaces_users:
+                self._note(target)
+                self._let_mean(dst, target, place)
+            else:
+                self.made.add(target)
+            if is_users or content != source:
+                self._delete(source)
+
+    def remove(self, path: Named, *, dir_fd: int | None = None) -> None:
+        """Like os.remove and os.unlink."""
+        path = _joined(path, dir_fd)
+        name = _full(path)
+        if name in self.deleted:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self._is_users(name) and not _is_folder(name):
+            self._delete(name)
+        else:
+            _REMOVE(path)
+            self.made.discard(name)
+
+    def rmdir(self, path: Named, *, dir_fd: int | None = None) -> None:
+        """Like os.rmdir."""
+        path = _joined(path, dir_fd)
+        name = _full(path)
+        if self._is_users(name) and not os.listdir(name):
+            self._delete(name)
+        else:
+            _RMDIR(path)
+            self.made.discard(name)
+
+    def rmtree(self, path: Named, *args: Any, **settings: Any) -> None:
+        """Like shutil.rmtree."""
+        name = _full(path) if settings.get("dir_fd") is None else ""
+        if name and self._is_users(name) and _is_folder(name):
+            self._delete(name)
+        else:
+            _RMTREE(path, *args, **settings)
+
+    def mkdir(self, path: Named, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """Like os.mkdir."""
+        path = _joined(path, dir_fd)
+        name = _full(path)
+        if name in self.deleted and _is_folder(name):
+            self.deleted.discard(name)
+        else:
+            _MKDIR(path, mode)
+            self.made.add(name)
+
+    def symlink(
+        self, src: Named, dst: Named, is_folder: bool = False, *, dir_fd: int | None = None
+    ) -> None:
+        """Like os.symlink."""
+        dst = _joined(dst, dir_fd)
+        name = _full(dst)
+        if name in self.deleted:
+            target = os.path.join(os.path.dirname(name), os.fsdecode(src))
+            self._let_mean(dst, name, target)
+        else:
+            _SYMLINK(src, dst, is_folder)
+            self.made.add(name)
+
+    def stat(
+        self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> os.stat_result:
+        """Like os.stat."""
+        if dir_fd is None:
+            path = self.reading(path)
+        return _STAT(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+    def keeps(self, path: Named) -> bool:
+        """Whether the script must not change this file, which it is about to."""
+        name = os.path.realpath(os.fsdecode(self.reading(path)))
+        is_kept = self._is_users_file(name)
+        if is_kept:
+            self._note(name)
+        return is_kept
+
+    def _is_users(self, name: str) -> bool:
+        """Whether there is something with this full name that the script has not made."""
+        if not _exists(name) or self._is_ours(name):
+            return False
+        while name not in self.made:
+            name, within = os.path.dirname(name), name
+            if name == within:
+                return True
+        return False
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(self.folder + os.sep)
+
+    def _is_users_file(self, name: str) -> bool:
+        """Whether it is a file with content to keep. An empty .lock is there to be shared."""
+        if not self._is_users(name):
+            return False
+        found = _LSTAT(name)
+        return stat.S_ISREG(found.st_mode) and (found.st_size > 0 or not name.endswith(".lock"))
+
+    def _is_deleted(self, path: Named) -> bool:
+        return bool(self.deleted) and _full(path) in self.deleted
+
+    def _delete(self, name: str) -> None:
+        self._note(name)
+        self.copies.pop(name, None)
+        self.deleted.add(name)
+        self.last_parts.add(os.path.basename(name))
+
+    def _let_mean(self, path: Named, name: str, place: str) -> None:
+        self.deleted -= {name, _full(path)}
+        self.copies[name] = place
+        self.last_parts |= {os.path.basename(name), os.path.basename(os.fsdecode(path))}
+
+    def _new_copy(self, name: str) -> str:
+        """A path for a copy, with the same suffix."""
+        self._count += 1
+        folder = os.path.join(self.folder, _COPIES)
+        if not _exists(folder):
+            os.makedirs(folder, exist_ok=True)
+        suffix = os.path.splitext(name)[1]
+        return os.path.join(folder, f"{os.getpid()}-{self._count}{suffix}")
+
+    def _note(self, name: str) -> None:
+        if name not in self._noted:
+            self._noted.add(name)
+            with _OPEN(os.path.join(self.folder, _NOTES), "ab", 0) as file:  # by many processes
+                file.write(os.fsencode(name) + b"\0")
+
+
+def kept_files(folder: Path, begun: float) -> list[Path]:
+    """The files and folders that guards with this folder have kept, in order.
+
+    begun: when the first of them did, in seconds of the epoch: what is newer was left by another
+    process of the script.
+    """
+    notes = folder / _NOTES
+    names = notes.read_bytes().split(b"\0") if notes.exists() else []
+    paths = sorted({Path(os.fsdecode(name)) for name in names if name})
+    return [path for path in paths if path.lstat().st_ctime < begun]
+
+
+def kept_words(script: str, kept: Sequence[Path]) -> str:
+    """A line about the files that were kept."""
+    names = ", ".join(path.name for path in kept[:_NAMED])
+    more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
+    return (
+        f"Unchanged: {plural(len(kept), 'file')} that {script} overwrites, moves or deletes "
+        f"({names}{more}). It worked on copies in a temporary folder."
+    )
+
+
+def remove_copies(folder: Path, process: int) -> None:
+    """Remove the copies that a process made, which has ended."""
+    for copy in (folder / _COPIES).glob(f"{process}-*"):
+        copy.unlink(missing_ok=True)
+
+
+def _joined(path: Named, dir_fd: int | None) -> Named:
+    """A path that means the same without the descriptor of a folder."""
+    if dir_fd is None:
+        return path
+    if sys.platform == "darwin":
+        import fcntl
+
+        found = fcntl.fcntl(dir_fd, fcntl.F_GETPATH, bytes(1024))
+        folder = os.fsdecode(found.rstrip(b"\0"))
+    else:
+        folder = os.readlink(f"/proc/self/fd/{dir_fd}")
+    return os.path.join(folder, os.fsdecode(path))
+
+
+def _full(path: Named) -> str:
+    """The full name of a file, or of a link itself: without links among its folders."""
+    folder, last = os.path.split(os.fsdecode(path).rstrip(os.sep))
+    if last in ("", os.curdir, os.pardir):
+        return os.path.realpath(os.fsdecode(path))
+    return os.path.join(os.path.realpath(folder), last)
+
+
+def _exists(path: Named) -> bool:
+    try:
+        _LSTAT(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return stat.S_ISDIR(_LSTAT(name).st_mode)
+    except OSError:
+        return False
+
+
+def _move(source: str, place: str) -> None:
+    """Move a file, also to another disk."""
+    try:
+        _RENAME(source, place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, place)
+        _REMOVE(source)

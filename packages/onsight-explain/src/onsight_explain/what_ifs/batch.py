@@ -1,0 +1,75 @@
+"""What if the batches were larger?"""
+
+from dataclasses import dataclass
+
+from onsight_explain.mend.calls import loader_keywords
+from onsight_explain.mend.mend import Mend
+from onsight_explain.script.hooks import Hooks, LoaderArguments
+from onsight_explain.script.trace import Trace
+from onsight_explain.text import step_times
+from onsight_explain.what_ifs.what_if import Cause, Seen, WhatIf
+
+_SIZES = (64, 256)  # to try above the script's own
+_LEAST_BATCHES = 8  # per epoch, or a batch is too large
+_FIXED_SECONDS = 0.05  # of a step, at most, for Python and starting operations
+
+
+@dataclass(frozen=True)
+class LargerBatch(WhatIf):
+    """value: times the script's batch size; size: the result, for the label."""
+
+    value: int
+    size: int = 0
+    name = "batch_factor"
+    group = "batch"
+    order = 35
+    phases = ("data", "copy", "forward", "backward", "optimizer", "other")
+    keeps_batches = False
+
+    @classmethod
+    def worth(cls, seen: Seen) -> list[WhatIf]:
+        loader = seen.trace.loader
+        if loader is None or not loader.batch_size or not (loader.items or not loader.has_items):
+            return []
+        items = loader.items or _LEAST_BATCHES * max(_SIZES)  # of a stream, any number
+        fitting = (size for size in _SIZES if items >= _LEAST_BATCHES * size)
+        factors = (size // loader.batch_size for size in fitting)
+        return [cls(factor, factor * loader.batch_size) for factor in factors if factor > 1]
+
+    @property
+    def label(self) -> str:
+        return f"batch {self.size}"
+
+    def most_saved(self, seen: Seen) -> float:
+        fixed = _FIXED_SECONDS * seen.trace.steps / seen.trace.seconds
+        return min(fixed, super().most_saved(seen))
+
+    def fixed_share(self, ratio: float) -> float:
+        """The share of a step that costs the same in a larger batch, which is so much faster."""
+        return (1 - 1 / ratio) / (1 - 1 / self.value)
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            size = arguments["batch_size"]
+            if size and hooks.is_for_training(arguments):
+                dataset = arguments["dataset"]
+                most = len(dataset) if hasattr(dataset, "__len__") else size * self.value
+                arguments["batch_size"] = max(1, min(most, size * self.value))
+
+        hooks.on_loader(change)
+
+    def shows(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.batch_size == self.size
+
+    def lines(self, trace: Trace) -> list[Mend]:
+        assert trace.loader
+        assert trace.loader.batch_size
+        return [loader_keywords(trace, batch_size=self.value * trace.loader.batch_size)]
+
+    def cause(self, trace: Trace) -> Cause:
+        (step,) = step_times(trace.seconds / trace.steps)
+        return Cause(
+            "small-batch",
+            f"a step of {trace.batch_size} pictures takes {step}, of which Python and starting "
+            "operations cost as much in a larger batch",
+        )

@@ -1,0 +1,30 @@
+"""Whether two trainings are the same, by their first losses."""
+
+import pytest
+
+from onsight_explain.process.bench import compare_losses
+from onsight_explain.what_ifs.table import what_ifs_from
+
+LOSSES = [2.0, 1.9, 1.8, 1.7, 1.6]
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(1.0, "same"), (1.01, "close"), (1.05, "alike"), (1.5, "other")]
+)
+def test_losses_are_compared(factor, expected):
+    changed = [factor * loss for loss in LOSSES]
+    assert compare_losses(LOSSES, changed, what_ifs_from({"threads": 1}), []) == expected
+
+
+def test_losses_of_different_batches_are_not_compared():
+    assert (
+        compare_losses(LOSSES, LOSSES, what_ifs_from({"batch_factor": 4}), []) == "not comparable"
+    )
+    assert compare_losses(LOSSES, LOSSES, [], ["kept a part"]) == "not comparable"
+    assert compare_losses(LOSSES, [], [], []) == "not comparable"
+
+
+@pytest.mark.parametrize("what_ifs", [{"threads": 1}, {"batch_factor": 4}])
+def test_a_loss_that_is_no_number_any_more_is_another_one(what_ifs):
+    changed = [*LOSSES[:-1], float("nan")]
+    assert compare_losses(LOSSES, changed, what_ifs_from(what_ifs), []) == "other"

@@ -1,0 +1,28 @@
+"""Shares, times per step and ceilings as they are printed, calculated by hand."""
+
+import io
+
+from rich.console import Console
+
+from onsight.words import rate_words
+from onsight_explain.ceilings import Ceilings
+from onsight_explain.phase_table import phase_table, reached
+
+
+def test_the_largest_phase_comes_first_with_its_share_and_its_time_per_step():
+    page = io.StringIO()
+    phases = {"data": 1.0, "forward": 3.0, "metrics": 0.0}
+    device = {"data": 2.0, "forward": 2.0}
+    Console(file=page, width=100).print(phase_table(phases, 1000, device))
+    rows = [line.split("█")[0].split() for line in page.getvalue().splitlines()]
+    assert rows[1:] == [
+        ["forward", "and", "loss", "75.0%", "3.00", "ms", "50.0%"],
+        ["waiting", "for", "data", "25.0%", "1.00", "ms", "50.0%"],
+    ]
+
+
+def test_speed_is_compared_with_the_ceiling_of_its_precision():
+    ceilings = Ceilings({"fp32": 100e9, "bf16": 200e9}, 20e9)
+    line = reached(10**9, 10**8, 0.02, "bf16", ceilings)
+    assert "50.0 GFLOP/s, 25.0% of the 200 GFLOP/s of a large bf16 matrix product" in line
+    assert f"{rate_words(5e9)}, 25.0% of the {rate_words(20e9)} of a large copy" in line
