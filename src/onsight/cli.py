@@ -12,10 +12,12 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import TYPE_CHECKING, NoReturn
 
 from onsight.errors import OnsightError
 from onsight.version import onsight_version
+from onsight_explain.errors import ExplainError
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
@@ -102,13 +104,14 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if tokens is None else list(tokens)
     command = next((word for word in words if not word.startswith("-")), "")
-    if command in _PACKAGES:
+    package = "onsight_explain" if _explains_script(command, words) else _PACKAGES.get(command)
+    if package:
         words.remove(command)
-        _pass_on(_PACKAGES[command], words)
+        _pass_on(package, words)
     try:
         _run(command, words)
         sys.stdout.flush()
-    except OnsightError as error:
+    except (OnsightError, ExplainError) as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", _INTERRUPTED)
@@ -131,12 +134,18 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
+def _explains_script(command: str, words: Sequence[str]) -> bool:
+    """Whether it is a script, or a notebook, that is to be explained: not DATA or a run."""
+    own = takewhile(lambda word: word != "--", words)
+    return command == "explain" and any(word.endswith((".py", ".ipynb")) for word in own)
+
+
 def _pass_on(package: str, words: Sequence[str]) -> NoReturn:
     """Let the command line of another distribution read the words."""
     try:
         command_line = import_module(f"{package}.cli")
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if error.name not in (package, f"{package}.cli"):  # of which onsight-run has a part
             raise
         name = package.replace("_", "-")
         _fail(f"this needs {name}, which is not installed: pip install {name}", 2)

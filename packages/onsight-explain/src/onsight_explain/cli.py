@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -134,5 +134,12 @@ def _parser() -> argparse.ArgumentParser:
         "%(default)g).",
     )
     add("--json", action="store_true", help="Print the result as one JSON object on stdout.")
-    add("--version", action="version", version=f"%(prog)s {version('onsight-explain')}")
+    add("--version", action="version", version=f"%(prog)s {_version()}")
     return parser
+
+
+def _version() -> str:
+    try:
+        return version("onsight-explain")
+    except PackageNotFoundError:  # a bare copy of the files
+        return "unknown"
