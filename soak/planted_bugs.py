@@ -37,6 +37,7 @@ _AROUND = "tests/reliability/test_surroundings.py"
 _VERIFY = "tests/reliability/test_verify_resume.py"
 _LEVEL = "tests/reliability/test_level.py"
 _EVERY_STEP = "tests/reliability/test_every_step.py"
+_KEPT = "tests/explainer/script/test_file_guard.py"
 _NOT_FINITE = "tests/reliability/test_not_finite.py"
 _RUN = "tests/training/test_run.py"
 
@@ -373,5 +374,20 @@ BUGS = [
         "training/run_folder/progress.py",
         "tests/training/test_checkpoint.py",
         "if not isinstance(value, (int, float) if kind is float else kind):",
+    ),
+    Bug("child_command.py", '"-P", ', "", "tests/test_child_command.py"),
+    Bug(
+        "models/user.py",
+        "sys.path.append(folder)",
+        "sys.path.insert(0, folder)",
+        "tests/models/test_user_nets.py",
+    ),
+    *_without("explainer/script/file_guard.py", _KEPT, "if keeps and not is_deleted:"),
+    Bug("explainer/script/file_guard.py", "self._is_users(target)", "False", _KEPT),
+    Bug(
+        "explainer/script/guarding.py",
+        '| {"onsight_guard": _InSpawned(self.guard)}',
+        "",
+        "tests/explainer/script/test_kept_files.py",
     ),
 ]
