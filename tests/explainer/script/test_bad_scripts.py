@@ -12,7 +12,6 @@ from onsight.errors import DataError, ScriptFailed
 from onsight.explainer.script.explain import explain_script
 from onsight.explainer.script.failure import failure_words, nothing_seen
 from onsight.explainer.script.processes import Processes
-from onsight.report.console import Reporter
 
 LIMIT_SECONDS = 4
 DAEMON = """
@@ -141,7 +140,7 @@ def test_what_cannot_run_is_not_started(tmp_path, name, monkeypatch):
     script = tmp_path / "bad.py"
     script.write_text(NOT_RUN[name][0], encoding="utf-8")
     with pytest.raises(DataError) as failure:
-        explain_script(script, [], reporter=Reporter())
+        explain_script(script, [])
     for words in NOT_RUN[name][1]:
         assert words in str(failure.value)
 
@@ -174,4 +173,4 @@ def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):
 
 def test_a_folder_is_no_script(tmp_path):
     with pytest.raises(DataError, match="is a folder: name the script in it"):
-        explain_script(tmp_path, [], reporter=Reporter())
+        explain_script(tmp_path, [])

@@ -59,15 +59,14 @@ def test_filling_does_not_change_the_random_numbers_of_the_script():
     assert numbers() == expected
 
 
-def test_a_file_is_decoded_once_and_every_caller_gets_its_own_picture(tmp_path, monkeypatch):
+def test_a_file_is_decoded_once_and_every_caller_gets_its_own_picture(tmp_path):
     path = tmp_path / "a.png"
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(path)
-    files, decoded = KeptFiles(), []
-    original = files._open
-    monkeypatch.setattr(files, "_open", lambda *args: decoded.append(args) or original(*args))
-    one = files.open(path)
+    decoded = []
+    open_kept = KeptFiles().keeping(lambda *args: decoded.append(args) or Image.open(*args))
+    one = open_kept(path)
     with path.open("rb") as file:  # as torchvision opens it
-        other = files.open(file)
+        other = open_kept(file)
     one.putpixel((0, 0), 99)
     assert other.getpixel((0, 0)) == 0
     assert len(decoded) == 1

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.explainer.console import StderrMessages
 from onsight.explainer.mend.mended import Mended, mend_script, mends_of
 from onsight.explainer.mend.proof import Proof, prove
 from onsight.explainer.script.bench import ScriptBench, ScriptTrial
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.what_if import WhatIf
 from onsight.files import write_atomically
-from onsight.report.console import Reporter
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def deliver(
     """
     mended, proof = mend_script(script, mends_of(what_ifs, trace)), None
     if mended.is_changed or mended.outside:
-        Reporter().say(f"running {target.name} and {script.name} in turns")
+        StderrMessages().say(f"running {target.name} and {script.name} in turns")
         proof = prove(mended, what_ifs, bench, plain, window_seconds)
     found = Delivery(target, mended, proof)
     if found.is_sound:

@@ -11,6 +11,7 @@ import torch
 from torch.utils import backend_registration
 
 from onsight.errors import ConfigError, ScriptFailed
+from onsight.explainer.console import StderrMessages
 from onsight.explainer.json_dataclasses import from_json, to_json
 from onsight.explainer.on_twin.trace import Request, TwinTrace, Waits
 from onsight.explainer.script.explain import check_is_file
@@ -18,7 +19,6 @@ from onsight.explainer.script.failure import failure_words
 from onsight.explainer.script.file_guard import kept_files
 from onsight.explainer.script.launch import last_words, run_child
 from onsight.explainer.tracing.sites import Site
-from onsight.report.console import Reporter
 
 _CHILD = "onsight.explainer.on_twin.child"
 _STEPS = 10
@@ -74,9 +74,7 @@ class OnTwin:
         return not (trace.failure or trace.faults) and min(trace.launches_before, trace.steps) > 0
 
 
-def explain_on_twin(
-    script: Path, args: list[str], limit_seconds: float = 120.0, reporter: Reporter | None = None
-) -> OnTwin:
+def explain_on_twin(script: Path, args: list[str], limit_seconds: float = 120.0) -> OnTwin:
     """Run a script unchanged for some steps, with a simulated GPU as its CUDA device.
 
     limit_seconds: for the run, from its start. Raises DataError if there is no such script,
@@ -88,7 +86,7 @@ def explain_on_twin(
             f"--twin needs a newer torch than {torch.__version__}, which cannot register a device "
             "that is written in Python: pip install --upgrade torch"
         )
-    (reporter or Reporter()).say(f"running {script.name} on the twin, a GPU simulated on the CPU")
+    StderrMessages().say(f"running {script.name} on the twin, a GPU simulated on the CPU")
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         begun = time.time()
         asked, said, out = (Path(folder) / name for name in ("request", "said", "trace"))

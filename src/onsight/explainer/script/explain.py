@@ -11,6 +11,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, DataError, ScriptFailed
 from onsight.explainer.busy import warn_if_busy
+from onsight.explainer.console import Messages, StderrMessages
 from onsight.explainer.interleave import FEWEST_ROUNDS
 from onsight.explainer.json_dataclasses import from_json
 from onsight.explainer.mend.delivery import Delivery, deliver
@@ -31,7 +32,6 @@ from onsight.explainer.what_ifs.what_if import Cause, WhatIf
 from onsight.hardware.ceilings import Ceilings, measure_ceilings
 from onsight.hardware.cores import usable_cores
 from onsight.lint.read import Finding, read_script
-from onsight.report.console import Reporter
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
@@ -83,7 +83,6 @@ def explain_script(
     seconds: float = 60.0,
     try_changes: bool = True,
     limit_seconds: float = 120.0,
-    reporter: Reporter | None = None,
     *,
     write: Path | None = None,
     trace_file: Path | None = None,
@@ -95,20 +94,20 @@ def explain_script(
     trace_file: to write the timeline of the unchanged script into. Raises DataError if there is no
     such script, ScriptFailed with the script's own output.
     """
-    begun, reporter = time.monotonic(), reporter or Reporter()
+    begun, messages = time.monotonic(), StderrMessages()
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")
     check_is_file(script)
     findings = read_script(script)
     if not parse_script(script).body:
         raise DataError(f"{script} holds no code")
-    warn_if_busy(reporter)
+    warn_if_busy(messages)
     with Processes(script, args, _STEPS, limit_seconds) as processes:
         watched = max(0.3, _WATCHED * seconds)
-        reporter.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
+        messages.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
         bench = ScriptBench(processes)
         watch = partial(bench.watch, watched)
-        trace, plain = _with_timeline(watch, trace_file, script.name, reporter)
+        trace, plain = _with_timeline(watch, trace_file, script.name, messages)
         if not trace.images:
             raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
         trace.script = str(script.resolve())
@@ -118,9 +117,9 @@ def explain_script(
         if wanted:
             kept = _proof_seconds(trace) if write else 0.0
             left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
-            reporter.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
+            messages.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
             bench.epoch, bench.until = _epoch(trace, left), begun + seconds
-            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), reporter, kept)
+            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), messages, kept)
             found = race.run(wanted)
         best = found.best if found.best and found.best.ratio >= GAIN else None
         delivery = None
@@ -128,7 +127,7 @@ def explain_script(
             plain_window = plain, _window_seconds(trace)
             delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
         elif write:
-            reporter.warn(f"{write} was not written: no change was shown to help")
+            messages.warn(f"{write} was not written: no change was shown to help")
         kept_files = processes.kept_files()
     return Explanation(
         script,
@@ -181,7 +180,7 @@ def _with_timeline(
     watch: Callable[..., tuple[Trace, ScriptTrial]],
     file: Path | None,
     name: str,
-    reporter: Reporter,
+    messages: Messages,
 ) -> tuple[Trace, ScriptTrial]:
     """Watch the script of this name, and write its timeline into a file, if one is wanted."""
     if file is None:
@@ -191,7 +190,7 @@ def _with_timeline(
         seen = watch(timeline=path)
         if path.exists():
             timeline = from_json(Timeline, path.read_bytes())
-            reporter.say(write_timeline(file, name, timeline))
+            messages.say(write_timeline(file, name, timeline))
     return seen
 
 

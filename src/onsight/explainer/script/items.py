@@ -1,18 +1,25 @@
 """What making one item of a data set costs, and whether items are random."""
 
+import random
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-from PIL import Image
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from onsight.explainer.script.augmenting import moved_steps, transforms_of
-from onsight.explainer.script.memory import base_dataset, item_bytes, timed_transform
+from onsight.explainer.script.memory import (
+    OpenImage,
+    base_dataset,
+    change_image_open,
+    item_bytes,
+    timed_transform,
+)
 from onsight.explainer.script.seeding import seed_everything
 from onsight.explainer.script.trace import ItemFacts
 from onsight.explainer.tracing.patches import Patches
@@ -25,7 +32,7 @@ def examine_items(dataset: Any) -> ItemFacts | None:
     """Make some items in this thread and time them; None if the data set has no numbered items."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
-    order = np.random.default_rng(0).permutation(len(dataset))[:_ITEMS].tolist()
+    order = random.Random(0).sample(range(len(dataset)), min(_ITEMS, len(dataset)))
     with timed_transform(dataset) as transform_seconds, _jpeg_sides() as sides:
         begun, worked, slept, count = time.perf_counter(), time.thread_time(), sleeps(), 0
         while count < len(order) and time.perf_counter() - begun < _SECONDS:
@@ -67,16 +74,18 @@ def sleeps() -> int:
 @contextmanager
 def _jpeg_sides() -> Iterator[list[int]]:
     """The shorter sides of the JPEG files that are opened meanwhile."""
-    sides: list[int] = []
-    original, patches = Image.open, Patches()
+    sides, patches = list[int](), Patches()
 
-    def opened(*args: Any, **kwargs: Any) -> Image.Image:
-        picture = original(*args, **kwargs)
-        if picture.format == "JPEG":
-            sides.append(min(picture.size))
-        return picture
+    def watched(original: OpenImage) -> OpenImage:
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            picture = original(*args, **kwargs)
+            if picture.format == "JPEG":
+                sides.append(min(picture.size))
+            return picture
 
-    patches.put(Image, "open", opened)
+        return opened
+
+    change_image_open(watched, patches)
     try:
         yield sides
     finally:
@@ -109,13 +118,13 @@ def _differs(dataset: Any, index: int) -> bool:
     made = []
     for seed in range(4):  # several, because two coin flips may agree
         seed_everything(seed)
-        made.append([_plain(leaf) for leaf in tree_leaves(dataset[index])])
-    return any(not _equal(made[0], other) for other in made[1:])
+        made.append(tree_leaves(dataset[index]))
+    pairs = [pair for other in made[1:] for pair in zip(made[0], other, strict=True)]
+    return not all(_is_equal(*pair) for pair in pairs)
 
 
-def _plain(leaf: Any) -> Any:
-    return np.asarray(leaf) if hasattr(leaf, "__array__") or hasattr(leaf, "tobytes") else leaf
-
-
-def _equal(one: list[Any], other: list[Any]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    numpy = sys.modules.get("numpy")  # nothing of NumPy's is here if it is not loaded
+    return bool(numpy.array_equal(one, other) if numpy else one == other)

@@ -1,5 +1,6 @@
 """Keeps in memory the items of a data set, or the files that they are made from."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, default_collate
 
 from onsight.explainer.script.seeding import undisturbed
+from onsight.explainer.tracing.imports import when_imported
+from onsight.explainer.tracing.patches import Patches
 from onsight.hardware.devices import free_memory_bytes
+
+OpenImage = Callable[..., Any]  # PIL.Image.open: PIL is loaded only if the script uses it
 
 _CPU = torch.device("cpu")
 _FILL_SECONDS = 20.0
@@ -99,27 +103,37 @@ class GatheredItems(Dataset[Any]):
 
 
 class KeptFiles:
-    """Pictures decoded once: replaces `Image.open`, and decodes each file only the first time."""
+    """Pictures decoded by PIL, kept by the names of their files."""
 
     def __init__(self) -> None:
-        self.pictures: dict[str, Image.Image] = {}
-        self._open = Image.open
+        self.pictures: dict[str, Any] = {}
 
-    def open(self, file: Any, *args: Any, **kwargs: Any) -> Image.Image:
-        """A copy of the decoded picture."""
-        name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
-        if not name:  # bytes in memory have no name
-            return self._open(file, *args, **kwargs)
-        if name not in self.pictures:
-            picture = self._open(file, *args, **kwargs)
-            picture.load()
-            self.pictures[name] = picture
-        return self.pictures[name].copy()
+    def keeping(self, original: OpenImage) -> OpenImage:
+        """`Image.open` that decodes each file only the first time, and gives copies."""
+
+        def open_kept(file: Any, *args: Any, **kwargs: Any) -> Any:
+            name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
+            if not name:  # bytes in memory have no name
+                return original(file, *args, **kwargs)
+            if name not in self.pictures:
+                picture = original(file, *args, **kwargs)
+                picture.load()
+                self.pictures[name] = picture
+            return self.pictures[name].copy()
+
+        return open_kept
 
     def fill(self, dataset: Any) -> None:
         """Decode as many files as there is time for, before training."""
         for _ in _fill(dataset, range(len(dataset))):
             pass
+
+
+def change_image_open(change: Callable[[OpenImage], OpenImage], patches: Patches) -> None:
+    """Replace `PIL.Image.open`, as soon as PIL is loaded."""
+    when_imported(
+        "PIL.Image", lambda module: patches.put(module, "open", change(module.open)), patches
+    )
 
 
 def fits(items: int, seconds: float, size: int) -> bool:
@@ -129,9 +143,9 @@ def fits(items: int, seconds: float, size: int) -> bool:
 
 def item_bytes(item: Any) -> int:
     """The size of an item's tensors and pictures."""
-    total = 0
+    total, pillow = 0, sys.modules.get("PIL.Image")
     for leaf in tree_leaves(item):
-        if isinstance(leaf, Image.Image):
+        if pillow and isinstance(leaf, pillow.Image):
             total += leaf.width * leaf.height * len(leaf.getbands())
         total += getattr(leaf, "nbytes", 0)
     return total

@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Generic
 
+from onsight.explainer.console import Messages
 from onsight.explainer.interleave import FEWEST_ROUNDS, Rounds
 from onsight.explainer.search.gain import BETTER, GAIN
 from onsight.explainer.search.tried import Bench, C, Trial, Tried, Untried
-from onsight.report.console import Reporter
 from onsight.words import ratio_words
 
 _FIRST_UNTIL, _COMBINED_UNTIL = 0.55, 0.8  # of the time, for single changes and combinations
@@ -85,10 +85,10 @@ class Race(Generic[C]):
         plain: Trial,
         seconds: float,
         window_seconds: float,
-        reporter: Reporter,
+        messages: Messages,
         kept_seconds: float = 0.0,
     ) -> None:
-        self.bench, self.plain, self.reporter = bench, plain, reporter
+        self.bench, self.plain, self.messages = bench, plain, messages
         self.window_seconds, self.kept_seconds = window_seconds, kept_seconds
         self.begun, self.seconds = time.monotonic(), seconds
         self.rates: list[float] = []
@@ -184,7 +184,7 @@ class Race(Generic[C]):
                 found = one
         if not found.interval:
             return None
-        self.reporter.say(f"beside the unchanged one, {found.name}: {found.interval}")
+        self.messages.say(f"beside the unchanged one, {found.name}: {found.interval}")
         return found
 
     def _round(
@@ -230,7 +230,7 @@ class Race(Generic[C]):
 
     def _say(self, one: Contender[C]) -> None:
         name = " + ".join(change.label for change in one.changes)
-        self.reporter.say(f"what if {name}: {one.problem or ratio_words(one.ratio)}")
+        self.messages.say(f"what if {name}: {one.problem or ratio_words(one.ratio)}")
 
     @property
     def _has_gain(self) -> bool:

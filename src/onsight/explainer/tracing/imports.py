@@ -17,8 +17,8 @@ def when_imported(name: str, action: Action, patches: Patches) -> None:
 
     When the patches are undone, it waits no longer.
     """
-    if name in sys.modules:
-        action(sys.modules[name])
+    if module := sys.modules.get(name):
+        action(module)
         return
     watcher = _Watcher(name, action)
     sys.meta_path.insert(0, watcher)

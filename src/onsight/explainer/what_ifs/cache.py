@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from PIL import Image
-
 from onsight.explainer.mend.calls import no_workers
 from onsight.explainer.mend.datasets import FixedOnce, OpenOnce
 from onsight.explainer.mend.kept import kept_batches
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.script.augmenting import leave_fixed
 from onsight.explainer.script.hooks import Hooks, LoaderArguments
-from onsight.explainer.script.memory import KeptFiles, base_dataset
+from onsight.explainer.script.memory import KeptFiles, base_dataset, change_image_open
 from onsight.explainer.script.trace import LoaderFacts, Trace
 from onsight.explainer.what_ifs.keeping import Keeper
 from onsight.explainer.what_ifs.loading import has_items, loading_cause, repeats_slow_work
@@ -52,7 +50,7 @@ class Cache(WhatIf):
     def install(self, hooks: Hooks) -> None:
         files, keeper = KeptFiles(), Keeper(hooks)
         if self.value == "files":
-            hooks.patches.put(Image, "open", files.open)
+            change_image_open(files.keeping, hooks.patches)
 
         def change(loader: object, arguments: LoaderArguments) -> None:
             dataset = arguments["dataset"]

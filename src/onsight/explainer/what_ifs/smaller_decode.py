@@ -1,14 +1,11 @@
 """What if JPEG files were decoded at half, a quarter or an eighth of their size?"""
 
-from collections.abc import Callable
 from typing import Any
-
-from PIL import Image
 
 from onsight.explainer.mend.mend import Mend
 from onsight.explainer.mend.rewritten import OpenSmaller
 from onsight.explainer.script.hooks import Hooks
-from onsight.explainer.script.memory import fits
+from onsight.explainer.script.memory import OpenImage, change_image_open, fits
 from onsight.explainer.script.trace import Trace
 from onsight.explainer.what_ifs.loading import loading_cause, loading_matters
 from onsight.explainer.what_ifs.what_if import Cause, Seen, WhatIf
@@ -38,7 +35,7 @@ class SmallerDecode(WhatIf):
         return [cls(item.resized_side)] if is_large and not kept else []
 
     def install(self, hooks: Hooks) -> None:
-        hooks.patches.put(Image, "open", _drafted(Image.open, self.value))
+        change_image_open(lambda original: _drafted(original, self.value), hooks.patches)
 
     def lines(self, trace: Trace) -> list[Mend]:
         return [OpenSmaller(None, self.value)]
@@ -47,8 +44,8 @@ class SmallerDecode(WhatIf):
         return loading_cause(trace)
 
 
-def _drafted(original: Callable[..., Image.Image], side: int) -> Callable[..., Image.Image]:
-    def open_smaller(*args: Any, **kwargs: Any) -> Image.Image:
+def _drafted(original: OpenImage, side: int) -> OpenImage:
+    def open_smaller(*args: Any, **kwargs: Any) -> Any:
         picture = original(*args, **kwargs)
         if picture.format == "JPEG":
             picture.draft(None, (side, side))
