@@ -11,16 +11,16 @@ import pytest
 from planted_bugs import BUGS, Bug
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
+SOURCES = [ROOT / "src", *ROOT.glob("packages/*/src")]
 OPTIONS = ["-x", "--timeout", "60", "-p", "no:cacheprovider", "-p", "no:xdist"]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{bug.file}: {bug.guard}" for bug in BUGS])
 def test_a_planted_bug_makes_a_test_fail(bug: Bug, tmp_path: Path) -> None:
-    planted = shutil.copytree(
-        SOURCE, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    file = planted / "onsight" / bug.file
+    planted, ignore = tmp_path / "src", shutil.ignore_patterns("__pycache__")
+    for source in SOURCES:
+        shutil.copytree(source, planted, ignore=ignore, dirs_exist_ok=True)
+    file = planted / bug.file
     text = file.read_text()
     assert text.count(bug.guard) == 1
     file.write_text(text.replace(bug.guard, bug.instead))

@@ -137,7 +137,7 @@ def writes_through_a_link(folder):
 def replaces_a_link(folder):
     (folder / "second.txt").write_text("second")
     os.remove(folder / "latest")
-    os.symlink("second.txt", folder / "latest")
+    os.symlink("second.txt", folder / "latest", target_is_directory=False)
     first = (folder / "latest").read_text()
     (folder / "latest").write_text("third")
     return first, (folder / "second.txt").read_text(), (folder / "log.txt").read_text()

@@ -3,7 +3,6 @@
 import pytest
 from rich.console import Console
 
-from onsight.report.console import SilentReporter
 from onsight_explain.diagnosis.explain import explain_script
 from onsight_explain.diagnosis.show import facts, print_explanation
 
@@ -104,7 +103,7 @@ def test_files_are_kept_in_every_process_and_modules_come_from_the_scripts_folde
     script, hostile_folder, capsys
 ):
     before = state(script.parent)
-    found = explain_script(script, [], try_changes=False, reporter=SilentReporter())
+    found = explain_script(script, [], try_changes=False)
     assert found.trace.ended == "script"
     assert (script.parent / "new.txt").read_text() == "all is well"
     assert state(script.parent) == before

@@ -189,7 +189,12 @@ class FileGuard:
             self.made.add(name)
 
     def symlink(
-        self, src: Named, dst: Named, is_folder: bool = False, *, dir_fd: int | None = None
+        self,
+        src: Named,
+        dst: Named,
+        target_is_directory: bool = False,
+        *,
+        dir_fd: int | None = None,
     ) -> None:
         """Like os.symlink."""
         dst = _joined(dst, dir_fd)
@@ -198,7 +203,7 @@ class FileGuard:
             target = os.path.join(os.path.dirname(name), os.fsdecode(src))
             self._let_mean(dst, name, target)
         else:
-            _SYMLINK(src, dst, is_folder)
+            _SYMLINK(src, dst, target_is_directory)
             self.made.add(name)
 
     def stat(
