@@ -1,14 +1,13 @@
 """Guards against hostile and broken input, each with what takes it away and the tests that watch.
 
-A bug is planted by replacing a text, which must occur once in its file: of the package that the first
-part of its path names.
+A bug is planted by replacing a text, which must occur once in its file.
 """
 
 from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """A change to a file of the package, and the tests of which one must fail then."""
+    """A change to a file of a package, and the tests of which one must fail then."""
 
     file: str
     guard: str

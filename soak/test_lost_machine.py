@@ -23,7 +23,7 @@ import struck  # noqa: E402
 from launched import Launched  # noqa: E402
 from struck import Watched  # noqa: E402
 
-from conftest import make_bars  # noqa: E402
+from bars import make_bars  # noqa: E402
 
 EPOCHS, INTERVAL = 60, 4  # steps between two checkpoints
 PATIENCE = 300

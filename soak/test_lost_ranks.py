@@ -19,7 +19,7 @@ import struck  # noqa: E402
 from launched import Launched  # noqa: E402
 from struck import Fault  # noqa: E402
 
-from conftest import make_bars  # noqa: E402
+from bars import make_bars  # noqa: E402
 
 EPOCHS, STEPS, INTERVAL = 12, 6, 4  # steps of an epoch; between two checkpoints
 PROMISED_SECONDS = 60

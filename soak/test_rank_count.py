@@ -14,7 +14,7 @@ import struck  # noqa: E402
 from launched import Launched  # noqa: E402
 from struck import Fault  # noqa: E402
 
-from conftest import make_bars  # noqa: E402
+from bars import make_bars  # noqa: E402
 
 EPOCHS = 6
 STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM comes

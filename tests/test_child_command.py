@@ -5,22 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onsight
 from onsight.training.verify_resume import killed
 from onsight_explain.child_command import child_command
 
-SOURCES = Path(onsight.__file__).parent
+ROOT = Path(__file__).parents[1]
+SOURCES = [ROOT / "src", *ROOT.glob("packages/*/src")]
 
 
 def test_one_function_makes_every_command():
     starting = ("sys.executable", '"-m"', 'get_context("spawn', 'get_context("forkserver')
     found = {
-        path.relative_to(SOURCES).as_posix(): word
-        for path in SOURCES.rglob("*.py")
+        path.relative_to(source).as_posix(): word
+        for source in SOURCES
+        for path in source.rglob("*.py")
         for word in starting
         if word in path.read_text(encoding="utf-8")
     }
-    assert set(found) == {"child_command.py"}, found
+    assert set(found) == {"onsight_explain/child_command.py"}, found
 
 
 def test_what_a_child_starts_is_started_as_usual(tmp_path, monkeypatch):
@@ -35,7 +36,7 @@ def test_what_a_child_starts_is_started_as_usual(tmp_path, monkeypatch):
         "print(sys.flags.safe_path, flush=True)\n"
         "subprocess.run([sys.executable, 'helper.py'], check=True)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SOURCES.parent}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT / 'src'}")
     said = subprocess.check_output(child_command("starter"), cwd=tmp_path, text=True)
     assert said.splitlines()[0] == "True"
     assert json.loads(said.splitlines()[1]) == [True, False]

@@ -1,4 +1,4 @@
-"""What the tests of explanations share: no waiting for disks, and known ceilings."""
+"""What the tests of explanations share: few threads, and known ceilings."""
 
 import os
 
@@ -11,14 +11,6 @@ from onsight_explain.ceilings import Ceilings
 from onsight_explain.diagnosis import explain
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_disks():
-    """Files need not survive a power cut here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda file: None)
-        yield
 
 
 @pytest.fixture(autouse=True)

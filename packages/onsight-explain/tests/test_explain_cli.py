@@ -113,5 +113,5 @@ def test_no_output_replaces_the_script(capsys, script, option, kind):
     before = script.read_bytes()
     code, _, err = run(capsys, script, option, target)
     assert code == 2
-    assert option in err
+    assert f"{option} would replace {script}" in err
     assert script.read_bytes() == before

@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from onsight.words import rate_words
 from onsight_explain.ceilings import Ceilings
 from onsight_explain.phase_table import phase_table, reached
+from onsight_explain.text import rate_words
 
 
 def test_the_largest_phase_comes_first_with_its_share_and_its_time_per_step():

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 
-import onsight
-from onsight.hardware import devices
+from onsight_explain import devices
 from onsight_explain.errors import ExplainError, PlacementError
 from onsight_explain.placement import problems
 from onsight_explain.placement.placement import placement
@@ -84,7 +83,7 @@ def test_every_tensor_of_an_ordinary_loop_has_its_row():
     net, loss = Net(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
     optimizer = torch.optim.Adam(net.parameters())
     batch = trained(net, optimizer, loss=loss)
-    proof = onsight.placement(model=net, loss=loss, optimizer=optimizer, batch=batch)
+    proof = placement(model=net, loss=loss, optimizer=optimizer, batch=batch)
     rows = {row.name: row for row in proof.rows}
     for kind, named in (("parameter", net.named_parameters()), ("buffer", net.named_buffers())):
         expected = dict(named)

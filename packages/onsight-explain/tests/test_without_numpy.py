@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-ABSENT = ("numpy", "PIL", "torchvision", "pydantic", "cyclopts")
+ABSENT = ("onsight", "numpy", "PIL", "torchvision", "pydantic", "cyclopts")
 # Read by every Python that finds it on its path: by `explain` and by the processes that it starts.
 SITE = f"""
 from importlib.machinery import PathFinder
@@ -40,15 +40,12 @@ from pathlib import Path
 from pkgutil import walk_packages
 from rich.console import Console
 
-for package in (
-    *("explainer." + name for name in ("script", "tracing", "what_ifs", "mend", "search")),
-    *("explainer.on_twin", "hardware.placement", "testing.twin"),
-):
-    package = import_module("onsight." + package)
-    for module in walk_packages(package.__path__, package.__name__ + "."):
-        import_module(module.name)
+import onsight_explain
 
-from onsight_explain.script import explain
+for module in walk_packages(onsight_explain.__path__, "onsight_explain."):
+    import_module(module.name)
+
+from onsight_explain.diagnosis import explain
 from onsight_explain.diagnosis.show import facts, print_explanation
 
 explain.measure_ceilings = lambda *_: None

@@ -23,7 +23,7 @@ def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
         raise ExplainError(f"{option} {path} is a folder; it must be a file")
     for name in inputs:
         if path.exists() and os.path.isfile(name) and path.samefile(name):
-            raise ExplainError(f"{option} would replace {name}, which is read; name another file")
+            raise ExplainError(f"{option} would replace {name}; name another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

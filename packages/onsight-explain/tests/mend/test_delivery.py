@@ -143,7 +143,7 @@ def test_no_file_of_the_users_is_replaced(tmp_path):
     script, other = tmp_path / "train.py", tmp_path / "other.py"
     script.write_text(SCRIPT)
     other.write_text(SCRIPT)
-    with pytest.raises(ExplainError, match="--write would replace the script"):
+    with pytest.raises(ExplainError, match="--write would replace"):
         check_target(script, tmp_path / "." / "train.py")
     with pytest.raises(ExplainError, match="is not a mended script: delete it"):
         check_target(script, other)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-PLANTED = Path(__file__).parents[3] / "benchmarks" / "planted"
+PLANTED = Path(__file__).parents[4] / "benchmarks" / "planted"
 STEPS = 4
 
 

@@ -1,11 +1,11 @@
-"""`onsight explain SCRIPT.py --twin` on scripts with planted faults, which it has to name."""
+"""`onsight-explain SCRIPT.py --twin` on scripts with planted faults, which it has to name."""
 
 import json
 
 import pytest
 from torch.utils import backend_registration
 
-from onsight.cli import main
+from onsight_explain.cli import main
 
 REGISTER = "_setup_privateuseone_for_python_backend"
 needs_newer_torch = pytest.mark.skipif(
@@ -50,7 +50,7 @@ def explained(tmp_path, capsys, monkeypatch):
         script.write_text(text)
         before = sorted(tmp_path.iterdir())
         with pytest.raises(SystemExit) as ended:
-            main(["explain", str(script), "--twin", "--json"])
+            main([str(script), "--twin", "--json"])
         assert sorted(tmp_path.iterdir()) == before
         return ended.value.code, json.loads(capsys.readouterr().out)
 
@@ -138,7 +138,7 @@ def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
 def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, new, message):
     (tmp_path / "train.py").write_text(f"print('began')\n{new}\n")
     with pytest.raises(SystemExit) as ended:
-        main(["explain", str(tmp_path / "train.py"), "--twin"])
+        main([str(tmp_path / "train.py"), "--twin"])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -179,14 +179,14 @@ def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("raise OSError(28, 'No space left on device')\n")
     with pytest.raises(SystemExit) as ended:
-        main(["explain", str(script), "--twin"])
+        main([str(script), "--twin"])
     assert ended.value.code == 2
     assert "No space left" in capsys.readouterr().err
 
 
 def test_only_scripts_run_on_the_twin(capsys, tmp_path):
     with pytest.raises(SystemExit) as ended:
-        main(["explain", str(tmp_path), "--twin"])
+        main([str(tmp_path), "--twin"])
     assert ended.value.code == 2
     assert "not a Python file" in capsys.readouterr().err
 
@@ -196,6 +196,6 @@ def test_a_torch_that_is_too_old_is_one_message(tmp_path, capsys, monkeypatch):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     with pytest.raises(SystemExit) as ended:
-        main(["explain", str(script), "--twin"])
+        main([str(script), "--twin"])
     assert ended.value.code == 2
     assert "--twin needs a newer torch than" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onsight.cli import main
+from onsight_explain.cli import main
 from onsight_explain.diagnosis.explain import explain_script
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.process.failure import failure_words, nothing_seen
@@ -53,7 +53,7 @@ BAD = {  # what it does: the script, and words that its message holds
     "goes into the background": (BACKGROUND, ["continuing in the background"]),
     "exits": ("import sys; print('no data'); sys.exit()", ["ended before enough", "no data"]),
     "exits with a number": ("import sys; sys.exit(7)", ["ended itself by sys.exit(7)"]),
-    "needs arguments": (ARGUMENTS, ["required: --data", "after --, as in `onsight explain bad.py"]),
+    "needs arguments": (ARGUMENTS, ["required: --data", "after --, as in `onsight-explain bad.py"]),
     "prints a lot": ("print('x' * 10**7)\n1 / 0", ["ZeroDivisionError: division by zero"]),
     "is killed": ("import os; os.kill(os.getpid(), 9)", ["SIGKILL", "out of memory"]),
     "closes its output": ("import os; os.close(1); os.close(2); 1 / 0", ["exit code 3"]),
@@ -126,7 +126,7 @@ def test_a_bad_script_ends_in_one_clear_message(messages, name):
     for words in BAD[name][1]:
         assert words in message
     assert len(message) < 5000
-    assert "onsight/explainer" not in message
+    assert "onsight_explain/" not in message
     assert is_unchanged
 
 
@@ -166,7 +166,7 @@ def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):
     script = tmp_path / "bad.py"
     script.write_text(DAEMON, encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
-        main(["explain", str(script)])
+        main([str(script)])
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith("RuntimeError: planted\n")
 

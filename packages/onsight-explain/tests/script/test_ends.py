@@ -22,7 +22,6 @@ EXPLAINS = """
 import signal
 import sys
 from pathlib import Path
-from onsight.cli import main
 from onsight_explain.process.processes import Processes
 from onsight_explain.what_ifs.table import what_ifs_from
 
@@ -37,9 +36,9 @@ def explain(*args, **settings):
         print("started", flush=True)
         sys.stdin.read()
 
-from onsight.explainer import dispatch
-dispatch.explain = explain
-main(["explain", sys.argv[1]])
+from onsight_explain import cli
+cli.explain = explain
+cli.main([sys.argv[1]])
 """
 
 

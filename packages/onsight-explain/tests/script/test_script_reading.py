@@ -1,13 +1,13 @@
-"""What the linter raises is an error of ours when a script is explained."""
+"""What the linter raises is an error of this package when a script is explained."""
 
 import pytest
 
 from onsight_explain.errors import ExplainError
-from onsight_explain.script.reading import findings_in
+from onsight_explain.script.reading import find_mistakes
 
 
 def test_a_script_that_is_not_python_is_bad_data(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("for x in loader\n    pass\n")
     with pytest.raises(ExplainError, match=r"train\.py, line 1"):
-        findings_in(script)
+        find_mistakes(script)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from onsight.report.console import SilentReporter
+from onsight_explain.console import StderrMessages
 from onsight_explain.search.race import Race
 from onsight_explain.search.tried import Untried
 
@@ -91,7 +91,7 @@ def run(monkeypatch):
         bench.later = [Planted(label, group[label]) for label in later]
         wanted = [Planted(label, group[label]) for label in factors if label not in later]
         plain = bench.open(())
-        found = Race(bench, plain, seconds, 0.5, SilentReporter(), kept).run(wanted)
+        found = Race(bench, plain, seconds, 0.5, StderrMessages(), kept).run(wanted)
         return bench, found
 
     return race

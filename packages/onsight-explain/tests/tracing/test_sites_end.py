@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-import onsight
+import onsight_explain
 from onsight_explain.tracing.sites import Site, Sites
 
 
@@ -20,9 +20,9 @@ def test_the_end_of_a_call_is_that_of_its_node():
 
 
 def test_onsights_own_lines_are_not_the_users_even_if_its_checkout_is_in_their_folder():
-    source = Path(onsight.__file__)
+    source = Path(onsight_explain.__file__)
     sites = Sites(source.parents[1])
-    own = compile("1", str(source.parent / "explainer" / "dispatch.py"), "exec")
+    own = compile("1", str(source.parent / "explain.py"), "exec")
     users = compile("1", str(source.parents[1] / "train.py"), "exec")
     assert sites.of(((own, 1), (users, 1))) == (Site(file=users.co_filename, line=1),)
 

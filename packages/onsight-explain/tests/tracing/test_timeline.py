@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from onsight_explain.errors import ExplainError
+from onsight_explain.errors import DiskError
 from onsight_explain.tracing import timeline as module
 from onsight_explain.tracing.clock import PHASES, PhaseClock
 from onsight_explain.tracing.sites import Sites
@@ -126,5 +126,5 @@ def test_only_so_much_is_kept_and_that_is_said(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_refused(recorded, tmp_path):
-    with pytest.raises(ExplainError, match="is a folder"):
+    with pytest.raises(DiskError, match="cannot write"):
         write_timeline(tmp_path, "train.py", recorded[0])

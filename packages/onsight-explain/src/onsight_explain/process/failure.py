@@ -78,10 +78,10 @@ def _hint(said: str, code: int | None, script: str) -> str:
     if re.search(r"^EOFError", said, re.MULTILINE):
         return (
             "The script waits for input, and nobody is there to type it: give it the answer by an "
-            f"argument, as in `onsight explain {script} -- --name VALUE`"
+            f"argument, as in `onsight-explain {script} -- --name VALUE`"
         )
     if _USAGE.search(said):
-        return f"Put its arguments after --, as in `onsight explain {script} -- --epochs 3`"
+        return f"Put its arguments after --, as in `onsight-explain {script} -- --epochs 3`"
     return ""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _DEPTH = 100  # frames to look at, at most: those of frameworks are many
-_ONSIGHT = f"{Path(__file__).parents[2]}{os.sep}"  # a checkout may lie in the user's folder
-_UNNAMED = {"onsight", "torch"}  # packages that are no maker
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout may lie in the user's folder
+_UNNAMED = {"onsight_explain", "torch"}  # packages that are no maker
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions,
 
 
 class Sites:
-    """Finds lines of files in a folder, but not of Onsight's or packages installed in it."""
+    """Finds lines of files in a folder, but not of this package or of packages installed in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder.resolve()}/"
@@ -96,7 +96,7 @@ class Sites:
 
 def is_package(file: str) -> bool:
     """Whether a file belongs to a package, installed or Onsight itself, and is not the user's."""
-    return "site-packages" in file or file.startswith(_ONSIGHT)
+    return "site-packages" in file or file.startswith(_OWN)
 
 
 def _site_of(frame: FrameType) -> Site:
