@@ -8,8 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "onsight"
-LINT = ROOT / "packages" / "onsight-lint"
-PACKAGES = (PACKAGE, LINT / "src" / "onsight_lint")
+PACKAGES = (PACKAGE, *ROOT.glob("packages/*/src/onsight_*"))
 
 
 def test_package_init_files_are_empty():
@@ -30,13 +29,18 @@ def test_no_pickle_and_no_unsafe_loading_in_the_package():
             assert not re.search(r"^\s*(import|from) pickle", text, re.MULTILINE)
 
 
-def test_the_layers_drawn_are_the_layers_enforced():
+@pytest.mark.parametrize("package", ["onsight", "onsight_explain"])
+def test_the_layers_drawn_are_the_layers_enforced(package):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    drawn = [re.split(r"  +", line)[0] for line in page.split("```")[1].strip().splitlines()]
-    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    enforced = contract["tool"]["importlinter"]["contracts"][0]["layers"]
-    words = [re.findall(r"\w+", line.replace("onsight.", "")) for line in enforced]
-    assert re.findall(r"\w+", " ".join(drawn)) == [word for line in words for word in line]
+    blocks = [text.strip().splitlines() for text in page.split("```")[1::2]]
+    drawn = [[re.split(r"  +", line)[0] for line in block] for block in blocks]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (
+        contract["layers"] for contract in contracts if contract.get("containers") == [package]
+    )
+    words = [re.findall(r"\w+", " ".join(block)) for block in drawn]
+    assert re.findall(r"\w+", " ".join(layers)) in words
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/decisions.md", "CONTRIBUTING.md"])
@@ -46,8 +50,8 @@ def test_the_places_that_are_named_exist(page):
     places = [one for one in named if "/" in one and not invented.search(one)]
     missing = []
     for place in places:
-        inner = [PACKAGE / name for name in ("training", "explainer", "explainer/script")]
-        roots = (ROOT, *PACKAGES, *inner, LINT / "tests")
+        inner = [PACKAGE / "training", *ROOT.glob("packages/*"), *ROOT.glob("packages/*/tests")]
+        roots = (ROOT, ROOT / "src", *PACKAGES, *inner)
         exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
         missing += [] if exists else [place]
     assert not missing
