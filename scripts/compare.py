@@ -33,6 +33,7 @@ PARTS = ROOT / "scripts" / "comparison"
 WORK = ROOT / ".compare"
 SOURCE_ROOTS = (  # of a tree: what must be on the path to import its packages
     "src",
+    "packages/onsight-explain/src",
     "packages/onsight-lint/src",
 )
 SHOWN = 12  # differences of a scenario on the console

@@ -268,8 +268,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def environment_of_parts(scratch: Path) -> dict[str, str]:
-    sources = [str(ROOT / place) for place in ("src", "packages/onsight-lint/src")]
-    paths = [*sources, *filter(None, [os.environ.get("PYTHONPATH")])]
+    sources = [ROOT / "src", *ROOT.glob("packages/*/src")]
+    paths = [*map(str, sources), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
