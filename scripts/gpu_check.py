@@ -317,7 +317,7 @@ def requirements() -> list[str]:
         for one in project["dependency-groups"]["dev"]
         if name_of(one) in ("pytest", "pytest-timeout")
     ]
-    return [*project["project"]["dependencies"], *of_tests]
+    return [*project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"], *of_tests]
 
 
 def name_of(requirement: str) -> str:

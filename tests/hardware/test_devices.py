@@ -18,6 +18,7 @@ from onsight.training.autotune.compute_options import ComputeOptions
 from onsight.training.autotune.planning import unmeasured_plan
 from onsight.training.plan import choose_precision, with_tf32_named
 from onsight_explain import cores
+from onsight_explain import devices as explain_devices
 from onsight_explain.uptime import seconds_since_start
 
 
@@ -216,14 +217,14 @@ def test_free_memory_respects_the_cgroups_limit(
     monkeypatch, tmp_path, names, limit, used, expected
 ):
     cpu = torch.device("cpu")
-    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
-    assert devices.free_memory_bytes(cpu) > 10_000_000  # no limit: all of the machine's
+    monkeypatch.setattr(explain_devices, "_CGROUP", tmp_path)
+    assert explain_devices.free_memory_bytes(cpu) > 10_000_000  # no limit: all of the machine's
     (tmp_path / "memory").mkdir()
     for name, text in zip(names, (limit, used), strict=True):
         (tmp_path / name).write_text(text)
-    assert devices.free_memory_bytes(cpu) == expected
+    assert explain_devices.free_memory_bytes(cpu) == expected
     (tmp_path / names[0]).write_text("max")
-    assert devices.free_memory_bytes(cpu) > 10_000_000
+    assert explain_devices.free_memory_bytes(cpu) > 10_000_000
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ _COMPARE = Group("Comparing devices", sort_key=1)
 def explain(
     subject: str,
     /,
+    *,
     compare: Annotated[
         str | None,
         Parameter(

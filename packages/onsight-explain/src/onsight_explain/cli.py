@@ -14,6 +14,11 @@ from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, expla
 from onsight_explain.spinning import choose_spinning
 
 _INTERRUPTED = 130
+_NO_RANKS = (
+    "one process of a script is explained: leave --ranks out. A script for torchrun runs alone "
+    "with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 in the "
+    "environment"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -66,6 +71,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
     end = words.index("--") if "--" in words else len(words)
     parser = _parser()
     options, unknown = parser.parse_known_intermixed_args(words[:end])
+    if "--ranks" in unknown:
+        parser.error(_NO_RANKS)
     if unknown:
         parser.error(
             f"unknown option {unknown[0]}; the script's own settings come after --, as in "
