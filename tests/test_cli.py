@@ -146,6 +146,18 @@ def test_lint_says_what_to_install(capsys, monkeypatch):
     assert "lint" in run_command(capsys, "--help")[1]
 
 
+@pytest.mark.parametrize(
+    ("subject", "package"), [("train.py", "onsight-explain"), ("demo", "onsight")]
+)
+def test_explain_where_only_exported_models_run(capsys, monkeypatch, subject, package):
+    """onsight-run has those modules of onsight_explain that need no torch."""
+    for name in ("explain", "cli"):
+        monkeypatch.setitem(sys.modules, f"onsight_explain.{name}", None)
+    monkeypatch.delitem(sys.modules, "onsight.explainer.dispatch", raising=False)
+    monkeypatch.delattr("onsight.explainer.dispatch", raising=False)
+    assert refused(capsys, "explain", subject).endswith(f"pip install {package}\n")
+
+
 def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
     code, out, err = run_command(
         capsys, "train", bars, "--out", tmp_path / "run", "--json", *SLIGHT

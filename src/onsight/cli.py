@@ -26,6 +26,7 @@ _INTERRUPTED = 130
 _LEFT_OUT = {
     "jinja2",
     "matplotlib",
+    "onsight_explain.explain",  # it has other modules of this package
     "onsight_lint",
     "safetensors",
     "timm",
@@ -118,9 +119,10 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name not in _LEFT_OUT:
             raise
+        package = error.name.partition(".")[0]
         _fail(
-            f"this needs {error.name}, which an installation of onsight-run leaves out; it "
-            "predicts and serves exported models. For everything else: pip install onsight",
+            f"this needs {package}, which an installation of onsight-run leaves out; it predicts "
+            "and serves exported models. For everything else: pip install onsight",
             2,
         )
     except BrokenPipeError:  # whatever read stdout, such as head, has closed it
