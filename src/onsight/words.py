@@ -3,9 +3,6 @@
 import math
 from collections.abc import Sequence
 
-_FLOPS = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
-_BYTES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"))
-
 
 def plural(count: int, one: str, many: str | None = None) -> str:
     """A count with its noun: `1 core`, `2 cores`; many is the plural if it is not one + s."""
@@ -44,12 +41,6 @@ def fixed_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f}%"
 
 
-def ratio_words(ratio: float) -> str:
-    """A ratio as 1.04x, 3.2x or 85x."""
-    digits = 2 if ratio < 2 else 1 if ratio < 20 else 0
-    return f"{ratio:.{digits}f}x"
-
-
 def duration(seconds: float | None) -> str:
     """Seconds as 0.42 s, 12.3 s, 4 min 5 s or 2 h 3 min."""
     if seconds is None or not math.isfinite(seconds):
@@ -62,15 +53,6 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def step_times(*seconds: float) -> list[str]:
-    """Times in one unit, that of the smallest above 0, as 0.61 ms or 14.2 µs."""
-    least = min((value for value in seconds if value), default=1.0)
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if least >= 0.1 * size:
-            return [f"{_three_digits(value / size)} {unit}" for value in seconds]
-    return [f"{_three_digits(value / 1e-6)} µs" for value in seconds]
-
-
 def data_size(count: int) -> str:
     """Bytes of a file or a disk as 5.5 MB or 12.3 GB."""
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
@@ -79,23 +61,3 @@ def data_size(count: int) -> str:
 def gib(count: int) -> str:
     """Bytes of memory as 79.2 GiB."""
     return f"{count / 2**30:,.1f} GiB"
-
-
-def flops_words(flops_per_second: float) -> str:
-    """A rate of arithmetic as 145 GFLOP/s or 1.2 TFLOP/s."""
-    return _rate(flops_per_second, _FLOPS)
-
-
-def rate_words(bytes_per_second: float) -> str:
-    """A rate of data as 890 MB/s or 12.3 GB/s."""
-    return _rate(bytes_per_second, _BYTES)
-
-
-def _rate(value: float, units: tuple[tuple[float, str], ...]) -> str:
-    size, unit = next(((size, unit) for size, unit in units if value >= size), units[-1])
-    scaled = value / size
-    return f"{scaled:,.0f} {unit}" if scaled >= 100 else f"{scaled:.1f} {unit}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.{2 if 0 < value < 10 else 1 if 0 < value < 100 else 0}f}"

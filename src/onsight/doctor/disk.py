@@ -9,7 +9,8 @@ from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
 from onsight.doctor.line import Line
-from onsight.words import data_size, rate_words
+from onsight.words import data_size
+from onsight_explain.text import rate_words
 
 _FULL_BYTES = 1_000_000_000
 _NEARLY_FULL_BYTES = 5_000_000_000

@@ -5,10 +5,11 @@ from dataclasses import asdict
 import torch
 
 from onsight.doctor.line import Line
-from onsight.words import flops_words, plural, rate_words
+from onsight.words import plural
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.cores import usable_cores
 from onsight_explain.devices import available_devices
+from onsight_explain.text import flops_words, rate_words
 
 _SLOW_LINK_BYTES_PER_SECOND = 3e9
 

@@ -50,10 +50,6 @@ class Kinds:
         """The kinds of all origins of an expression."""
         return {self._of_origin(origin) for origin in self.values.origins(expression)}
 
-    def is_module(self, expression: ast.AST) -> bool:
-        """Whether an expression is a module of any sort."""
-        return self.kind(expression) in MODULES
-
     def is_module_class(self, owner: ast.ClassDef) -> bool:
         """Whether a class of these files is a torch module."""
         for one in self.values.lineage(owner):

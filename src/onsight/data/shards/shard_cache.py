@@ -58,10 +58,6 @@ class ShardCache:
             os.utime(path)  # by which the one to remove is chosen
         return found
 
-    def holds(self, key: str) -> bool:
-        """Whether there is a copy."""
-        return (self._folder / f"{key}{_ENDING}").exists()
-
     def add(self, key: str, size: int, write: Callable[[BinaryIO], None]) -> Descriptor:
         """The copy under this key, written if no process has done so meanwhile.
 

@@ -13,7 +13,8 @@ from onsight.explainer.compare.measure import Comparison
 from onsight.explainer.compare.outcome import crossovers, outcomes
 from onsight.explainer.compare.rounds import Cell
 from onsight.explainer.compare.words import crossing, sentence, verdict
-from onsight.words import plural, ratio_words, step_times
+from onsight.words import plural
+from onsight_explain.text import ratio_words, step_times
 
 _COLUMNS = 4  # candidates that fit side by side into 80 characters
 

@@ -4,7 +4,8 @@ from itertools import groupby
 
 from onsight.explainer.compare.measure import Comparison
 from onsight.explainer.compare.outcome import LEAST_LEAD, Crossover, PerImageResults, outcomes
-from onsight.words import listed, ratio_words, step_times
+from onsight.words import listed
+from onsight_explain.text import ratio_words, step_times
 
 _ROUGH = 0.15  # if a line misses a step by more, its costs are only approximate
 

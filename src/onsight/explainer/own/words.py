@@ -3,9 +3,10 @@
 from onsight.explainer.compare.fit import fit_costs
 from onsight.explainer.own.changes import FlagChange, RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
-from onsight.words import percent, step_times
+from onsight.words import percent
 from onsight_explain.search.gain import GAIN
 from onsight_explain.search.tried import Tried
+from onsight_explain.text import step_times
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
 _COMPUTE = ("forward", "backward", "optimizer")
