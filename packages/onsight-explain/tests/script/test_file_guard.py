@@ -186,6 +186,38 @@ def saves_with_numpy(folder):
     return [*seen, np.fromfile(folder / "model.pt", np.uint8).tolist()]
 
 
+def saves_text_with_numpy(folder):
+    np.savetxt(folder / "log.txt", np.arange(3))
+    return (folder / "log.txt").read_text(), np.loadtxt(folder / "log.txt").tolist()
+
+
+def reads_through_a_link(folder):
+    (folder / "log.txt").write_text("new")
+    return (folder / "latest").read_text()
+
+
+def puts_a_link_in_its_place(folder):
+    (folder / "model_9.pt").write_text("new")
+    os.symlink("model_9.pt", folder / "link.tmp")
+    os.replace(folder / "link.tmp", folder / "model.pt")
+    return (folder / "model.pt").read_text(), (folder / "link.tmp").exists()
+
+
+def exports_a_program(folder):
+    program = torch.export.export(torch.nn.Linear(2, 1), (torch.ones(1, 2),))
+    torch.export.save(program, folder / "model.pt")
+    return str(torch.export.load(folder / "model.pt").graph)
+
+
+def makes_nested_folders_anew(folder):
+    shutil.rmtree(folder / "runs")
+    os.makedirs(folder / "runs")
+    seen = (folder / "runs" / "old" / "model.pt").exists()
+    os.makedirs(folder / "runs" / "old")
+    (folder / "runs" / "old" / "model.pt").write_text("new")
+    return seen, (folder / "runs" / "old" / "model.pt").read_text()
+
+
 def maps_an_array(folder):
     mapped = np.memmap(folder / "numbers.npy", np.int64)  # r+
     mapped[2:4] = 77
@@ -360,6 +392,11 @@ CASES = [
     saves_a_package,
     saves_safetensors,
     saves_with_numpy,
+    saves_text_with_numpy,
+    reads_through_a_link,
+    puts_a_link_in_its_place,
+    exports_a_program,
+    makes_nested_folders_anew,
     maps_an_array,
     maps_a_new_array,
     saves_pictures,
@@ -408,6 +445,16 @@ def test_files_are_kept_and_the_script_sees_no_difference(tmp_path, request, cas
     changed = [Path(name) for name, facts in freely.items() if after_freely.get(name) != facts]
     assert all({path, *path.parents} & noted for path in changed), (changed, noted)
     assert {str(path) for path in noted} <= before.keys()
+
+
+def test_a_file_that_another_program_removes_is_still_named(tmp_path, request):
+    path = tmp_path / "log.txt"
+    path.write_text("the user's")
+    end_guard = request.getfixturevalue("guarded")
+    path.write_text("new")
+    end_guard()
+    path.unlink()
+    assert kept_files(tmp_path / "ours", time.time()) == [path]
 
 
 def test_new_files_are_where_the_script_puts_them(tmp_path, guarded):

@@ -83,7 +83,8 @@ class FileGuard:
         """Where to read what the script means by this name. Raises FileNotFoundError."""
         if not self.last_parts or not isinstance(path, str | bytes | os.PathLike):
             return path
-        if os.path.basename(os.fsdecode(path)) in self.last_parts:
+        last = os.path.basename(os.fsdecode(path))
+        if last in self.last_parts or os.path.islink(path):
             for name in (_full(path), os.path.realpath(os.fsdecode(path))):
                 if name in self.copies:
                     return self.copies[name]
@@ -127,6 +128,9 @@ class FileGuard:
         if source == target:
             return
         is_users, replaces_users = self._is_users(content), self._is_users(target)
+        if os.path.islink(content) and replaces_users and not is_users:
+            self._replace_by_link(content, dst)
+            return
         if _is_folder(content) and (is_users or target in self.deleted):  # too much to copy
             self._delete(source)
             self.deleted.discard(target)
@@ -147,6 +151,15 @@ class FileGuard:
                 self.made.add(target)
             if is_users or content != source:
                 self._delete(source)
+
+    def _replace_by_link(self, link: str, dst: Named) -> None:
+        """Let a name mean what a link means, which would lead elsewhere in the folder of copies."""
+        target = _full(dst)
+        self._note(target)
+        place = os.path.join(os.path.dirname(link), os.readlink(link))
+        self._let_mean(dst, target, os.fsdecode(self.reading(place)))
+        _REMOVE(link)
+        self.made.discard(link)
 
     def remove(self, path: Named, *, dir_fd: int | None = None) -> None:
         """Like os.remove and os.unlink."""
@@ -247,9 +260,15 @@ class FileGuard:
 
     def _delete(self, name: str) -> None:
         self._note(name)
-        self.copies.pop(name, None)
-        self.deleted.add(name)
-        self.last_parts.add(os.path.basename(name))
+        within = (
+            os.path.join(folder, each)
+            for folder, folders, files in os.walk(name)
+            for each in (*folders, *files)
+        )
+        for gone in (name, *within):
+            self.copies.pop(gone, None)
+            self.deleted.add(gone)
+            self.last_parts.add(os.path.basename(gone))
 
     def _let_mean(self, path: Named, name: str, place: str) -> None:
         self.deleted -= {name, _full(path)}
@@ -276,12 +295,12 @@ def kept_files(folder: Path, begun: float) -> list[Path]:
     """The files and folders that guards with this folder have kept, in order.
 
     begun: when the first of them did, in seconds of the epoch: what is newer was left by another
-    process of the script.
+    process of the script. One that is gone was removed by a program that nothing guards.
     """
     notes = folder / _NOTES
     names = notes.read_bytes().split(b"\0") if notes.exists() else []
     paths = sorted({Path(os.fsdecode(name)) for name in names if name})
-    return [path for path in paths if path.lstat().st_ctime < begun]
+    return [path for path in paths if not _exists(path) or path.lstat().st_ctime < begun]
 
 
 def kept_words(script: str, kept: Sequence[Path]) -> str:

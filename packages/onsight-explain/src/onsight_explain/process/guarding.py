@@ -45,6 +45,7 @@ _FOREIGN = (
     _Foreign(("torch.serialization", "torch"), "save", 1, "f", "write"),
     _Foreign(("torch.serialization", "torch"), "load", 0, "f", "read"),
     _Foreign(("torch._C",), "PyTorchFileWriter", 0, "name", "write"),  # of torch.export
+    _Foreign(("torch._C",), "PyTorchFileReader", 0, "name", "read"),
     _Foreign(("torch.jit._script",), "RecursiveScriptModule.save", 1, "f", "write"),
     _Foreign(("torch.jit._script",), "ScriptModule.save", 1, "f", "write"),
     _Foreign(("torch.jit._serialization", "torch.jit"), "load", 0, "f", "read"),
@@ -93,6 +94,7 @@ class _Guarding:
             for module in one.modules:
                 self._when_imported(module, functools.partial(self._put_foreign, one))
         self._when_imported("numpy", self._put_memmap)
+        self._when_imported("numpy.lib._datasource", self._put_openers)
         self._put_preparation()
 
     def _when_imported(self, module: str, action: Callable[[ModuleType], None]) -> None:
@@ -174,6 +176,12 @@ class _Guarding:
             return original(kind, filename, dtype, mode, *args, **settings)
 
         self.patches.put(numpy.memmap, "__new__", staticmethod(make))
+
+    def _put_openers(self, module: ModuleType) -> None:
+        """Text of arrays is opened by what numpy kept when it was imported."""
+        openers: Any = getattr(module, "_file_openers", None)
+        if isinstance(kept := getattr(openers, "_file_openers", None), dict):
+            self.patches.put(openers, "_file_openers", kept | {None: builtins.open})
 
     def _put_preparation(self) -> None:
         original = multiprocessing.spawn.get_preparation_data
