@@ -50,7 +50,7 @@ compare-full: setup  ## the same with every scenario
 soak: soak-tests reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
 
 soak-tests: setup  ## the long proofs among the tests
-	$(BIN)/pytest tests -m soak -n 2 --dist worksteal --timeout 3600 -rP
+	$(BIN)/pytest -m soak -n 2 --dist worksteal --timeout 3600 -rP
 
 soak-parallel: setup  ## planted bugs, 100,000 mutated pictures, Pillow's own
 	$(BIN)/pytest soak $(addprefix --ignore=,$(SOAK_ALONE)) -n 2 --timeout 3600 -rP
@@ -115,7 +115,7 @@ audit: .venv-release/installed  ## whether weaknesses of the locked packages are
 	$(RELEASE)/python scripts/audit.py $(RELEASE)/pip-audit
 
 release-check: setup .venv-release/installed  ## wheels of git's tree, twice the same; lock, import, SBOM, audit
-	$(BIN)/pytest tests/test_supply_chain.py tests/test_release_check.py tests/test_run_package.py
+	$(BIN)/pytest $(addprefix tests/test_,distributions.py supply_chain.py release_check.py run_package.py)
 	$(RELEASE)/python scripts/release_check.py
 	$(MAKE) sbom
 	$(MAKE) audit
