@@ -117,7 +117,7 @@ RELIABILITY = [
         "onsight/files.py",
         _OUTPUTS,
         "if found and os.path.samestat(found, facts):",
-        "if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, one):",
+        "if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, name):",
         "if os.path.islink(path):",
     ),
     *_without(

@@ -56,10 +56,10 @@ def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
     if facts is None:  # there is nothing to replace
         return
     for noun, given in inputs.items():
-        for one in [given] if isinstance(given, str | Path) else given or ():
-            found = _stat(os.path.expanduser(one))
-            what = f"the {noun.replace('_', ' ')} {one}"
-            if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, one):
+        for name in [given] if isinstance(given, str | Path) else given or ():
+            found = _stat(os.path.expanduser(name))
+            what = f"the {noun.replace('_', ' ')} {name}"
+            if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, name):
                 raise OutputError(f"{flag} would replace {path} in {what}; name another file")
             if found and os.path.samestat(found, facts):
                 raise OutputError(f"{flag} would replace {what}; name another file")

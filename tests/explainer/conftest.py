@@ -1,12 +1,23 @@
-"""Explanations name the ceilings of the device, which take a second to measure."""
+"""Explanations start from a known machine: its ceilings, and no settings of threads."""
+
+import os
 
 import pytest
 
 from onsight.explainer.own import explain as own
 from onsight_explain.ceilings import Ceilings
+from onsight_explain.thread_variables import set_by_user
+
+
+@pytest.fixture(autouse=True)
+def no_thread_settings(monkeypatch):
+    """Otherwise each run is also timed in a process without them."""
+    for name in set_by_user(os.environ):
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
 def known_ceilings(monkeypatch):
+    """They take a second to measure."""
     ceilings = Ceilings({"fp32": 1e11, "bf16": 2e11}, copy_bytes_per_second=1e10, threads=1)
     monkeypatch.setattr(own, "measure_ceilings", lambda *_: ceilings)

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch.utils import backend_registration
+
+from onsight_explain.accelerator import can_register_python_device
 
 FOLDER = Path(__file__).parents[1] / "twin"
 
 
 @pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    not can_register_python_device(),
     reason="this torch cannot register a device that is written in Python",
 )
 def test_on_the_simulated_device():

@@ -49,6 +49,15 @@ def test_help_names_every_option_without_loading_torch():
         assert option in done.stdout
 
 
+def test_a_terminal_that_knows_only_ascii_gets_escapes(script):
+    words = [sys.executable, "-m", "onsight_explain", script.with_name("tränen.py")]
+    done = subprocess.run(
+        words, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert b"tr\\xe4nen.py does not exist" in done.stderr
+
+
 def test_words_after_the_dashes_belong_to_the_script(capsys, script, explained):
     words = ("--seconds", "5", script, "first", "--json", "--", "--json", "--", "--epochs", "3")
     code, out, _ = run(capsys, *words)
@@ -62,7 +71,15 @@ def test_words_after_the_dashes_belong_to_the_script(capsys, script, explained):
 def test_a_setting_of_the_script_before_the_dashes_is_explained(capsys, script):
     code, _, err = run(capsys, script, "--epochs", "3")
     assert code == 2
+    assert err.startswith("error: unknown option --epochs")
     assert f"{script} -- --epochs" in err
+    assert err.count("\n") == 1
+
+
+def test_only_the_script_is_required(capsys):
+    code, _, err = run(capsys)
+    assert code == 2
+    assert err.startswith("error: the following arguments are required: SCRIPT.py. See ")
 
 
 @pytest.mark.parametrize("is_sound", [True, False])

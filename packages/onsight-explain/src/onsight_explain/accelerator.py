@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
 _KNOWN = ("cuda", "xpu", "mps")
 
@@ -65,3 +66,8 @@ def _is_ampere(device: torch.device) -> bool:
 def _is_available(kind: str) -> bool:
     module = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
     return module is not None and bool(module.is_available())
+
+
+def can_register_python_device() -> bool:
+    """Whether this torch can have a device that is written in Python, as the simulated one is."""
+    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")

@@ -1,6 +1,7 @@
 """The command `onsight-explain`, which `onsight explain SCRIPT.py` passes its arguments to."""
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -28,10 +29,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 for success; 1 for a fixed script that is not sound or a script that fails on the
     simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
     """
-    options = _parse(list(sys.argv[1:] if argv is None else argv))
-    choose_spinning()  # before torch loads
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is escaped
+            stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # after cleaning up
     try:
+        options = _parse(list(sys.argv[1:] if argv is None else argv))
+        choose_spinning()  # before torch loads
         sys.exit(_run(options))
     except ExplainError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -80,12 +84,19 @@ def _parse(words: list[str]) -> argparse.Namespace:
             f"unknown option {unknown[0]}; the script's own settings come after --, as in "
             f"`{parser.prog} {options.script} -- {unknown[0]}`"
         )
-    options.script_args += words[end + 1 :]
+    options.script_args = [*options.script_args, *words[end + 1 :]]
     return options
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises ExplainError where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ExplainError(f"{message}. See `{self.prog} --help`.")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="onsight-explain",
         allow_abbrev=False,
         usage="%(prog)s [options] SCRIPT.py [-- ARGUMENTS OF THE SCRIPT]",
@@ -95,7 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("script", metavar="SCRIPT.py", type=Path, help="Any PyTorch training script.")
-    add("script_args", nargs="*", metavar="ARGUMENTS", help="Arguments of the script, after --.")
+    add(
+        "script_args",
+        nargs="*",
+        default=[],  # or argparse would say that they are required
+        metavar="ARGUMENTS",
+        help="Arguments of the script, after --.",
+    )
     add(
         "--seconds",
         type=float,

@@ -59,9 +59,9 @@ def _read(kind: Any, value: Any) -> Any:
         types = _types_of(kind)
         return kind(**{name: _read(types[name], value[name]) for name in types if name in value})
     if isinstance(value, dict) and origin is dict:
-        return {key: _read(inside[1], one) for key, one in value.items()}
+        return {key: _read(inside[1], item) for key, item in value.items()}
     if isinstance(value, list) and origin is list:
-        return [_read(inside[0], one) for one in value]
+        return [_read(inside[0], item) for item in value]
     if isinstance(value, list) and origin is tuple:
         is_open = inside[-1] is Ellipsis
         kinds = repeat(inside[0], len(value)) if is_open else inside

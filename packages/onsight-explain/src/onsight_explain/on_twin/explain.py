@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch.utils import backend_registration
 
+from onsight_explain.accelerator import can_register_python_device
 from onsight_explain.console import StderrMessages
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.json_dataclasses import from_json, to_json
@@ -81,7 +81,7 @@ def explain_on_twin(script: Path, args: list[str], limit_seconds: float = 120.0)
     if torch is too old, ScriptFailed if the process gives no answer.
     """
     check_is_file(script)
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+    if not can_register_python_device():
         raise ExplainError(
             f"--twin needs a newer torch than {torch.__version__}, which cannot register a device "
             "that is written in Python: pip install --upgrade torch"

@@ -90,9 +90,9 @@ class _Guarding:
         for module, name in _OPENS:  # which keep the original
             self._when_imported(module, functools.partial(self._put_open, name=name))
         self.patches.put(shutil, "rmtree", guard.rmtree)
-        for one in _FOREIGN:
-            for module in one.modules:
-                self._when_imported(module, functools.partial(self._put_foreign, one))
+        for foreign in _FOREIGN:
+            for module in foreign.modules:
+                self._when_imported(module, functools.partial(self._put_foreign, foreign))
         self._when_imported("numpy", self._put_memmap)
         self._when_imported("numpy.lib._datasource", self._put_openers)
         self._put_preparation()
