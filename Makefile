@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test st
 	browser format lock wheels pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
 	bench-gpu bench-smoke compare compare-full
 
-demo: setup  ## train on the pictures inside the package and write a report
+demo: setup  ## train on the images inside the package and write a report
 	$(BIN)/onsight train demo
 
 test: lint types imports unit  ## everything that must hold before a change lands
@@ -52,7 +52,7 @@ soak: soak-tests reliability soak-parallel soak-alone api-fuzz  ## every long pr
 soak-tests: setup  ## the long proofs among the tests
 	$(BIN)/pytest -m soak -n 2 --dist worksteal --timeout 3600 -rP
 
-soak-parallel: setup  ## planted bugs, 100,000 mutated pictures, Pillow's own
+soak-parallel: setup  ## planted bugs, 100,000 mutated images, Pillow's own
 	$(BIN)/pytest soak $(addprefix --ignore=,$(SOAK_ALONE)) -n 2 --timeout 3600 -rP
 
 soak-alone: setup .venv-soak/installed  ## bombs, a server under attack, lost ranks and machines, Ray
@@ -145,7 +145,7 @@ bench: .venv-bench/installed  ## every benchmark with few rounds: about half an 
 	$(BENCH)/plan_choice.py --rounds 3
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
-	$(BENCH)/picture_sets.py wallpapers $(SETS)
+	$(BENCH)/image_sets.py wallpapers $(SETS)
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 	$(BENCH)/serve_load.py
@@ -159,17 +159,17 @@ bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/budgets.py
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30,60,300 --runs 10 --load
 	$(BENCH)/explain_planted.py
-	$(BENCH)/picture_sets.py clip-art $(SETS)
-	$(BENCH)/picture_sets.py wallpapers $(SETS)
+	$(BENCH)/image_sets.py clip-art $(SETS)
+	$(BENCH)/image_sets.py wallpapers $(SETS)
 	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --lines $(SETS)/minute.jsonl
 	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
 	$(BENCH)/check_planted.py $(SETS)/wallpaper-cells-60-20
 	$(BENCH)/near_duplicate_growth.py
 	$(BENCH)/folds_coverage.py --first 40
-	$(BENCH)/unlike.py $(FASHION) $(SETS)/clip-art $(SETS)/unlike
+	$(BENCH)/out_of_distribution.py $(FASHION) $(SETS)/clip-art $(SETS)/unlike
 	$(BENCH)/ranks_scaling.py $(FASHION)
-	$(BENCH)/shards.py web --pictures 20000 --rounds 4 --shard-pictures 500
+	$(BENCH)/shards.py web --images 20000 --rounds 4 --shard-images 500
 
 bench-gpu: .venv-bench/installed  ## on a machine with a CUDA GPU
 	$(BENCH)/card.py

@@ -2,7 +2,7 @@
 
     python benchmarks/card.py [--seconds 1] [--batch-sizes 4 16 64 256 1024]
 
-claims: on pictures of noise, each statement that the tests make on the simulated GPU, checked once
+claims: on images of noise, each statement that the tests make on the simulated GPU, checked once
 more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
 those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
 training step, batches and augmentation included, made one by one and replayed, beside a replay of
@@ -23,20 +23,20 @@ import torch
 from harness import circumstances, table, write_section
 
 from onsight.config import Config, make_config
-from onsight.data.loader import Batch, Loader, Pictures
+from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import measure
 from onsight.explainer.own.record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.training.autotune.trial import Trial
 from onsight.training.build import make_net, make_update
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.seen_in_step import waits
 from onsight.training.step.update import Update
 from onsight_explain.accelerator import has_graphs, module_of
 from onsight_explain.tracing.devicetime import judged_phases
 
-SIDE, CLASSES, PICTURES = 32, 10, 16_384
+SIDE, CLASSES, IMAGES = 32, 10, 16_384
 MODELS = ("lenet", "compact", "sprint")
 BATCH_SIZES = (4, 16, 64, 256, 1024)
 STEPS = 40
@@ -46,17 +46,17 @@ CPU = torch.device("cpu")
 Batches = Iterator[tuple[int, int, Batch]]
 
 
-def noise(pictures: int) -> Any:  # for Dataset
-    """As much of a dataset as training needs, of pictures of noise."""
+def noise(images: int) -> Any:  # for Dataset
+    """As much of a dataset as training needs, of images of noise."""
     generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (pictures, SIDE * SIDE * 3), generator=generator).byte()
-    ids = torch.arange(pictures)
-    resident = Pictures(pixels, ids, ids % CLASSES, (SIDE, SIDE, 3))
+    pixels = torch.randint(0, 256, (images, SIDE * SIDE * 3), generator=generator).byte()
+    ids = torch.arange(images)
+    resident = Images(pixels, ids, ids % CLASSES, (SIDE, SIDE, 3))
     return SimpleNamespace(
-        pictures=resident,
+        images=resident,
         input_shape=(3, SIDE, SIDE),
         classes=[str(number) for number in range(CLASSES)],
-        counts=lambda split: np.full(CLASSES, pictures // CLASSES),
+        counts=lambda split: np.full(CLASSES, images // CLASSES),
         ids=lambda split: ids,
     )
 
@@ -68,11 +68,11 @@ def settings_of(model: str, batch_size: int, **fields: Any) -> Config:
 
 
 def make(
-    model: str, device: torch.device, batch_size: int, pictures: int = 0, **fields: Any
+    model: str, device: torch.device, batch_size: int, images: int = 0, **fields: Any
 ) -> tuple[Update, Batches]:
     """An update, and its batches with their epochs and steps."""
-    dataset = noise(pictures or PICTURES)
-    config, resident = settings_of(model, batch_size, **fields), dataset.pictures
+    dataset = noise(images or IMAGES)
+    config, resident = settings_of(model, batch_size, **fields), dataset.images
     net = make_net(config, dataset, device).train()
     update = make_update(config, net, dataset, measure(resident, resident.rows[:1000]), device)
     loader = Loader(resident.to(device), resident.rows, batch_size, device)
@@ -96,8 +96,8 @@ def train(update: Update, batches: Batches, steps: int) -> list[float]:
 def trained(
     model: str, device: torch.device, **fields: Any
 ) -> tuple[list[float], list[torch.Tensor], Update]:
-    """Losses and weights after some steps of 64 pictures."""
-    update, batches = make(model, device, 64, min(PICTURES, 2048), **fields)
+    """Losses and weights after some steps of 64 images."""
+    update, batches = make(model, device, 64, min(IMAGES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
     return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
 
@@ -168,7 +168,7 @@ def claims(device: torch.device, models: Sequence[str]) -> list[str]:
 def rate(
     model: str, device: torch.device, batch_size: int, cuda_graph: str, seconds: float
 ) -> float:
-    """Pictures per second of the update, for about so many seconds."""
+    """Images per second of the update, for about so many seconds."""
     update, batches = make(model, device, batch_size, cuda_graph=cuda_graph)
     train(update, batches, WARM_UP_STEPS)
     synchronize(update.step.device)
@@ -230,11 +230,11 @@ def beside_the_cores(device: torch.device, sizes: Sequence[int], seconds: float)
 
 def phases(model: str, device: torch.device, seconds: float) -> list[str]:
     """A row: milliseconds of a step by Onsight's own phases, and of kernels by torch.profiler."""
-    dataset, batch_size = noise(PICTURES), 64
+    dataset, batch_size = noise(IMAGES), 64
     threads = torch.get_num_threads()
     config = settings_of(model, batch_size, pretrained=False, threads=threads)
-    scaling = measure(dataset.pictures, dataset.pictures.rows[:1000])
-    trial = Trial(config, TrainingData(dataset, dataset.pictures.to(device), scaling, device))
+    scaling = measure(dataset.images, dataset.images.rows[:1000])
+    trial = Trial(config, TrainingData(dataset, dataset.images.to(device), scaling, device))
     record = record_step(trial, batch_size, seconds)
     train = trial.at(batch_size)
     train(1)
@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += ["", "LeNet on the card and on the cores, images/s:", ""]
         lines += beside_the_cores(device, sizes, options.seconds)
     if device.type == "cuda":  # torch.profiler knows no other device's kernels
-        lines += ["", "Milliseconds of a step of 64 pictures, one by one:", ""]
+        lines += ["", "Milliseconds of a step of 64 images, one by one:", ""]
         header = ["model", "step", "its phases, by the device's clock"]
         rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
         lines += table([*header, "kernels, by torch.profiler"], rows)

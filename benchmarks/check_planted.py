@@ -1,12 +1,12 @@
-"""Does `onsight check` find what was planted among real pictures, and nothing else?
+"""Does `onsight check` find what was planted among real images, and nothing else?
 
-    python benchmarks/check_planted.py PICTURES [--count 2000] [--wrong 40]
+    python benchmarks/check_planted.py IMAGES [--count 2000] [--wrong 40]
 
-PICTURES is any folder with pictures, such as /usr/share/openclipart/png. That many are drawn, a
-fifth of them for the test part. Copies of training pictures are planted in the test part: 50
+IMAGES is any folder with images, such as /usr/share/openclipart/png. That many are drawn, a
+fifth of them for the test part. Copies of training images are planted in the test part: 50
 identical, 50 resized or encoded again, 20 with up to 6% cut from each side, 20 mirrored. Pairs that
 were not planted are printed: people must look whether they are real copies. Then wrong labels are
-planted in as many training pictures of Fashion-MNIST, and looked for among the first 60 suspects.
+planted in as many training images of Fashion-MNIST, and looked for among the first 60 suspects.
 """
 
 import argparse
@@ -34,7 +34,7 @@ COPIES = ("leakage", "two-labels", "identical", "near-duplicate")
 
 
 def flat(path: Path) -> Image.Image:
-    """A picture on white."""
+    """An image on white."""
     with Image.open(path) as image:
         colours = image.convert("RGBA")
     ground = Image.new("RGBA", colours.size, "white")
@@ -64,7 +64,7 @@ def save_copy(kind: str, source: Path, target: Path, rng: random.Random) -> None
 
 
 def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
-    """Draw pictures and plant copies of some; the kind of copy by the number of its original."""
+    """Draw images and plant copies of some; the kind of copy by the number of its original."""
     rng = random.Random(seed)
     files = rng.sample(sorted(path for path in folder.rglob("*.*") if path.is_file()), count)
     for number, path in enumerate(files):
@@ -80,7 +80,7 @@ def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
             try:
                 save_copy(kind, files[number], place / f"{number:05d}-copy", rng)
             except (OSError, Image.DecompressionBombError):
-                continue  # a picture that cannot be used has no copies
+                continue  # an image that cannot be used has no copies
             planted[f"{number:05d}"] = kind
     return planted
 
@@ -98,7 +98,7 @@ def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter[str], list[str
 
 
 def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
-    planted = plant(options.pictures, options.count, folder / "data", options.seed)
+    planted = plant(options.images, options.count, folder / "data", options.seed)
     begun = time.perf_counter()
     audit = onsight.check(folder / "data", quick=True, reporter=SilentReporter())
     seconds = time.perf_counter() - begun
@@ -109,8 +109,8 @@ def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
     return [
         *table(["copies across the split", "planted", "found"], rows),
         "",
-        f"{audit.pictures:,} pictures checked in {seconds:.1f} s without their labels. Pairs of "
-        f"pictures that were not planted: {len(others)}.",
+        f"{audit.images:,} images checked in {seconds:.1f} s without their labels. Pairs of "
+        f"images that were not planted: {len(others)}.",
     ]
 
 
@@ -127,7 +127,7 @@ def planted_labels(options: argparse.Namespace) -> list[str]:
     suspects = [int(one.places[0].path.split()[-1]) for one in audit.of("label")][:FIRST]
     right = len(set(suspects) & set(wrong.tolist()))
     return [
-        f"{options.wrong} wrong labels in {options.count:,} pictures of Fashion-MNIST: {right} "
+        f"{options.wrong} wrong labels in {options.count:,} images of Fashion-MNIST: {right} "
         f"among the first {len(suspects)} suspects ({len(audit.of('label'))} in all), "
         f"{seconds:.1f} s. {audit.notes[0][:1].upper()}{audit.notes[0][1:]}.",
     ]
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("pictures", type=Path)
+    parser.add_argument("images", type=Path)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--wrong", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
@@ -146,10 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         lines = planted_copies(options, Path(made))
     lines += ["", *planted_labels(options)]
-    title = f"## Planted faults in pictures: {options.pictures.name}"
-    write_section(
-        f"check planted {options.pictures.name}", [title, "", circumstances(), "", *lines]
-    )
+    title = f"## Planted faults in images: {options.images.name}"
+    write_section(f"check planted {options.images.name}", [title, "", circumstances(), "", *lines])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Open Clip Art by category: every picture once, a fifth of each category for testing.
+"""Open Clip Art by category: every image once, a fifth of each category for testing.
 
-A category is a top-level folder, with the pictures of its nested folders. Left out for everybody:
-pictures that Onsight refuses by default (16 of more than 64 megapixels, most of which Pillow
-refuses too), all but the first of pictures with the same pixels, and categories with fewer than 40
-pictures left. The pictures keep their size unless a longest side is asked for.
+A category is a top-level folder, with the images of its nested folders. Left out for everybody:
+images that Onsight refuses by default (16 of more than 64 megapixels, most of which Pillow
+refuses too), all but the first of images with the same pixels, and categories with fewer than 40
+images left. The images keep their size unless a longest side is asked for.
 """
 
 import math
@@ -17,11 +17,11 @@ from PIL import Image
 
 from onsight.data.decode import decode
 from onsight.data.packing import digest_of
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight_explain.cores import usable_cores
 
 CLIP_ART = Path("/usr/share/openclipart/png")
-LEAST_PICTURES = 40
+LEAST_IMAGES = 40
 TEST_SHARE = 0.2
 
 
@@ -38,7 +38,7 @@ def fill(source: Path, target: Path, longest_side: int) -> None:
 
 
 def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
-    """The (digest, path) of every usable picture by category, each list in order of digests."""
+    """The (digest, path) of every usable image by category, each list in order of digests."""
     paths = sorted(source.rglob("*.png"))
     with ThreadPoolExecutor(usable_cores()) as pool:
         digests = list(pool.map(digest_file, paths))
@@ -48,21 +48,21 @@ def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
         if digest not in seen:
             seen.add(digest)
             found[path.relative_to(source).parts[0]].append((digest, path))
-    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= LEAST_PICTURES}
+    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= LEAST_IMAGES}
 
 
 def digest_file(path: Path) -> str:
-    """A hash of a picture's decoded pixels; empty if it cannot be used."""
+    """A hash of an image's decoded pixels; empty if it cannot be used."""
     try:
         return digest_of(decode(path.read_bytes())).hex()
-    except PictureError:
+    except ImageError:
         return ""
 
 
 def placed(
     found: dict[str, list[tuple[str, Path]]], source: Path, target: Path
 ) -> Iterable[tuple[Path, Path]]:
-    """Every picture's (path, new path); the lowest digests of each category are for testing."""
+    """Every image's (path, new path); the lowest digests of each category are for testing."""
     for category, rows in found.items():
         tests = math.ceil(TEST_SHARE * len(rows))
         for number, (_, path) in enumerate(rows):

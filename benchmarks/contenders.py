@@ -46,7 +46,7 @@ PLACE = Path(__file__).parent / "peers"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run achieved on the test pictures; seconds are measured from outside.
+    """What a run achieved on the test images; seconds are measured from outside.
 
     failed: the last line of its complaint, if it gave no result. facts: whatever else it told.
     """

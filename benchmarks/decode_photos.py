@@ -22,15 +22,15 @@ import simplejpeg
 from harness import circumstances, interleave, paired, table, write_section
 from image_files import photo_folder
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job, prepare_picture
+from onsight.data.packing import Job, prepare_image
 from onsight.data.sources.find import find_source
 from onsight_explain.cores import usable_cores
 
 CHUNK = 64
 SIDE = 50
-TARGET = PictureFormat(SIDE, SIDE, 1)
+TARGET = ImageFormat(SIDE, SIDE, 1)
 OURS, AGAIN = "Onsight, the first time", "Onsight, reopened"
 
 
@@ -67,7 +67,7 @@ def decode_all(contents: list[bytes], colours: str) -> None:
 
 def our_colours(sample: bytes) -> str:
     """The colours that Onsight decodes a colour JPEG to when grey is wanted."""
-    decoded, _ = prepare_picture(sample, TARGET)
+    decoded, _ = prepare_image(sample, TARGET)
     return "GRAY" if decoded.shape[2] == 1 else "RGB"
 
 

@@ -25,7 +25,7 @@ BATCHES = (4, 32, 128)
 
 
 class Loop:
-    """A tutorial's training loop over pictures in memory."""
+    """A tutorial's training loop over images in memory."""
 
     def __init__(self, batch_size: int, seconds: float) -> None:
         self.seconds = seconds

@@ -44,7 +44,7 @@ HEADER = [
 
 @dataclass(frozen=True)
 class Fault:
-    """The cause planted in a script, and the pictures that it reads."""
+    """The cause planted in a script, and the images that it reads."""
 
     cause: str
     data: str

@@ -1,9 +1,9 @@
-"""How often does the interval that folds give contain the accuracy on 10,000 new pictures?
+"""How often does the interval that folds give contain the accuracy on 10,000 new images?
 
-    python benchmarks/folds_coverage.py --draws 20 --pictures 300
+    python benchmarks/folds_coverage.py --draws 20 --images 300
 
-Each draw takes that many training pictures of Fashion-MNIST, trains on them with --folds 5, and
-evaluates the model that is kept on the 10,000 test pictures, which no training has seen. The last
+Each draw takes that many training images of Fashion-MNIST, trains on them with --folds 5, and
+evaluates the model that is kept on the 10,000 test images, which no training has seen. The last
 line of output is JSON.
 """
 
@@ -28,7 +28,7 @@ from onsight.report.console import SilentReporter
 QUIET = SilentReporter()
 
 
-def write_pictures(source: Source, rows: Iterable[int], folder: Path) -> None:
+def write_images(source: Source, rows: Iterable[int], folder: Path) -> None:
     """The given rows of a source as PNGs in class folders, without a split."""
     for row in rows:
         name = source.index.classes[source.index.labels[row]]
@@ -37,17 +37,17 @@ def write_pictures(source: Source, rows: Iterable[int], folder: Path) -> None:
         Image.fromarray(pixels.reshape(pixels.shape[:2])).save(folder / name / f"{row}.png")
 
 
-def draw(source: Source, pictures: int, seed: int, folder: Path) -> None:
-    """As many training pictures, drawn without replacement."""
+def draw(source: Source, images: int, seed: int, folder: Path) -> None:
+    """As many training images, drawn without replacement."""
     train = np.flatnonzero(source.index.splits == 1)
-    rows = np.random.default_rng(seed).choice(train, pictures, replace=False)
-    write_pictures(source, rows, folder)
+    rows = np.random.default_rng(seed).choice(train, images, replace=False)
+    write_images(source, rows, folder)
 
 
 def measure(
     source: Source, test: Path, options: argparse.Namespace, seed: int, folder: Path
 ) -> dict[str, Any]:
-    draw(source, options.pictures, seed, folder / "data")
+    draw(source, options.images, seed, folder / "data")
     fields: dict[str, Any] = {
         "folds": options.folds,
         "epochs": options.epochs,
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="seed of the first draw")
-    parser.add_argument("--pictures", type=int, default=300)
+    parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--folds", default="5")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gaps = [row["test"] - row["folds"] for row in rows]
     summary = {
         "draws": len(rows),
-        "pictures": options.pictures,
+        "images": options.images,
         "folds": options.folds,
         "covered": sum(row["covered"] for row in rows),
         "mean_gap": statistics.mean(gaps),

@@ -4,13 +4,13 @@
                              [--only lenet photos accuracy] [--rounds 3] [--full]
 
 lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation,
-with steps as a CUDA graph, compared with a hand-written loop over pictures on the GPU, and with the
+with steps as a CUDA graph, compared with a hand-written loop over images on the GPU, and with the
 limit: a CUDA graph of the whole step, replayed on one batch.
 photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
 bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
 that was fastest here, and with the same step on one random batch. accuracy: seconds from process
 start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared
-with the package airbench if it is installed. --full uses more pictures, epochs and rounds. --smoke
+with the package airbench if it is installed. --full uses more images, epochs and rounds. --smoke
 makes a few steps on images made here, and prints the tables without changing RESULTS.md. Without a
 CUDA GPU it exits with code 2.
 """
@@ -84,7 +84,7 @@ def epochs_of(run: Path) -> list[Facts]:
 
 
 def steady_rate(run: Path, batch_size: int) -> float:
-    """Pictures per second between the first and the last line of a run's last epoch.
+    """Images per second between the first and the last line of a run's last epoch.
 
     The first epoch warms the GPU up, and an epoch's first steps fill the queues.
     """
@@ -145,7 +145,7 @@ def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
 
 
 def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: float) -> float:
-    """Pictures per second of a step that is repeated for a while."""
+    """Images per second of a step that is repeated for a while."""
     for _ in range(WARM_UP_STEPS):
         work()
     synchronize(device)
@@ -174,7 +174,7 @@ def normalized(pixels: Tensor) -> Tensor:
 
 
 def batches_by_hand(images: Tensor, labels: Tensor, batch_size: int) -> Batches:
-    """Shuffled batches, epoch after epoch, from pictures on the device."""
+    """Shuffled batches, epoch after epoch, from images on the device."""
     while True:
         order = torch.randperm(len(images), device=images.device)
         for ids in order[: len(order) // batch_size * batch_size].split(batch_size):
@@ -447,7 +447,7 @@ def compare_accuracy(options: argparse.Namespace) -> list[str]:
     if options.cifar:
         rows += compare_cifar(options)
     note = (
-        "airbench's accuracy is over several views of each test picture, and its training time "
+        "airbench's accuracy is over several views of each test image, and its training time "
         "leaves out imports, loading and a warm-up."
     )
     return [

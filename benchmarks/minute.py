@@ -3,7 +3,7 @@
     python benchmarks/minute.py DATA [--budgets 30 60 300] [--rounds 3] [--only auto fastai]
     python benchmarks/minute.py --table minute.jsonl
 
-DATA has train/CLASS and test/CLASS; benchmarks/picture_sets.py makes some. Onsight alone, choosing,
+DATA has train/CLASS and test/CLASS; benchmarks/image_sets.py makes some. Onsight alone, choosing,
 with each of its choices forced, and the peers, in turn, each as a process from start to end. The
 peers' settings come from minute_settings.json. Each run's outcome is
 appended to --lines at once; --table puts the section made of such a file into RESULTS.md.
@@ -28,7 +28,7 @@ SETTINGS = Path(__file__).parent / "minute_settings.json"
 PACKAGES = ("timm", "fastai", "scikit-learn")
 HEADER = ["budget", "contender", "accuracy", "95% interval", "lead of auto, in points", "seconds"]
 NOTE = (
-    "Accuracy is the median run's share of the test pictures that are right, with the lowest and "
+    "Accuracy is the median run's share of the test images that are right, with the lowest and "
     "the highest run, and that share's Wilson interval. The lead is the accuracy of `--model auto` "
     "less the contender's in the same round: its median, lowest and highest, and the number of "
     "rounds. Seconds are from process start to process end. Peers ran with the settings in "

@@ -1,8 +1,8 @@
-"""How do time and memory of the search for near-duplicates grow with the pictures?
+"""How do time and memory of the search for near-duplicates grow with the images?
 
     python benchmarks/near_duplicate_growth.py [--counts 10000 100000] [--data FOLDER]
 
-Pictures are crops of 64x64 pixels from photographs, at random places and scales, in memory; one in
+Images are crops of 64x64 pixels from photographs, at random places and scales, in memory; one in
 a hundred is a copy of another, encoded again. Each count in a process of its own. The exponent is
 that of the time between two counts: 1 for n, about 1.05 for n log n.
 """
@@ -24,12 +24,12 @@ from image_files import WALLPAPERS
 from PIL import Image
 
 from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import Pack
 
 SIDE = 64
-EVERY = 100  # one picture in so many is a copy
+EVERY = 100  # one image in so many is a copy
 
 
 def encoded(pixels: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def pack_of(pixels: np.ndarray) -> Pack:
     digests = np.random.default_rng(1).integers(0, 256, (count, 16), np.uint8)
     index = Index.of([Row(str(number), "a") for number in range(count)])
     rows = np.arange(count)
-    return Pack(pixels, rows, rows, digests, index, [], PictureFormat(SIDE, SIDE, 3), False)
+    return Pack(pixels, rows, rows, digests, index, [], ImageFormat(SIDE, SIDE, 3), False)
 
 
 def measure(folder: Path, count: int) -> None:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         for one in found
     ]
-    header = ["pictures", "seconds", "ms for each", "memory above the pictures", "pairs found"]
+    header = ["images", "seconds", "ms for each", "memory above the images", "pairs found"]
     lines = ["## Near-duplicates: growth", "", circumstances(), "", *table(header, rows)]
     if len(found) > 1:
         first, last = found[0], found[-1]
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             last["count"] / first["count"]
         )
         million = last["seconds"] * (1e6 / last["count"]) ** growth
-        lines += ["", f"Exponent {growth:.2f}; a million pictures: about {million / 60:.0f} min."]
+        lines += ["", f"Exponent {growth:.2f}; a million images: about {million / 60:.0f} min."]
     write_section("near-duplicates growth", lines)
     return None
 

@@ -2,7 +2,7 @@
 
     python benchmarks/plan_choice.py [--load]
 
-Thirteen cases of network, picture size and batch size. For each, the plan is measured as in a run;
+Thirteen cases of network, image size and batch size. For each, the plan is measured as in a run;
 then all options for computing the step (precision, threads, memory format) are timed in long
 interleaved rounds. The table shows the time of the best options over that of the plan's choice; 1
 is perfect. With --load another process keeps one core busy throughout, and the choice is compared
@@ -26,8 +26,8 @@ from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.open_data import find_data, open_data
-from onsight.training.pictures.training_data import place
+from onsight.training.images.open_data import find_data, open_data
+from onsight.training.images.training_data import place
 from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.cores import usable_cores
 

@@ -1,10 +1,10 @@
 """How close is `onsight predict` to what the machine can do, and does it hold at scale?
 
-    python benchmarks/predict.py MODEL FOLDER [--pictures 5000] [--rounds 3]
+    python benchmarks/predict.py MODEL FOLDER [--images 5000] [--rounds 3]
         [--inputs 100000] [--kills 20]
 
 Three questions. Throughput: rows a second of the command on FOLDER's JPEGs to a CSV file, beside
-decoding alone (the same decoder, all cores, no model) and the model alone (pictures decoded before,
+decoding alone (the same decoder, all cores, no model) and the model alone (images decoded before,
 in batches in RAM). Where the model computes on the same cores as the decoder, both need their time:
 the last column is the rate at which these two would be done one after the other. The command's
 start-up is stated apart. Memory: a list of --inputs paths on stdin, of files repeated; resident
@@ -31,8 +31,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as for the command on a busy 
 import numpy as np
 from harness import circumstances, interleave, table, write_section
 
+from onsight.inference.images import read_image
 from onsight.inference.inputs.files import walk
-from onsight.inference.pictures import read_picture
 from onsight.inference.predictor import Predictor, load
 from onsight.inference.rows.partial_file import partial_path
 from onsight_explain.cores import usable_cores
@@ -73,7 +73,7 @@ def command_rate(model: Path, listed: Path, out: Path, starts: list[float]) -> f
 def decoding_rate(paths: list[str], predictor: Predictor) -> float:
     def decode(chunk: list[str]) -> None:
         for path in chunk:
-            read_picture(path, predictor.format)
+            read_image(path, predictor.format)
 
     chunks = [paths[place : place + CHUNK] for place in range(0, len(paths), CHUNK)]
     begun = time.perf_counter()
@@ -92,7 +92,7 @@ def model_rate(batches: list[np.ndarray], predictor: Predictor) -> float:
 def throughput(model: Path, paths: list[str], listed: Path, folder: Path, rounds: int) -> list[str]:
     predictor = load(model)
     with ThreadPoolExecutor(usable_cores()) as pool:
-        pixels = list(pool.map(partial(read_picture, target=predictor.format), paths))
+        pixels = list(pool.map(partial(read_image, target=predictor.format), paths))
     size = predictor.runner.at_once
     batches = [np.stack(pixels[place : place + size]) for place in range(0, len(pixels), size)]
     starts: list[float] = []
@@ -184,12 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--pictures", type=int, default=5000)
+    parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--inputs", type=int, default=100_000, help="0: leave out memory")
     parser.add_argument("--kills", type=int, default=20, help="0: leave out interruptions")
     options = parser.parse_args(arguments)
-    paths = list(itertools.islice(walk(str(options.folder.absolute())), options.pictures))
+    paths = list(itertools.islice(walk(str(options.folder.absolute())), options.images))
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         listed = folder / "list"

@@ -33,7 +33,7 @@ def mnist(fashion: Path, folder: Path) -> None:
 def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
     """FOLDER/cifar-10-batches-py, or CIFAR-100's folder if fine; md5 sums differ from CIFAR's.
 
-    50,000 pictures for training and 10,000 for testing, padded from 28x28 to 32x32.
+    50,000 images for training and 10,000 for testing, padded from 28x28 to 32x32.
     """
     train, test = read_idx(fashion, "train"), read_idx(fashion, "t10k")
 

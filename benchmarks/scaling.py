@@ -1,4 +1,4 @@
-"""A billion pictures on 1,000 GPUs: a forecast by simulation, and how good it is on this machine.
+"""A billion images on 1,000 GPUs: a forecast by simulation, and how good it is on this machine.
 
     python benchmarks/scaling.py check LINES          # LINES: of scaling_measure.py
     python benchmarks/scaling.py plan LINES --chart docs/scaling/efficiency.svg
@@ -33,9 +33,9 @@ MTBF_LLAMA = 54 * 24 * HOUR * 16_384 / 419  # of a GPU: the same paper
 MTBF_RSC = 7.9 * HOUR * 1024  # Revisiting Reliability in Large-Scale ML Research Clusters
 RESTART = 600.0  # finding and replacing a machine: MegaScale, under 10 minutes
 SLOW_SHARE, SLOW_BY = 0.005, 0.10  # MegaScale: of the machines
-PICTURE_BYTES = 25_000  # LAION-400M at 256 pixels: 10 TB
+IMAGE_BYTES = 25_000  # LAION-400M at 256 pixels: 10 TB
 # Assumed
-BATCH, PICTURES, EPOCHS = 32, 1_000_000_000, 30
+BATCH, IMAGES, EPOCHS = 32, 1_000_000_000, 30
 HOP_SECONDS = 10e-6  # from GPU to GPU of different machines
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's
 
@@ -128,7 +128,7 @@ def gpu_work(lines: Lines, seconds: float, slow: bool) -> Work:
         calibrated(lines, 256).deviation,
         unit(lines, "decode_seconds"),
         decode_threads=CORES_A_MACHINE // GPUS_A_MACHINE,
-        picture_bytes=PICTURE_BYTES,
+        image_bytes=IMAGE_BYTES,
         slow_share=SLOW_SHARE if slow else 0.0,
         slow_by=SLOW_BY,
     )
@@ -162,7 +162,7 @@ def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
     pause = nbytes * unit(lines, "copy_byte_seconds")
     interval = young(pause, mtbf / gpus)
     write = nbytes * unit(lines, "write_byte_seconds")
-    steps = math.ceil(PICTURES / (gpus * BATCH)) * EPOCHS
+    steps = math.ceil(IMAGES / (gpus * BATCH)) * EPOCHS
     return Job(steps, gpus * BATCH / speed, interval, pause, write, RESTART)
 
 
@@ -184,7 +184,7 @@ def plan_rows(lines: Lines, sizes: Sequence[int]) -> list[dict[str, float]]:
             hours, losses = mean_hours(job, mtbf / gpus)
             row |= {f"{name}_hours": hours, f"{name}_losses": losses}
             row |= {f"{name}_interval": job.interval, f"{name}_mtbf": mtbf / gpus / HOUR}
-            row |= {name: EPOCHS * PICTURES / (hours * HOUR) / ideal}
+            row |= {name: EPOCHS * IMAGES / (hours * HOUR) / ideal}
             row |= {f"{name}_dollars": hours * gpus / GPUS_A_MACHINE * MACHINE_HOUR_DOLLARS}
         rows.append(row)
     return rows
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     lines = read_lines(options.lines)
     if options.what == "check":
-        header = ["pictures a rank", "ranks", "measured images/s", "forecast", "error"]
+        header = ["images a rank", "ranks", "measured images/s", "forecast", "error"]
         print_table(header, check_ranks(lines))
         header = ["steps made again", "trains again after s", "lost s", "forecast s", "error"]
         print_table(header, check_kill(lines))

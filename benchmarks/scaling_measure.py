@@ -6,7 +6,7 @@
     python benchmarks/scaling_measure.py kill DATA LINES
 
 Each adds a line of JSON to LINES, as a round; take several, in turns. ranks: LeNet at 32x32 with
-1, 2 and 3 ranks of one thread, as many pictures a rank. kill: two ranks, undisturbed and with one
+1, 2 and 3 ranks of one thread, as many images a rank. kill: two ranks, undisturbed and with one
 that is killed by SIGKILL.
 """
 
@@ -33,16 +33,16 @@ KILLED_AT, CHECKPOINT_STEPS, KILL_STEPS, KILL_EPOCHS = 85, 40, 60, 3
 
 
 def make_photos(folder: Path, count: int = 400) -> None:
-    """Photographs with a shorter side of 256 pixels, as in large sets of pictures."""
+    """Photographs with a shorter side of 256 pixels, as in large sets of images."""
     from image_files import photo_folder
     from PIL import Image
 
     folder.mkdir(parents=True)
     for number, path in enumerate(sorted(photo_folder(count).rglob("*.jpg"))):
-        with Image.open(path) as picture:
-            scale = 256 / min(picture.size)
-            size = round(picture.width * scale), round(picture.height * scale)
-            picture.resize(size).save(folder / f"{number:04d}.jpg", quality=90)
+        with Image.open(path) as image:
+            scale = 256 / min(image.size)
+            size = round(image.width * scale), round(image.height * scale)
+            image.resize(size).save(folder / f"{number:04d}.jpg", quality=90)
 
 
 def median_seconds(work: Callable[[], object], rounds: int) -> float:
@@ -56,14 +56,14 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
 
 def decode(folder: Path) -> dict[str, float]:
     """A random crop of each photograph at 224x224, in one thread."""
-    from onsight.data.crop import Window, crop_picture
-    from onsight.data.fit import PictureFormat
+    from onsight.data.crop import Window, crop_image
+    from onsight.data.fit import ImageFormat
 
     contents = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
-    target, window = PictureFormat(224, 224, 3), Window(0.7, 0.7, 0.1, -0.1)
-    seconds = median_seconds(lambda: [crop_picture(one, window, target) for one in contents], 5)
+    target, window = ImageFormat(224, 224, 3), Window(0.7, 0.7, 0.1, -0.1)
+    seconds = median_seconds(lambda: [crop_image(one, window, target) for one in contents], 5)
     each = statistics.mean(map(len, contents))
-    return {"decode_seconds": seconds / len(contents), "picture_bytes": each}
+    return {"decode_seconds": seconds / len(contents), "image_bytes": each}
 
 
 def checkpoint() -> dict[str, float]:
@@ -185,7 +185,7 @@ def train(
         command += ["--model", "timed_net:TimedLeNet", "--image-size", "32", "--threads", "1"]
         command += ["--plan", "default", "--folds", "1", "--epochs", str(epochs)]
         command += ["--ranks", str(ranks), "--batch-size", str(ranks * batch), *words]
-        command += ["--train-pictures", str(ranks * batch * steps)]
+        command += ["--train-images", str(ranks * batch * steps)]
         paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"STEP_TIMES": folder, "PYTHONPATH": paths, "KILL_AT": str(kill_at)}
         begun = time.time()

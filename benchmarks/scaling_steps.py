@@ -37,17 +37,17 @@ class Work:
     """A rank's share of a step.
 
     compute_seconds: on one core, or on a GPU; deviation: of a rank's step, relative; decode_seconds
-    and picture_bytes: of a picture, 0 if it waits in memory; decode_threads: of a rank; ahead:
+    and image_bytes: of an image, 0 if it waits in memory; decode_threads: of a rank; ahead:
     batches that are decoded beside the step; waits: places in a step where ranks wait for each
     other besides the last, as for batch norm; slow_share: of ranks that are slower by slow_by.
     """
 
-    pictures: int
+    images: int
     compute_seconds: float
     deviation: float = 0.0
     decode_seconds: float = 0.0
     decode_threads: int = 1
-    picture_bytes: float = 0.0
+    image_bytes: float = 0.0
     ahead: int = 2
     waits: int = 0
     slow_share: float = 0.0
@@ -110,7 +110,7 @@ class _Run:
         for number, slower in enumerate(slowness):
             free: Places | None = Places(events, self.work.ahead)
             ready = Places(events, 0)
-            if free and (self.work.decode_seconds or self.work.picture_bytes):
+            if free and (self.work.decode_seconds or self.work.image_bytes):
                 fetched = Places(events, 0)
                 events.start(self._fetch(link, free, fetched))
                 events.start(self._decode(cores, fetched, ready))
@@ -119,14 +119,14 @@ class _Run:
             events.start(self._train(device, slower, free, ready, notes and number == 0))
 
     def _fetch(self, link: Shared, free: Places, fetched: Places) -> Process:
-        nbytes = self.work.pictures * self.work.picture_bytes
+        nbytes = self.work.images * self.work.image_bytes
         for _ in range(self.steps):
             yield free.take()
             yield link.use(nbytes / self.machine.link_bytes)
             fetched.give()
 
     def _decode(self, cores: Shared, fetched: Places, ready: Places) -> Process:
-        seconds = self.work.pictures * self.work.decode_seconds
+        seconds = self.work.images * self.work.decode_seconds
         for _ in range(self.steps):
             yield fetched.take()
             yield cores.use(seconds, self.work.decode_threads)
@@ -158,5 +158,5 @@ def simulate(
     run = _Run(machine, work, exchange, ranks, steps + WARM_UP, seed)
     run.events.run()
     ends = run.ends[WARM_UP - 1 :]
-    rate = work.pictures * ranks * (len(ends) - 1) / (ends[-1] - ends[0])
+    rate = work.images * ranks * (len(ends) - 1) / (ends[-1] - ends[0])
     return Speed(rate, [end - begin for begin, end in pairwise(ends)])

@@ -30,9 +30,9 @@ class Answers:
 
 
 def request(content: bytes, port: int) -> bytes:
-    """A whole POST /predict with one picture in a form."""
+    """A whole POST /predict with one image in a form."""
     body = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="pictures"; filename="a.jpg"\r\n'
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\n'
         "Content-Type: image/jpeg\r\n\r\n".encode()
         + content
         + f"\r\n--{BOUNDARY}--\r\n".encode()

@@ -67,10 +67,10 @@ def photos(count: int = 32) -> list[bytes]:
 def make_file(folder: Path, model: str, side: int) -> Path:
     """A model file with random weights, which cost as much as trained ones."""
     torch.manual_seed(0)
-    picture = {"height": side, "width": side, "channels": 3, "fit": "crop"}
+    image = {"height": side, "width": side, "channels": 3, "fit": "crop"}
     scaling = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "precision": "fp32"}
     rest = {"background": (255, 255, 255), "pixel_limit": 64_000_000}
-    preprocessing = Preprocessing.of({**picture, **scaling, **rest})
+    preprocessing = Preprocessing.of({**image, **scaling, **rest})
     net = make_model(model, (3, side, side), WIDE)
     classes = tuple(f"class {number}" for number in range(WIDE))
     file = ModelFile(model, classes, preprocessing, {}, {}, dict(net.state_dict()))
@@ -96,7 +96,7 @@ class Contender:
 
     def __init__(self, name: str, command: list[str | Path], port: int) -> None:
         self.name, self.port = name, port
-        self.cpu_ms: list[float] = []  # of the processor, for each picture
+        self.cpu_ms: list[float] = []  # of the processor, for each image
         self.process = subprocess.Popen(
             [str(part) for part in command],
             stdout=subprocess.DEVNULL,
@@ -188,7 +188,7 @@ end
 
 
 def throughput(contender: Contender, script: Path, seconds: float) -> float:
-    """Pictures per second with as many clients as keep it busy, all answered with 200."""
+    """Images per second with as many clients as keep it busy, all answered with 200."""
     command = [
         "wrk",
         "-t1",
@@ -218,7 +218,7 @@ def throughput(contender: Contender, script: Path, seconds: float) -> float:
 
 
 def offline(file: Path, contents: list[bytes], seconds: float) -> float:
-    """Pictures per second of `predict_proba` on a list."""
+    """Images per second of `predict_proba` on a list."""
     predictor = offline_predictor(file)
     begun, done = time.perf_counter(), 0
     while time.perf_counter() - begun < seconds:
@@ -243,7 +243,7 @@ def latency(answers: Answers) -> dict[str, float]:
 
 def queue_length(port: int) -> float:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        return float(re.search(rb"onsight_queue_pictures\S* ([\d.]+)", answer.read())[1])  # type: ignore[index]
+        return float(re.search(rb"onsight_queue_images\S* ([\d.]+)", answer.read())[1])  # type: ignore[index]
 
 
 async def overload(
@@ -321,7 +321,7 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
                 {"offline": lambda: offline(file, contents, seconds), **tasks}, rounds
             )
             found = figures(rates)
-            found["cpu_ms_a_picture"] = {
+            found["cpu_ms_a_image"] = {
                 each.name: statistics.median(each.cpu_ms) for each in contenders.values()
             }
             for name in OURS:

@@ -1,7 +1,7 @@
 """What does an epoch from an object store cost?
 
-    python benchmarks/shards.py store [--pictures 10000] [--rounds 3] [--shard-pictures 200]
-    python benchmarks/shards.py web --pictures 20000 --rounds 4 --shard-pictures 500
+    python benchmarks/shards.py store [--images 10000] [--rounds 3] [--shard-images 200]
+    python benchmarks/shards.py web --images 20000 --rounds 4 --shard-images 500
 
 An S3-compatible server of this machine (needs s3fs and moto[server]; it listens on loopback
 and ends with this process) holds shards of JPEGs. An epoch is streamed from a local folder, from
@@ -9,7 +9,7 @@ the server with nothing copied yet, and from the server while it answers one req
 500 or 503, slowly, or half. moto takes as much of the two cores as the training that it serves, so
 the shards are also fetched from nginx, if that is installed, which takes next to nothing; and the
 processor's time of the training alone is stated. `web` is without moto, for larger shards. Each
-epoch is checked: every picture once, and the same pixels.
+epoch is checked: every image once, and the same pixels.
 """
 
 import argparse
@@ -92,9 +92,9 @@ def write_tar(path: Path, samples: Iterable[tuple[str, bytes, bytes]]) -> None:
                 archive.addfile(info, io.BytesIO(data))
 
 
-def make_photos(folder: Path, pictures: int, each: int) -> None:
-    for start in range(0, pictures, each):
-        numbers = range(start, min(start + each, pictures))
+def make_photos(folder: Path, images: int, each: int) -> None:
+    for start in range(0, images, each):
+        numbers = range(start, min(start + each, images))
         samples = [
             (f"{one:07d}.jpg", make_jpeg(one, (SIDE, SIDE)), b"c%d" % (one % 10)) for one in numbers
         ]
@@ -120,7 +120,7 @@ def epoch(url: str, cache: str, keep_copies: int) -> None:
         for copy in (place / "shards").glob("*.shard"):
             copy.unlink()
     dataset = open_dataset(find_source(url, cache_folder=place), config, TRAINED, place, 2)
-    loader = Loader(dataset.pictures, dataset.ids(TRAIN), 64, torch.device("cpu"))
+    loader = Loader(dataset.images, dataset.ids(TRAIN), 64, torch.device("cpu"))
     digest, seen = hashlib.sha256(), []
     begun, worked = time.perf_counter(), time.process_time()
     for batch in loader.epoch(0, 0):
@@ -188,14 +188,14 @@ def web_server(folder: Path, work: Path) -> Iterator[str | None]:
             process.terminate()
 
 
-def measure(what: str, pictures: int, rounds: int, each: int) -> None:
+def measure(what: str, images: int, rounds: int, each: int) -> None:
     os.environ |= {"AWS_ACCESS_KEY_ID": "made", "AWS_SECRET_ACCESS_KEY": "up"}
     os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
     with tempfile.TemporaryDirectory() as made, ExitStack() as started:
         work = Path(made)
         folder = work / "photos"
         folder.mkdir()
-        make_photos(folder, pictures, each)
+        make_photos(folder, images, each)
         places = {"local": (str(folder), "")}
         if web := started.enter_context(web_server(folder, work)):
             places["web"] = web, ""
@@ -205,7 +205,7 @@ def measure(what: str, pictures: int, rounds: int, each: int) -> None:
             )
             url = f"s3://{BUCKET}/set"
             places |= {"sound": (url, sound), "copied": (url, sound), "faulty": (url, faulty)}
-        show(what, measure_epochs(places, work, rounds), pictures, each)
+        show(what, measure_epochs(places, work, rounds), images, each)
 
 
 def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) -> Epochs:
@@ -222,7 +222,7 @@ def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) 
     return found
 
 
-def show(what: str, found: Epochs, pictures: int, each: int) -> None:
+def show(what: str, found: Epochs, images: int, each: int) -> None:
     speeds, worked = (
         {kind: [one[fact] for one in all_of_it] for kind, all_of_it in found.items()}
         for fact in ("images_per_second", "worked")
@@ -246,10 +246,10 @@ def show(what: str, found: Epochs, pictures: int, each: int) -> None:
     lines = [
         f"## {title}",
         "",
-        f"{circumstances('numpy')}. {pictures:,} JPEGs of {SIDE}x{SIDE} pixels in shards of "
+        f"{circumstances('numpy')}. {images:,} JPEGs of {SIDE}x{SIDE} pixels in shards of "
         f"{each}, decoded for {TRAINED[0]}x{TRAINED[1]}; the server is on the same two cores, and "
-        f"that of S3 is moto's; {len(speeds['local'])} rounds, taken in turns. Every picture once, "
-        f"{same}; an epoch resumed in the middle has the rest of its pictures in the same order.",
+        f"that of S3 is moto's; {len(speeds['local'])} rounds, taken in turns. Every image once, "
+        f"{same}; an epoch resumed in the middle has the rest of its images in the same order.",
         "",
         *table(
             ["from", "images/s", "of local (range)", "µs of processor an image", "of local"], rows
@@ -262,16 +262,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["store", "web", "serve", "epoch"])
     parser.add_argument("rest", nargs="*")
-    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shard-pictures", type=int, default=200)
+    parser.add_argument("--shard-images", type=int, default=200)
     args = parser.parse_args(arguments)
     if args.what == "serve":
         serve(args.rest[0], float(args.rest[1]))
     elif args.what == "epoch":
         epoch(args.rest[0], args.rest[1], int(args.rest[2]))
     else:
-        measure(args.what, args.pictures, args.rounds, args.shard_pictures)
+        measure(args.what, args.images, args.rounds, args.shard_images)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Inputs:
 
     @property
     def sets(self) -> Path:
-        """Where picture_sets.py puts folders with train/CLASS and test/CLASS."""
+        """Where image_sets.py puts folders with train/CLASS and test/CLASS."""
         return self.folder / "sets"
 
     def make(self) -> None:
@@ -111,11 +111,11 @@ def run_minute(inputs: Inputs) -> None:
     call_main("minute", "--table", lines)
 
 
-def make_picture_sets(inputs: Inputs) -> None:
+def make_image_sets(inputs: Inputs) -> None:
     """Both kinds of sets, which other benchmarks read."""
     source = ("--source", inputs.wallpapers)
-    call_main("picture_sets", "wallpapers", inputs.sets, *source, "--train", 6, "--test", 3)
-    call_main("picture_sets", "clip-art", inputs.sets, "--source", inputs.clip_art, "--shrink", 32)
+    call_main("image_sets", "wallpapers", inputs.sets, *source, "--train", 6, "--test", 3)
+    call_main("image_sets", "clip-art", inputs.sets, "--source", inputs.clip_art, "--shrink", 32)
 
 
 def run_predict(inputs: Inputs) -> None:
@@ -125,7 +125,7 @@ def run_predict(inputs: Inputs) -> None:
 
     folder, quiet = inputs.folder / "run", SilentReporter()
     run = onsight.train(inputs.photos, out=folder, model="lenet", epochs=1, reporter=quiet)
-    sizes = ("--pictures", 40, "--rounds", 1, "--inputs", 200, "--kills", 1)
+    sizes = ("--images", 40, "--rounds", 1, "--inputs", 200, "--kills", 1)
     call_main("predict", run.model, inputs.photos, *sizes)
 
 
@@ -141,7 +141,7 @@ def run_card() -> None:
 
 def run_shards() -> None:
     """From a local folder, and from nginx if it is installed."""
-    call_main("shards", "web", "--pictures", 40, "--rounds", 1, "--shard-pictures", 10)
+    call_main("shards", "web", "--images", 40, "--rounds", 1, "--shard-images", 10)
 
 
 def run_scaling(inputs: Inputs) -> None:
@@ -162,7 +162,7 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
     fashion, photos, folder = inputs.fashion, inputs.photos, inputs.folder
     one_round = ("--rounds", 1)
     steps = ("--seconds", 0.1, "--tune-seconds", 0.1, "--threads", 1, "--work", folder)
-    folds = ("--draws", 1, "--pictures", 60, "--folds", 2, "--epochs", 1)
+    folds = ("--draws", 1, "--images", 60, "--folds", 2, "--epochs", 1)
     planted = ("--only", "sync_in_loop", "--seconds", 8, "--fashion", fashion)
     art, odd = inputs.sets / "clip-art-32", ("--strange", 10, "--art", 40)
     return {
@@ -171,7 +171,9 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
         "scaling_measure": partial(
             call_main, "scaling_measure", "units", photos / "Cat", folder / "lines.jsonl"
         ),
-        "unlike": partial(call_main, "unlike", fashion, art, folder / "unlike", *odd),
+        "out_of_distribution": partial(
+            call_main, "out_of_distribution", fashion, art, folder / "out_of_distribution", *odd
+        ),
         "lenet_step": partial(
             call_main, "lenet_step", fashion, *one_round, "--batch-sizes", 4, *steps
         ),
@@ -219,7 +221,7 @@ def main() -> int:
         inputs = Inputs(Path(place))
         inputs.make()
         with contextlib.redirect_stdout(sys.stderr):
-            make_picture_sets(inputs)
+            make_image_sets(inputs)
         names = list(make_benchmarks(inputs))
         if unknown := set(only) - set(names):
             parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")

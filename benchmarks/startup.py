@@ -76,11 +76,9 @@ def make_loader(data: str, workers: int, context: str | None) -> "DataLoader[Any
     from torch.utils.data import DataLoader, TensorDataset
 
     pixels, labels = read_idx(Path(data), "train")
-    pictures = TensorDataset(
-        torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy()).long()
-    )
+    images = TensorDataset(torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy()).long())
     return DataLoader(
-        pictures, BATCH_SIZE, shuffle=True, num_workers=workers, multiprocessing_context=context
+        images, BATCH_SIZE, shuffle=True, num_workers=workers, multiprocessing_context=context
     )
 
 

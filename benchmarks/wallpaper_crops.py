@@ -1,6 +1,6 @@
-"""Crops of wallpapers: the class is the picture that a crop was cut from.
+"""Crops of wallpapers: the class is the image that a crop was cut from.
 
-Each picture is divided into as many cells as crops are wanted, or some more; every crop is a part
+Each image is divided into as many cells as crops are wanted, or some more; every crop is a part
 of a cell of its own, of random place and scale, brighter or darker, saved as a JPEG of 320x240. So
 no pixel is in two crops, and a hash of its cell says whether a crop is for training or for testing.
 """
@@ -23,11 +23,11 @@ SIZE = (320, 240)
 SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length
 BRIGHTNESS = (0.6, 1.4)
 QUALITY = 90
-PICTURES = {".png", ".jpg", ".jpeg"}
+IMAGES = {".png", ".jpg", ".jpeg"}
 
 
 class Cell(NamedTuple):
-    """A part of a picture, in pixels."""
+    """A part of an image, in pixels."""
 
     left: int
     top: int
@@ -36,13 +36,13 @@ class Cell(NamedTuple):
 
 
 def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int = 20) -> Path:
-    """A folder with train/PICTURE and test/PICTURE, of so many crops each."""
+    """A folder with train/IMAGE and test/IMAGE, of so many crops each."""
     counts = {"train": train, "test": test}
     originals = {place.name: largest(place) for place in sorted(source.iterdir())}
 
     def fill(target: Path) -> None:
         with ThreadPoolExecutor(usable_cores()) as pool:
-            cut = partial(cut_picture, counts=counts, target=target)
+            cut = partial(cut_image, counts=counts, target=target)
             list(pool.map(cut, originals.keys(), originals.values()))
 
     return finished_folder(cache / f"wallpaper-cells-{train}-{test}", fill)
@@ -50,7 +50,7 @@ def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int =
 
 def largest(place: Path) -> Path:
     """The version of a wallpaper with the most pixels."""
-    paths = sorted(p for p in (place / "contents" / "images").iterdir() if p.suffix in PICTURES)
+    paths = sorted(p for p in (place / "contents" / "images").iterdir() if p.suffix in IMAGES)
     return max(paths, key=_pixels)
 
 
@@ -59,7 +59,7 @@ def _pixels(path: Path) -> int:
         return image.width * image.height
 
 
-def cut_picture(name: str, path: Path, counts: dict[str, int], target: Path) -> None:
+def cut_image(name: str, path: Path, counts: dict[str, int], target: Path) -> None:
     with Image.open(path) as opened:
         image = opened.convert("RGB")
     cells = iter(divide(name, image, sum(counts.values())))

@@ -2,7 +2,7 @@
 
     python scripts/make_demo.py /usr/share/datasets/fashion-mnist
 
-It takes the first 600 training and 100 test pictures of each class, in the original order.
+It takes the first 600 training and 100 test images of each class, in the original order.
 """
 
 import gzip
@@ -18,7 +18,7 @@ NAMES = (
     "t-shirt", "trouser", "pullover", "dress", "coat",
     "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-PICTURES = {"train": ("train", 600), "test": ("t10k", 100)}
+IMAGES = {"train": ("train", 600), "test": ("t10k", 100)}
 TARGET = Path(__file__).parents[1] / "src/onsight/demo/fashion-mnist-sample.zip"
 FIXED_DATE = (2017, 8, 25, 0, 0, 0)  # the release of Fashion-MNIST; keeps the zip reproducible
 
@@ -38,7 +38,7 @@ def png(pixels: np.ndarray) -> bytes:
 def main(source: Path) -> None:
     """Write the zip from the folder with Fashion-MNIST's four files."""
     with zipfile.ZipFile(TARGET, "w", zipfile.ZIP_STORED) as archive:
-        for split, (prefix, count) in PICTURES.items():
+        for split, (prefix, count) in IMAGES.items():
             labels = read_idx(source / f"{prefix}-labels-idx1-ubyte.gz", 8)
             images = read_idx(source / f"{prefix}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
             for number, name in enumerate(NAMES):

@@ -1,11 +1,11 @@
-"""Make stand-ins for the data sets of the recipes, in the same layout, from other pictures.
+"""Make stand-ins for the data sets of the recipes, in the same layout, from other images.
 
     python scripts/make_stand_ins.py cifar FASHION_MNIST_FOLDER TARGET
     python scripts/make_stand_ins.py pets PHOTOGRAPHS_FOLDER TARGET [JPEGS_A_CLASS]
 
 cifar: Fashion-MNIST padded to 32x32 in three equal channels, as cifar-10-batches-py.
 pets: PetImages with Cat and Dog: JPEGs of about 500x375 cropped out of two groups of
-photographs, with the two Thumbs.db and 54 broken pictures (24 and 30) planted among them.
+photographs, with the two Thumbs.db and 54 broken images (24 and 30) planted among them.
 """
 
 import gzip
@@ -85,10 +85,10 @@ def make_class(photographs: list[Path], folder: Path, jpegs: int, broken: int) -
     folder.mkdir(parents=True)
     (folder / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(508))
     generator = np.random.default_rng(len(photographs[0].name))
-    pictures = [open_small(path) for path in photographs]
+    images = [open_small(path) for path in photographs]
     bad = set(generator.choice(jpegs, broken, replace=False).tolist())
     for number in range(jpegs):
-        content = crop(pictures[int(generator.integers(len(pictures)))], generator)
+        content = crop(images[int(generator.integers(len(images)))], generator)
         if number in bad:
             content = BROKEN_BYTES[number % len(BROKEN_BYTES)]
         (folder / f"{number}.jpg").write_bytes(content)
@@ -96,21 +96,21 @@ def make_class(photographs: list[Path], folder: Path, jpegs: int, broken: int) -
 
 def open_small(path: Path) -> Image.Image:
     """Load a photograph, scaled to at most 1,600 pixels a side."""
-    picture = Image.open(path).convert("RGB")
-    picture.thumbnail((1600, 1600))
-    return picture
+    image = Image.open(path).convert("RGB")
+    image.thumbnail((1600, 1600))
+    return image
 
 
-def crop(picture: Image.Image, generator: np.random.Generator) -> bytes:
+def crop(image: Image.Image, generator: np.random.Generator) -> bytes:
     """Encode a random part of a photograph as a JPEG of 350 to 500 by 300 to 450 pixels."""
     width, height = int(generator.integers(350, 501)), int(generator.integers(300, 451))
-    zoom = generator.uniform(1.0, min(picture.width / width, picture.height / height))
+    zoom = generator.uniform(1.0, min(image.width / width, image.height / height))
     box_width, box_height = int(width * zoom), int(height * zoom)
-    left = int(generator.integers(picture.width - box_width + 1))
-    top = int(generator.integers(picture.height - box_height + 1))
+    left = int(generator.integers(image.width - box_width + 1))
+    top = int(generator.integers(image.height - box_height + 1))
     box = (left, top, left + box_width, top + box_height)
     file = io.BytesIO()
-    picture.resize((width, height), Image.Resampling.BILINEAR, box).save(file, "JPEG", quality=90)
+    image.resize((width, height), Image.Resampling.BILINEAR, box).save(file, "JPEG", quality=90)
     return file.getvalue()
 
 

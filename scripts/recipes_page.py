@@ -23,7 +23,7 @@ Five widely read tutorials teach how to train a classifier on a GPU; for each of
 there is a recipe that reproduces it. This page shows the figures that they published and those
 measured with Onsight, each with the machine. It is written by `scripts/recipes_page.py` from the
 files of the runs. CIFAR-10 and PetImages cannot be redistributed with this repository, so
-`scripts/make_stand_ins.py` makes stand-ins with the same layout, size and number of pictures.
+`scripts/make_stand_ins.py` makes stand-ins with the same layout, size and number of images.
 **Accuracies are therefore not comparable; counts, rates and times are.** With the real files in
 place, the same commands run unchanged. No GPU was available: the recipes have not been run on one.
 """
@@ -106,16 +106,16 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
             "25,002, of which 24,946 usable; the others are silently skipped",
             f"{results['used'] + results['problems']:,}: {results['used']:,} used, "
             f"{results['problems']} listed with their reasons",
-            "the stand-in contains 54 broken pictures and two Thumbs.db",
+            "the stand-in contains 54 broken images and two Thumbs.db",
         ),
         (
             "decoding",
-            "19 to 21 pictures/s",
-            f"{run.decoded_a_second:,.0f} pictures/s; in the second run {reopened:.2f} s for all",
+            "19 to 21 images/s",
+            f"{run.decoded_a_second:,.0f} images/s; in the second run {reopened:.2f} s for all",
             "scaled JPEG decoding in threads, once, then cached",
         ),
         (
-            f"{epochs} epochs of {results_train(run):,} pictures",
+            f"{epochs} epochs of {results_train(run):,} images",
             "30.5 s on a Tesla M60; more than 60 s per epoch on a CPU",
             f"{run.training_seconds:.1f} s, {run.training_seconds / epochs:.1f} s per epoch",
             "the same network and arithmetic, on two CPU cores",
@@ -124,12 +124,12 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
             "loss by epoch",
             "0.251 0.208 0.188 0.156 0.135 (of the last batch)",
             " ".join(f"{row['train_loss']:.3f}" for row in run.epochs) + " (mean of the epoch)",
-            "other pictures; the last batch alone says little",
+            "other images; the last batch alone says little",
         ),
         (
             "evaluation",
-            "1,024 pictures/s, one by one",
-            f"{run.tested_a_second:,.0f} pictures/s",
+            "1,024 images/s, one by one",
+            f"{run.tested_a_second:,.0f} images/s",
             "in batches of 256",
         ),
         (
@@ -156,7 +156,7 @@ def lenet(run: Run, larger: Run) -> list[Row]:
             "mean loss every 2,000 steps, epoch 1",
             "2.229 1.893 1.672 1.574 1.534 1.481",
             run.losses(0),
-            "Fashion-MNIST is easier than CIFAR-10, and has 60,000 training pictures instead of "
+            "Fashion-MNIST is easier than CIFAR-10, and has 60,000 training images instead of "
             "50,000",
         ),
         (
@@ -168,22 +168,22 @@ def lenet(run: Run, larger: Run) -> list[Row]:
         (
             "10 epochs at batch 4",
             "not given",
-            f"{run.training_seconds:.1f} s, {run.results['images_per_second']:,.0f} pictures/s",
+            f"{run.training_seconds:.1f} s, {run.results['images_per_second']:,.0f} images/s",
             "",
         ),
         (
-            "batch 32, steps 200 to 1,400 (38,400 pictures)",
-            "7 s on a GTX 1080 Ti, 16 s on a Core i7-7800X with 12 threads (2,400 pictures/s)",
-            f"{seconds:.2f} s ({38_400 / seconds:,.0f} pictures/s), "
+            "batch 32, steps 200 to 1,400 (38,400 images)",
+            "7 s on a GTX 1080 Ti, 16 s on a Core i7-7800X with 12 threads (2,400 images/s)",
+            f"{seconds:.2f} s ({38_400 / seconds:,.0f} images/s), "
             f"{38_400 / seconds / 2400:.1f} times the source's CPU",
-            "pictures are decoded once and gathered in place, without worker processes; what is "
+            "images are decoded once and gathered in place, without worker processes; what is "
             "left is torch's own step, whose speed varies by 40% on this machine",
         ),
         (
-            "accuracy on all test pictures",
+            "accuracy on all test images",
             "computed, not shown; counted by class with a fixed batch of 4",
             f"batch 4: {run.accuracy}; batch 32: {larger.accuracy}",
-            "other pictures; each run's report has it by class, with intervals",
+            "other images; each run's report has it by class, with intervals",
         ),
         (
             "reloaded weights",
@@ -211,7 +211,7 @@ def quick(run: Run) -> list[Row]:
             "test loss and accuracy after each epoch",
             "computed, not shown; the loss is a sum of batch means",
             f"loss {last['test_loss']:.3f} after epoch {last['epoch']}; accuracies {accuracies}",
-            "a mean over pictures; other pictures; Onsight shuffles the training pictures",
+            "a mean over images; other images; Onsight shuffles the training images",
         ),
         (
             "a model after each epoch",
@@ -222,7 +222,7 @@ def quick(run: Run) -> list[Row]:
         (
             "10 epochs",
             "not given",
-            f"{run.training_seconds:.0f} s, {run.results['images_per_second']:,.0f} pictures/s",
+            f"{run.training_seconds:.0f} s, {run.results['images_per_second']:,.0f} images/s",
             "",
         ),
     ]

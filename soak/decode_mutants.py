@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "data"))
 
-from odd_pictures import odd_pictures
+from odd_images import odd_images
 
 from onsight.data.decode import decode
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 _RUNS = (1, 2, 4, 16, 64)
 
@@ -49,7 +49,7 @@ def time_decoding(data: bytes) -> tuple[float, bool]:
     begun = time.perf_counter()
     try:
         decode(data)
-    except PictureError:
+    except ImageError:
         return time.perf_counter() - begun, False
     return time.perf_counter() - begun, True
 
@@ -62,7 +62,7 @@ def peak_megabytes() -> float:
 def main() -> None:
     """Decode the mutants and print how many were used, the slowest, and the growth in memory."""
     form, count = sys.argv[1], int(sys.argv[2])
-    samples = [odd.data for odd in odd_pictures() if odd.name.startswith(form)]
+    samples = [odd.data for odd in odd_images() if odd.name.startswith(form)]
     rng, used, slowest = random.Random(form), 0, 0.0
     loaded = peak_megabytes()
     for number in range(count):

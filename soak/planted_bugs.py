@@ -24,7 +24,7 @@ def _without(file: str, tests: str, *conditions: str) -> list[Bug]:
     return bugs
 
 
-_DECODE = "tests/data/test_decode.py tests/data/test_odd_pictures.py tests/data/test_bombs.py"
+_DECODE = "tests/data/test_decode.py tests/data/test_odd_images.py tests/data/test_bombs.py"
 _ARCHIVES = "tests/data/sources/test_archive_source.py"
 _MANIFESTS = "tests/data/sources/test_manifest_source.py"
 _BOXES = "tests/data/sources/annotations"
@@ -285,7 +285,7 @@ BUGS = [
         "onsight/data/sources/read_file.py",
         f"{_ARCHIVES} tests/data/sources/test_folder_source.py",
         "if size == 0:",
-        "if size > PICTURE_FILE_BYTES:",
+        "if size > IMAGE_FILE_BYTES:",
         "if not stat.S_ISREG(facts.st_mode):",
     ),
     *_without("onsight/data/foreign.py", "tests/data/test_foreign.py", 'if data[4:8] == b"ftyp":'),
@@ -326,7 +326,7 @@ BUGS = [
         "onsight/data/sources/idx.py",
         "tests/data/sources/test_idx_source.py",
         "if len(images) != len(labels):",
-        "if not 0 < math.prod(images.shape[1:]) <= IDX_PICTURE_PIXELS:",
+        "if not 0 < math.prod(images.shape[1:]) <= IDX_IMAGE_PIXELS:",
         "if len(data) != expected:",
         "if one.split == two.split:",
     ),

@@ -131,7 +131,7 @@ def test_a_machine_that_is_lost_and_comes_back_changes_nothing(
     ranks = [row[4] for row in struck.steps_noted(notes)]
     assert [number for number, _ in groupby(ranks)] == [2, 1, 2]
     assert "was lost; the job was ended" in said
-    repeats = struck.check_pictures(notes, EPOCHS)
+    repeats = struck.check_images(notes, EPOCHS)
     assert repeats <= 2 * INTERVAL
     words = ["--checkpoint-steps", INTERVAL]
     whole = struck.run(tmp_path / "whole", bars, [], EPOCHS, *words, launched=Launched)

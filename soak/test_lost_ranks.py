@@ -59,7 +59,7 @@ def undisturbed(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, words = tmp_path_factory.mktemp("undisturbed"), ["--checkpoint-steps", INTERVAL]
     code, watched, notes, out = struck.run(folder, bars, [], EPOCHS, *words, launched=Launched)
     assert code == 0, watched.text
-    assert struck.check_pictures(notes, EPOCHS) == 0
+    assert struck.check_images(notes, EPOCHS) == 0
     path: Path = out
     return path
 
@@ -74,7 +74,7 @@ def run_struck(folder: Path, bars: Path, faults: list[Fault], undisturbed: Path)
     for fault, (_, line) in zip(faults, said, strict=True):
         assert f"rank {fault.rank} (process " in line
         assert "last seen " in line
-    repeats = struck.check_pictures(notes, EPOCHS)
+    repeats = struck.check_images(notes, EPOCHS)
     # Checkpoints are written beside the step: one more may be lost with the process.
     assert repeats <= len(faults) * 2 * INTERVAL
     return {

@@ -10,7 +10,7 @@ import pytest
 
 from onsight.data.decode import decode
 from onsight.data.sources.folder import read_unlabelled
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 VERSION = "12.3.0"
 FILES, USED = 1056, 670
@@ -39,7 +39,7 @@ def test_every_file_is_used_or_refused_with_a_reason(images: Path) -> None:
             assert isinstance(data, bytes)
             assert decode(data).ndim == 3
             outcome["used"] += 1
-        except PictureError as error:
+        except ImageError as error:
             outcome[str(error).split(":")[0]] += 1
     print(outcome)
     assert len(source.index) + len(source.problems) == FILES

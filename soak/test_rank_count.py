@@ -1,4 +1,4 @@
-"""A run that goes on with another number of ranks: each picture once an epoch, the same weights."""
+"""A run that goes on with another number of ranks: each image once an epoch, the same weights."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM comes
 def test_a_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, ...], tmp_path: Path) -> None:
     bars = make_bars(tmp_path / "bars")
     notes, out = train(tmp_path / "run", bars, STOPS, ranks)
-    assert struck.check_pictures(notes, EPOCHS) == 0
+    assert struck.check_images(notes, EPOCHS) == 0
     _, whole = train(tmp_path / "whole", bars, [], [1])
     assert struck.difference(whole, out) <= 1e-12
 

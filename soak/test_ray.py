@@ -1,4 +1,4 @@
-"""On a Ray cluster of two nodes: a node is killed while training; 10,000 pictures are predicted."""
+"""On a Ray cluster of two nodes: a node is killed while training; 10,000 images are predicted."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ from own_cluster import add_node, own_cluster
 DEMO = Path(onsight.__file__).parent / "demo" / "fashion-mnist-sample.zip"
 PER_CLASS = 400
 EPOCHS = 40
-PICTURES, BROKEN = 10_000, 7
+IMAGES, BROKEN = 10_000, 7
 TRAINING = (
     "--model precise:Precise --batch-size 16 --precision fp32 --threads 1 --ranks 2 --seed 3 "
     "--plan default --folds 1"
@@ -190,36 +190,36 @@ def model(garments: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """10,000 PNG files: those of the demo, and some of them mirrored."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     with ZipFile(DEMO) as demo:
         names = [name for name in demo.namelist() if name.endswith(".png")]
-        for number in range(PICTURES):
-            with demo.open(names[number % len(names)]) as file, Image.open(file) as picture:
-                made = ImageOps.mirror(picture) if number >= len(names) else picture
+        for number in range(IMAGES):
+            with demo.open(names[number % len(names)]) as file, Image.open(file) as image:
+                made = ImageOps.mirror(image) if number >= len(names) else image
                 made.save(folder / f"{number:05d}.png")
     return folder
 
 
 @pytest.mark.parametrize("broken", [0, BROKEN])
 def test_every_row_is_the_local_one(
-    cluster: Any, model: Path, pictures: Path, tmp_path: Path, broken: int
+    cluster: Any, model: Path, images: Path, tmp_path: Path, broken: int
 ) -> None:
     node = add_node(cluster)
     for number in range(broken):
-        (pictures / f"{1400 * number:05d}-broken.png").write_bytes(b"\x89PNG broken")
-    words = f"predict {model} {pictures} --top 3"
+        (images / f"{1400 * number:05d}-broken.png").write_bytes(b"\x89PNG broken")
+    words = f"predict {model} {images} --top 3"
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
     Command(words, parquet=here).finish()
     mapping = Command(words, parquet=there, cluster=cluster.address)
     mapping.finish()
     cluster.remove_node(node)
     local, mapped = read_table(here), read_table(there)
-    assert local.num_rows == PICTURES + broken
-    assert mapping.when(f"{PICTURES:,} predicted, {broken} could not be used")
+    assert local.num_rows == IMAGES + broken
+    assert mapping.when(f"{IMAGES:,} predicted, {broken} could not be used")
     assert mapped.schema == local.schema
-    for name in ("path", "predicted", "problem", "unlike"):
+    for name in ("path", "predicted", "problem", "out_of_distribution"):
         assert mapped[name].equals(local[name]), name
     expected, found = (table["probability"].to_numpy() for table in (local, mapped))
     print(f"{local.num_rows} rows, {broken} broken: to the last bit: {mapped.equals(local)}")
@@ -228,9 +228,9 @@ def test_every_row_is_the_local_one(
 
 
 def test_embedding_is_the_local_one(
-    cluster: Any, model: Path, pictures: Path, tmp_path: Path
+    cluster: Any, model: Path, images: Path, tmp_path: Path
 ) -> None:
-    few = sorted(pictures.iterdir())[:1_000]
+    few = sorted(images.iterdir())[:1_000]
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
     words = f"embed {model}"
     Command(words, *few, out=here).finish()

@@ -21,7 +21,7 @@ import scipy.stats
 TESTS = Path(__file__).parents[1] / "tests" / "serve"
 sys.path.insert(0, str(TESTS))
 
-from serve_stub import FORM, form, picture, running, until  # noqa: E402
+from serve_stub import FORM, form, image, running, until  # noqa: E402
 
 from onsight.serve.settings import Access  # noqa: E402
 
@@ -84,7 +84,7 @@ def status_of(port: int, *pieces: bytes) -> int:
 
 def test_large_and_odd_requests_take_little_memory(tmp_path: Path) -> None:
     chunked = POST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    big = picture(7)
+    big = image(7)
     big += b"\0" * (LIMIT - len(big))
     million = b"1\r\nx\r\n" * 1_000_000 + b"0\r\n\r\n"
     headers = b"".join(b"X-%d: %s\r\n" % (n, b"y" * 8192) for n in range(200))
@@ -102,7 +102,7 @@ def test_large_and_odd_requests_take_little_memory(tmp_path: Path) -> None:
     }
     for name, (send, expected) in hostile.items():
         with served(tmp_path) as (process, port):
-            ask(port, "POST", "/predict", picture(7))
+            ask(port, "POST", "/predict", image(7))
             before = taken(process)[1]
             assert send(port) == expected, name
             grown = (taken(process)[1] - before) / MIB
@@ -113,7 +113,7 @@ def test_large_and_odd_requests_take_little_memory(tmp_path: Path) -> None:
 
 
 def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path: Path) -> None:
-    contents = [picture(value) for value in range(0, 250, 10)] + [b"bad", b"", picture(9)[:40]]
+    contents = [image(value) for value in range(0, 250, 10)] + [b"bad", b"", image(9)[:40]]
     with served(tmp_path) as (process, port):
         for round_ in range(400):
             batch = random.Random(round_).choices(contents, k=50)
@@ -121,7 +121,7 @@ def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path: Path) -> Non
             if round_ == 40:
                 before = taken(process)
         after = taken(process)
-        print(f"20,000 pictures: {(after[0] - before[0]) / MIB:.1f} MiB, files {after[2]}")
+        print(f"20,000 images: {(after[0] - before[0]) / MIB:.1f} MiB, files {after[2]}")
         assert after[0] - before[0] < 20 * MIB
         assert after[2] <= before[2] + 1  # a connection may not be closed yet
         assert after[3] == before[3]
@@ -130,20 +130,20 @@ def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path: Path) -> Non
 def test_a_thousand_mixed_batches(tmp_path: Path) -> None:
     rng = random.Random(0)
     bad = [
-        picture(5, side=1)[:30],
+        image(5, side=1)[:30],
         b"",
         b"\xff\xd8\xff" + b"\xff\xda" * 500,
-        picture(9)[:50],
+        image(9)[:50],
         b"x" * 99,
     ]
     with served(tmp_path) as (_, port):
         solo = {}
         for value in range(0, 250, 25):
-            solo[value] = json.loads(ask(port, "POST", "/predict", picture(value))[1])
+            solo[value] = json.loads(ask(port, "POST", "/predict", image(value))[1])
         for _ in range(1000):
             values = rng.choices(list(solo), k=rng.randrange(1, 16))
             place = rng.randrange(len(values) + 1)
-            contents = [picture(value) for value in values]
+            contents = [image(value) for value in values]
             contents.insert(place, rng.choice(bad))
             status, body = ask(port, "POST", "/predict", form(*contents), FORM)
             rows = json.loads(body)["predictions"]
@@ -178,7 +178,7 @@ def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path: Path) -> None:
                     gone = True
                 if gone:
                     ended[number] = time.monotonic() - begun
-            assert ask(port, "POST", "/predict", picture(7))[0] == 200
+            assert ask(port, "POST", "/predict", image(7))[0] == 200
             time.sleep(0.5)
         print(
             f"200 slow clients: cut off in {min(ended.values()):.1f} to {max(ended.values()):.1f} s"
@@ -199,7 +199,7 @@ def test_a_stop_under_load(tmp_path: Path, round_: int) -> None:
             status: int | None = 200
             while status == 200:
                 try:
-                    status = ask(port, "POST", "/predict", picture(7))[0]
+                    status = ask(port, "POST", "/predict", image(7))[0]
                 except ConnectionError:
                     status = None  # it came when the last connection had been closed
                 statuses.append(status)

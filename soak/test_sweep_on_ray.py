@@ -29,7 +29,7 @@ FIELDS |= {"plan": "default"}
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of 60 noisy bars each."""
     folder, rng = tmp_path_factory.mktemp("bars"), np.random.default_rng(1)
     for kind in ("across", "down"):
@@ -50,20 +50,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield cluster
 
 
-def command(pictures: Path, out: Path, *more: str) -> list[str]:
+def command(images: Path, out: Path, *more: str) -> list[str]:
     """Return the words of the sweep's command."""
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()]
-    words = ["sweep", str(pictures), *TRIED, *fields, f"--out={out}", "--json", *more]
+    words = ["sweep", str(images), *TRIED, *fields, f"--out={out}", "--json", *more]
     return [sys.executable, "-m", "onsight", *words]
 
 
 @pytest.fixture(scope="module")
 def swept(
-    pictures: Path, cluster: Any, tmp_path_factory: pytest.TempPathFactory
+    images: Path, cluster: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     """A sweep of six runs whose command is killed in a run after the first, then resumed."""
     out = tmp_path_factory.mktemp("sweeps") / "s"
-    words = command(pictures, out, "--cluster=auto")
+    words = command(images, out, "--cluster=auto")
     started = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
     while not (any(out.glob("*/report.html")) and len(list(out.glob("*/checkpoints"))) > 1):
         assert started.poll() is None
@@ -79,13 +79,13 @@ def swept(
 
 
 def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(
-    pictures: Path, swept: tuple[Path, dict[str, Any]], tmp_path: Path
+    images: Path, swept: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     out, facts = swept
     assert len(facts["runs"]) == RUNS
     assert facts["failed"] == []
     here = tmp_path / "s"
-    subprocess.run(command(pictures, here), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command(images, here), check=True, stdout=subprocess.DEVNULL)
     names = [run["name"] for run in facts["runs"]]
     for name in names:
         alone = (here / name / "predictions.csv").read_bytes()
@@ -95,7 +95,7 @@ def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own code
 def test_the_server_answers_on_ray_serve_as_the_model_does(
-    pictures: Path, swept: tuple[Path, dict[str, Any]]
+    images: Path, swept: tuple[Path, dict[str, Any]]
 ) -> None:
     import ray
     from ray import serve
@@ -108,9 +108,9 @@ def test_the_server_answers_on_ray_serve_as_the_model_does(
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": 18765})
         serve.run(app(Wanted.model_validate({"model": str(model), "device": "cpu"})))
-        picture = pictures / "across" / "000.png"
-        status, said = _ask("/predict", picture.read_bytes(), **{"Content-Type": "image/png"})
-        (expected,) = onsight.load(model, device="cpu").predict_proba([picture])
+        image = images / "across" / "000.png"
+        status, said = _ask("/predict", image.read_bytes(), **{"Content-Type": "image/png"})
+        (expected,) = onsight.load(model, device="cpu").predict_proba([image])
         (row,) = said["predictions"]
         assert status == 200
         assert row["probability"] == pytest.approx(float(expected.max()), abs=1e-6)

@@ -1,4 +1,4 @@
-"""Pictures of bars: the small data set that most tests train on."""
+"""Images of bars: the small data set that most tests train on."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 
 
-def shape_picture(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarray:
-    """A noisy picture of a bar: 'across' or 'down', learnable in a moment."""
+def shape_image(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarray:
+    """A noisy image of a bar: 'across' or 'down', learnable in a moment."""
     pixels = rng.integers(0, 80, (side, side), np.uint8)
     place = int(rng.integers(2, side - 2))
     if kind == "across":
@@ -18,10 +18,10 @@ def shape_picture(kind: str, rng: np.random.Generator, side: int = 12) -> np.nda
 
 
 def make_bars(folder: Path) -> Path:
-    """Two classes of 60 grey PNGs each, without a split; always the same pictures."""
+    """Two classes of 60 grey PNGs each, without a split; always the same images."""
     rng = np.random.default_rng(1)
     for kind in ("across", "down"):
         (folder / kind).mkdir(parents=True)
         for number in range(60):
-            Image.fromarray(shape_picture(kind, rng)).save(folder / kind / f"{number:03d}.png")
+            Image.fromarray(shape_image(kind, rng)).save(folder / kind / f"{number:03d}.png")
     return folder

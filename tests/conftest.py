@@ -33,7 +33,7 @@ def common_cache(tmp_path_factory):
 def folds_only_if_asked():
     """The data sets of tests are small: by itself, every run would train six networks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folds, "ENOUGH_TEST_PICTURES", 0)
+        patch.setattr(folds, "ENOUGH_TEST_IMAGES", 0)
         yield
 
 
@@ -85,13 +85,13 @@ def own_cache(cache_folders, monkeypatch):
 
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
-    """Pictures of a test's own."""
+    """Images of a test's own."""
     return make_bars(tmp_path / "bars")
 
 
 @pytest.fixture(scope="session")
 def shared_bars(build_once) -> Path:
-    """The same pictures for what tests share; nobody changes them."""
+    """The same images for what tests share; nobody changes them."""
     return build_once("bars", lambda folder: make_bars(folder / "bars")) / "bars"
 
 

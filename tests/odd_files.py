@@ -1,4 +1,4 @@
-"""Over 200 pictures of every mode, format and orientation, as files."""
+"""Over 200 images of every mode, format and orientation, as files."""
 
 import io
 

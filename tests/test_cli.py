@@ -196,7 +196,7 @@ def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     code, out, _ = run_command(capsys, "eval", run, bars, "--tta", "flip")
     assert code == 0
     assert re.search(
-        r"over several views of each picture \(flip\): accuracy [\d.]+% \(95% interval", out
+        r"over several views of each image \(flip\): accuracy [\d.]+% \(95% interval", out
     )
     code, out, _ = run_command(capsys, "predict", run, bars / "across", bars / "down" / "000.png")
     assert code == 0
@@ -279,7 +279,7 @@ def test_absent_data_of_a_recipe(capsys, tmp_path, monkeypatch, name, files):
 
 
 def test_missing_path(capsys, tmp_path):
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     assert "does not exist" in refused(capsys, "train", tmp_path / "picturs")
 
 
@@ -293,13 +293,13 @@ def test_one_class_only(capsys, bars, tmp_path):
     assert "only one class ('across')" in message
 
 
-def test_all_pictures_broken(capsys, tmp_path):
+def test_all_images_broken(capsys, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "data" / name).mkdir(parents=True)
-        (tmp_path / "data" / name / "x.png").write_bytes(b"no picture")
+        (tmp_path / "data" / name / "x.png").write_bytes(b"no image")
         (tmp_path / "data" / name / "y.png").write_bytes(b"")
     message = refused(capsys, "train", tmp_path / "data", "--out", tmp_path / "run")
-    assert "none of the 4 pictures" in message
+    assert "none of the 4 images" in message
     assert "empty file" in message
 
 
@@ -499,7 +499,7 @@ def test_names_exported_are_sorted_and_there():
         _ = onsight.nonsense
 
 
-def test_pictures_of_a_demo_are_inside_the_package():
+def test_images_of_a_demo_are_inside_the_package():
     from importlib import resources
 
     folder = resources.files("onsight") / "demo"
@@ -523,7 +523,7 @@ def test_large_folder_prints_progress_now_and_then(monkeypatch, capsys):
 
 
 def test_no_number_of_pixels_is_out_of_place():
-    """The demo's pictures are those of the data set, as grey PNGs of 28x28."""
+    """The demo's images are those of the data set, as grey PNGs of 28x28."""
     import io
     import zipfile
     from importlib import resources
@@ -532,8 +532,8 @@ def test_no_number_of_pixels_is_out_of_place():
     with zipfile.ZipFile(str(path)) as archive:
         names = archive.namelist()
         assert len(names) == 7000
-        picture = np.asarray(Image.open(io.BytesIO(archive.read(names[0]))))
-    assert picture.shape == (28, 28)
+        image = np.asarray(Image.open(io.BytesIO(archive.read(names[0]))))
+    assert image.shape == (28, 28)
 
 
 def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):

@@ -13,7 +13,7 @@ from onsight.inference import listing
 from onsight.inference.predictor import Predictor
 from onsight.report.card.metadata import MARK
 
-PICTURE = "data/cats/0.png"
+IMAGE = "data/cats/0.png"
 COMMANDS = [  # what is read is named in the last place, and as the file to write
     ["predict", "model", "a.png", "--csv", "model"],
     ["predict", "model", "a.png", "--jsonl", "model"],
@@ -23,22 +23,22 @@ COMMANDS = [  # what is read is named in the last place, and as the file to writ
     ["predict", "m.onnx", "a.png", "--csv", "m.onnx.proof.json"],
     ["predict", "model", "a.png", "--csv", "a.png"],
     ["predict", "model", "a.png", "--save-grid", "a.png"],
-    ["predict", "model", "data", "--csv", PICTURE],
+    ["predict", "model", "data", "--csv", IMAGE],
     ["predict", "model", "list.csv", "--jsonl", "list.csv"],
     ["embed", "m.npz", "a.png", "--out", "m.npz"],
     ["embed", "model", "data", "--out", "data/old.npz"],
     ["eval", "model", "data", "--csv", "model"],
     ["eval", "run", "data", "--csv", "run/model.safetensors"],
     ["eval", "model", "list.csv", "--csv", "list.csv"],
-    ["eval", "model", "data", "--csv", PICTURE],
+    ["eval", "model", "data", "--csv", IMAGE],
     ["similar", "m.png", "a.png", "--save-grid", "m.png"],
     ["similar", "model", "a.png", "--save-grid", "a.png"],
     ["predict", "run", "a.png", "--csv", "run/predictions.csv"],
     ["eval", "run", "data", "--csv", "run/predictions.csv"],
-    ["similar", "model", "data", "--save-grid", PICTURE],
-    ["similar", "model", "a.png", "--among", "data", "--save-grid", PICTURE],
+    ["similar", "model", "data", "--save-grid", IMAGE],
+    ["similar", "model", "a.png", "--among", "data", "--save-grid", IMAGE],
     ["shard", "list.csv", "--out", "shards", "--problems", "list.csv"],
-    ["shard", "data", "--out", "shards", "--problems", PICTURE],
+    ["shard", "data", "--out", "shards", "--problems", IMAGE],
     ["export", "m.onnx", "--out", "m.onnx"],
     ["export", "model", "--on", "data", "--out", "data/old.onnx"],
     ["export", "m.onnx.proof.json", "--out", "m.onnx"],
@@ -52,8 +52,8 @@ COMMANDS = [  # what is read is named in the last place, and as the file to writ
     ["explain", "train.py", "--trace", "helper.py"],
     ["explain", "train.py", "--trace", "my.toml", "--", "--config", "my.toml"],
     ["explain", "train.py", "--trace", "my.toml", "--", "--config=my.toml"],
-    ["explain", "data", "--trace", PICTURE],
-    ["explain", "data", "--save-plot", PICTURE],
+    ["explain", "data", "--trace", IMAGE],
+    ["explain", "data", "--save-plot", IMAGE],
     ["explain", "data", "--config", "my.toml", "--trace", "my.toml"],
 ]
 WRITTEN = ("--csv", "--jsonl", "--parquet", "--save-grid", "--problems", "--out", "--trace",
@@ -145,9 +145,9 @@ def test_nor_by_another_name(words, link, here, capsys):
                                    ["shard", "data", "--out", "shards", "--problems"]])  # fmt: skip
 def test_nor_through_links_into_or_out_of_a_folder(words, here, capsys):
     Path("to-folder").symlink_to("data")
-    Path("to-picture.png").symlink_to(PICTURE)
+    Path("to-image.png").symlink_to(IMAGE)
     Path("data/cats/out.png").symlink_to(here / "a.png")
-    for name in ("to-folder/cats/0.png", "to-picture.png", "data/cats/out.png"):
+    for name in ("to-folder/cats/0.png", "to-image.png", "data/cats/out.png"):
         assert words[-1] in refuse([*words, name], capsys, here)
 
 
@@ -166,7 +166,7 @@ def test_a_list_on_stdin_is_not_replaced(here, capsys):
 
 
 @pytest.mark.parametrize("inputs", ["data/*/*.png", "list.csv"])
-def test_a_picture_found_late_is_not_replaced(inputs, here, capsys, monkeypatch):
+def test_a_image_found_late_is_not_replaced(inputs, here, capsys, monkeypatch):
     from inference.stub_runner import StubRunner
 
     monkeypatch.setattr(listing, "load", lambda model, **options: Predictor(StubRunner()))
@@ -176,19 +176,19 @@ def test_a_picture_found_late_is_not_replaced(inputs, here, capsys, monkeypatch)
     assert "data/dogs/1.png" in said
 
 
-def test_pictures_that_a_list_names_are_not_replaced(here, capsys, trained, shared_bars):
+def test_images_that_a_list_names_are_not_replaced(here, capsys, trained, shared_bars):
     shutil.copytree(trained.path, here / "runs")
     shutil.copytree(shared_bars, here / "bars")
-    pictures = sorted(here.glob("bars/*/*.png"))
-    rows = [f"{path.relative_to(here)},{path.parent.name}" for path in pictures]
+    images = sorted(here.glob("bars/*/*.png"))
+    rows = [f"{path.relative_to(here)},{path.parent.name}" for path in images]
     Path("list.csv").write_text("\n".join(["path,label", *rows, ""]))
-    picture = str(pictures[0].relative_to(here))
+    image = str(images[0].relative_to(here))
     for words in (
-        ["eval", "runs", "list.csv", "--csv", picture],
-        ["similar", "runs", "a.png", "--among", "list.csv", "--save-grid", picture],
-        ["shard", "list.csv", "--out", "shards", "--problems", picture],
-        ["explain", "list.csv", "--trace", picture],
-        ["explain", "list.csv", "--save-plot", picture],
+        ["eval", "runs", "list.csv", "--csv", image],
+        ["similar", "runs", "a.png", "--among", "list.csv", "--save-grid", image],
+        ["shard", "list.csv", "--out", "shards", "--problems", image],
+        ["explain", "list.csv", "--trace", image],
+        ["explain", "list.csv", "--save-plot", image],
         ["explain", "runs", "--trace", "runs/plan.json"],
         ["card", "runs", "--out", "runs/results.json"],
     ):

@@ -26,7 +26,7 @@ def test_one_rank_is_as_fast_as_the_slowest_of_its_parts():
     """On a core for each thread, decoding and fetching go on beside the step."""
     machine = Machine(cores=8, ranks=1, link_bytes=1e6)
     for compute, decode, nbytes in ((0.5, 0.001, 100), (0.1, 0.01, 100), (0.1, 0.001, 8000)):
-        work = Work(64, compute, decode_seconds=decode, decode_threads=2, picture_bytes=nbytes)
+        work = Work(64, compute, decode_seconds=decode, decode_threads=2, image_bytes=nbytes)
         slowest = max(compute, 64 * decode / 2, 64 * nbytes / 1e6)
         assert rate(work, machine=machine) == pytest.approx(64 / slowest, rel=0.005)
 
@@ -71,7 +71,7 @@ def test_one_slow_rank_of_many_holds_all_back():
 
 def test_ranks_of_a_machine_share_its_link():
     machine = Machine(cores=64, ranks=8, gpus=8, link_bytes=8e6)
-    work = Work(100, 0.1, picture_bytes=25_000)
+    work = Work(100, 0.1, image_bytes=25_000)
     assert rate(work, 16, machine) == pytest.approx(2 * 8e6 / 25_000)
 
 

@@ -21,7 +21,7 @@ from onsight.data.sources.find import find_source
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
 from onsight.training.build import make_augmentation, make_net, make_step
-from onsight.training.pictures.training_data import make_normalization
+from onsight.training.images.training_data import make_normalization
 from onsight.training.ranks.world import World
 from onsight.training.step.step import Step
 
@@ -39,11 +39,9 @@ def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
     device = choose_devices("cpu", 0).value[0]
     net = make_net(config, dataset, device).train()
     step = make_step(config, net, dataset, device, World())
-    batch = next(
-        Loader(dataset.pictures, dataset.ids(TRAIN), options.batch_size, device).epoch(0, 0)
-    )
+    batch = next(Loader(dataset.images, dataset.ids(TRAIN), options.batch_size, device).epoch(0, 0))
     augmentation = make_augmentation(config, dataset)
-    normalization = make_normalization(config, dataset.pictures, dataset)
+    normalization = make_normalization(config, dataset.images, dataset)
     numbers = augmentation.draw(0, 0, batch.ids)
     return step, augmentation.apply(batch, numbers, normalization, len(dataset.classes))
 

@@ -4,7 +4,7 @@
 
 fastai's own parts: vision_learner with its head for the network, its item and batch transforms, and
 fine_tune: one epoch of the head, then as many of everything as end in time. If not even two epochs
-do, both are of fewer pictures, drawn at random.
+do, both are of fewer images, drawn at random.
 """
 
 import argparse
@@ -33,14 +33,14 @@ from minute_shared import (
     DEVIATION,
     MEAN,
     NETWORK,
-    Pictures,
+    Images,
     autocast,
     count_right,
     evaluation_seconds,
     make_net,
     make_parser,
     memory_format,
-    read_pictures,
+    read_images,
     report,
     seconds_left,
     start,
@@ -88,15 +88,15 @@ class InTime(Callback):
             raise CancelFitException
 
 
-def make_loaders(pictures: Pictures, options: argparse.Namespace) -> DataLoaders:
-    """Training pictures in random order, so that the first of them are a random part."""
-    numbers = list(range(len(pictures)))
+def make_loaders(images: Images, options: argparse.Namespace) -> DataLoaders:
+    """Training images in random order, so that the first of them are a random part."""
+    numbers = list(range(len(images)))
     random.Random(options.seed).shuffle(numbers)
     block = DataBlock(
-        blocks=(ImageBlock, CategoryBlock(vocab=pictures.classes)),
-        get_x=lambda number: pictures.open(number),
-        get_y=lambda number: pictures.classes[pictures.labels[number]],
-        splitter=IndexSplitter([]),  # the test pictures are for the end
+        blocks=(ImageBlock, CategoryBlock(vocab=images.classes)),
+        get_x=lambda number: images.open(number),
+        get_y=lambda number: images.classes[images.labels[number]],
+        splitter=IndexSplitter([]),  # the test images are for the end
         item_tfms=Resize(round(options.item_share * options.size), METHODS[options.fit]),
         batch_tfms=[
             *aug_transforms(size=options.size, min_scale=0.75),
@@ -150,8 +150,8 @@ def fit_epochs(loaders: DataLoaders, batches: int) -> int:
 
 def main() -> None:
     options = parse()
-    pictures, test = read_pictures(options, None)
-    loaders = make_loaders(pictures, options)
+    images, test = read_images(options, None)
+    loaders = make_loaders(images, options)
     classes = len(test.classes)
     learner, trial = (make_learner(loaders, options, classes) for _ in range(2))
     reserved = evaluation_seconds(learner.model, test, options)

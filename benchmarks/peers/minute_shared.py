@@ -1,9 +1,9 @@
-"""What the peers with a time budget share: pictures, published weights, clock, and final claim.
+"""What the peers with a time budget share: images, published weights, clock, and final claim.
 
     python benchmarks/peers/minute_torchvision.py TRAIN TEST --seconds 60
 
 TRAIN and TEST hold class folders. The seconds start with the process and include imports, reading,
-and the evaluation on all test pictures. The last line printed is JSON.
+and the evaluation on all test images. The last line printed is JSON.
 """
 
 import argparse
@@ -28,11 +28,11 @@ NETWORK = "tf_efficientnet_lite0"
 EXPECTED = expected_input(NETWORK)
 assert EXPECTED
 MEAN, DEVIATION = EXPECTED.scaling(3)
-TIMED_PICTURES = 64
+TIMED_IMAGES = 64
 SLACK = 1.15  # on the evaluation's estimate
 REPORT_SECONDS = 1.0  # with the end of the process
 
-Sample = tuple[Tensor, int]  # a transformed picture and its label
+Sample = tuple[Tensor, int]  # a transformed image and its label
 Transform = Callable[[Image.Image], Tensor]
 
 
@@ -47,7 +47,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--size", type=int, default=128, help="the network's input, in pixels")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--fit", choices=("crop", "stretch"), default="stretch")
-    keep = "keep decoded training pictures in memory, this long at most; 0: keep none"
+    keep = "keep decoded training images in memory, this long at most; 0: keep none"
     parser.add_argument("--keep-side", type=int, default=0, help=keep)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -64,7 +64,7 @@ def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def open_picture(path: Path) -> Image.Image:
+def open_image(path: Path) -> Image.Image:
     """In RGB, over white where it is transparent: over black, much clip art could not be seen."""
     with Image.open(path) as image:
         if not image.has_transparency_data:
@@ -74,8 +74,8 @@ def open_picture(path: Path) -> Image.Image:
     return base.convert("RGB")
 
 
-class Pictures(Dataset[Sample]):
-    """A folder of class folders, as (transformed picture, label) by number."""
+class Images(Dataset[Sample]):
+    """A folder of class folders, as (transformed image, label) by number."""
 
     def __init__(self, folder: Path, transform: Transform | None) -> None:
         self.classes = sorted(place.name for place in folder.iterdir())
@@ -85,18 +85,18 @@ class Pictures(Dataset[Sample]):
         self.kept: dict[int, Image.Image] = {}
 
     def keep(self, side: int, threads: int) -> None:
-        """Decode every picture now, and keep it with its longest side at most this many pixels."""
+        """Decode every image now, and keep it with its longest side at most this many pixels."""
 
         def shrink(number: int) -> Image.Image:
-            picture = self.open(number)
-            picture.thumbnail((side, side))
-            return picture
+            image = self.open(number)
+            image.thumbnail((side, side))
+            return image
 
         with ThreadPoolExecutor(threads) as pool:
             self.kept = dict(enumerate(pool.map(shrink, range(len(self)))))
 
     def open(self, number: int) -> Image.Image:
-        return self.kept[number] if number in self.kept else open_picture(self.paths[number])
+        return self.kept[number] if number in self.kept else open_image(self.paths[number])
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -106,12 +106,12 @@ class Pictures(Dataset[Sample]):
         return self.transform(self.open(number)), self.labels[number]
 
 
-def read_pictures(
+def read_images(
     options: argparse.Namespace, train_transform: Transform | None
-) -> tuple[Pictures, Pictures]:
-    """The pictures for training and for testing."""
-    train = Pictures(options.train, train_transform)
-    test = Pictures(options.test, evaluation_transform(options))
+) -> tuple[Images, Images]:
+    """The images for training and for testing."""
+    train = Images(options.train, train_transform)
+    test = Images(options.test, evaluation_transform(options))
     assert train.classes == test.classes
     if options.keep_side:
         train.keep(options.keep_side, options.workers or 1)
@@ -123,7 +123,7 @@ def scaled() -> list[Callable[..., Tensor]]:
 
 
 def evaluation_transform(options: argparse.Namespace) -> transforms.Compose:
-    """All of the picture, or the usual central crop of 7/8."""
+    """All of the image, or the usual central crop of 7/8."""
     size = options.size
     crop = [transforms.Resize(round(size * 8 / 7)), transforms.CenterCrop(size)]
     stretch = [transforms.Resize((size, size))]
@@ -131,13 +131,13 @@ def evaluation_transform(options: argparse.Namespace) -> transforms.Compose:
 
 
 def make_loader(
-    pictures: Pictures | Subset[Sample], options: argparse.Namespace, train: bool = False
+    images: Images | Subset[Sample], options: argparse.Namespace, train: bool = False
 ) -> DataLoader[Any]:
     return DataLoader(
-        pictures,
+        images,
         options.batch_size,
         shuffle=train,
-        drop_last=train and len(pictures) > options.batch_size,
+        drop_last=train and len(images) > options.batch_size,
         num_workers=options.workers,
         persistent_workers=train and options.workers > 0,
     )
@@ -158,40 +158,40 @@ def autocast(options: argparse.Namespace) -> torch.autocast:
 
 
 def forward(net: nn.Module, images: Tensor, options: argparse.Namespace) -> Tensor:
-    """Float32 outputs for pictures (B, 3, H, W)."""
+    """Float32 outputs for images (B, 3, H, W)."""
     with autocast(options):
         outputs: Tensor = net(images.to(memory_format=memory_format(options)))
         return outputs.float()
 
 
 @torch.inference_mode()
-def count_right(net: nn.Module, pictures: Pictures, options: argparse.Namespace) -> int:
+def count_right(net: nn.Module, images: Images, options: argparse.Namespace) -> int:
     net.eval()
     return sum(
-        int((forward(net, images, options).argmax(1) == labels).sum())
-        for images, labels in make_loader(pictures, options)
+        int((forward(net, inputs, options).argmax(1) == labels).sum())
+        for inputs, labels in make_loader(images, options)
     )
 
 
 @torch.inference_mode()
-def evaluation_seconds(net: nn.Module, pictures: Pictures, options: argparse.Namespace) -> float:
-    """How long evaluation on all the pictures will take, from a few, timed one stage at a time.
+def evaluation_seconds(net: nn.Module, images: Images, options: argparse.Namespace) -> float:
+    """How long evaluation on all the images will take, from a few, timed one stage at a time.
 
     Workers decode side by side, but all of the cores' time is spent by one stage or the other.
     """
-    step = math.ceil(len(pictures) / TIMED_PICTURES)
-    numbers = range(0, len(pictures), step)
+    step = math.ceil(len(images) / TIMED_IMAGES)
+    numbers = range(0, len(images), step)
     net.eval()
     begun = time.perf_counter()
-    images = torch.stack([pictures[number][0] for number in numbers])
+    inputs = torch.stack([images[number][0] for number in numbers])
     decode_seconds = time.perf_counter() - begun
-    forward(net, images[: options.batch_size], options)  # the first takes longer
+    forward(net, inputs[: options.batch_size], options)  # the first takes longer
     begun = time.perf_counter()
-    for batch in images.split(options.batch_size):
+    for batch in inputs.split(options.batch_size):
         forward(net, batch, options)
     forward_seconds = time.perf_counter() - begun
     sample_seconds: float = decode_seconds / max(1, options.workers) + forward_seconds
-    return SLACK * sample_seconds / len(numbers) * len(pictures)
+    return SLACK * sample_seconds / len(numbers) * len(images)
 
 
 def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:

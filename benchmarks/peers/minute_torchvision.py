@@ -14,14 +14,14 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from minute_shared import (
-    Pictures,
+    Images,
     count_right,
     evaluation_seconds,
     forward,
     make_loader,
     make_net,
     make_parser,
-    read_pictures,
+    read_images,
     report,
     scaled,
     seconds_left,
@@ -61,21 +61,21 @@ def rate_share(progress: float) -> float:
     return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
 
 
-def train(net: nn.Module, pictures: Pictures, options: argparse.Namespace, seconds: float) -> int:
+def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: float) -> int:
     """Train for this many seconds; returns the number of steps."""
-    loader = make_loader(pictures, options, train=True)
+    loader = make_loader(images, options, train=True)
     make = OPTIMIZERS[options.optimizer]
     optimizer = make(net.parameters(), options.learning_rate, weight_decay=options.weight_decay)
     net.train()
     steps, begun = 0, time.perf_counter()
     while True:
-        for images, labels in loader:
+        for inputs, labels in loader:
             progress = (time.perf_counter() - begun) / seconds if seconds > 0 else 1.0
             if progress >= 1:
                 return steps
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * rate_share(progress)
-            outputs = forward(net, images, options)
+            outputs = forward(net, inputs, options)
             loss = F.cross_entropy(outputs, labels, label_smoothing=options.label_smoothing)
             optimizer.zero_grad()
             loss.backward()
@@ -85,12 +85,12 @@ def train(net: nn.Module, pictures: Pictures, options: argparse.Namespace, secon
 
 def main() -> None:
     options = parse()
-    train_pictures, test = read_pictures(options, training_transform(options))
+    train_images, test = read_images(options, training_transform(options))
     net = make_net(options, len(test.classes))
     seconds = seconds_left(options, evaluation_seconds(net, test, options))
-    steps = train(net, train_pictures, options, seconds)
+    steps = train(net, train_images, options, seconds)
     right = count_right(net, test, options)
-    report(right, len(test), steps=steps, epochs=steps * options.batch_size / len(train_pictures))
+    report(right, len(test), steps=steps, epochs=steps * options.batch_size / len(train_images))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/peers/minute_twenty_lines.py TRAIN TEST --seconds 60
 
 The twenty lines that many would write: the network without its last layer, applied once to each
-picture and to its mirror image; then a linear classifier whose C is chosen on a held-out part. The
-test pictures come first, because all of them must be classified; then training pictures in random
+image and to its mirror image; then a linear classifier whose C is chosen on a held-out part. The
+test images come first, because all of them must be classified; then training images in random
 order, as many as the time allows.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from minute_shared import (
-    Pictures,
+    Images,
     Sample,
     evaluation_transform,
     forward,
     make_loader,
     make_net,
     make_parser,
-    read_pictures,
+    read_images,
     report,
     seconds_left,
     start,
@@ -53,14 +53,14 @@ def parse() -> argparse.Namespace:
 @torch.inference_mode()
 def compute(
     net: nn.Module,
-    pictures: Pictures | Subset[Sample],
+    images: Images | Subset[Sample],
     options: argparse.Namespace,
     until: float = 0.0,
 ) -> Features:
-    """The features of the pictures, in order, until so many seconds are left of the budget."""
+    """The features of the images, in order, until so many seconds are left of the budget."""
     features, labels = [], []
-    for images, some in make_loader(pictures, options):
-        views = [images, images.flip(3)] if options.mirror else [images]
+    for inputs, some in make_loader(images, options):
+        views = [inputs, inputs.flip(3)] if options.mirror else [inputs]
         features.append(torch.stack([forward(net, view, options) for view in views], 1))
         labels.append(some)
         if until and seconds_left(options) < until:
@@ -69,7 +69,7 @@ def compute(
 
 
 def fit(data: Features, strength: float) -> Pipeline:
-    """A classifier that sees every view as a picture of its own."""
+    """A classifier that sees every view as an image of its own."""
     features, labels = data
     rows, views, _ = features.shape
     model = make_pipeline(
@@ -94,25 +94,25 @@ def choose_strength(data: Features, options: argparse.Namespace) -> float:
         begun = time.perf_counter()
         model = fit((data[0][fitted], data[1][fitted]), strength)
         right[strength] = count_right(model, (data[0][held], data[1][held]))
-        # The fit on all pictures takes longer, and must be in time.
+        # The fit on all images takes longer, and must be in time.
         if seconds_left(options) < 3 * (time.perf_counter() - begun):
             break
     return max(right, key=right.__getitem__)
 
 
-def shuffled(pictures: Pictures, seed: int) -> Subset[Sample]:
-    order = np.random.default_rng(seed).permutation(len(pictures))
-    return Subset(pictures, order.tolist())
+def shuffled(images: Images, seed: int) -> Subset[Sample]:
+    order = np.random.default_rng(seed).permutation(len(images))
+    return Subset(images, order.tolist())
 
 
 def main() -> None:
     options = parse()
-    pictures, test = read_pictures(options, evaluation_transform(options))
+    images, test = read_images(options, evaluation_transform(options))
     net: Any = make_net(options, len(test.classes)).eval()
     net.reset_classifier(0)
     test_data = compute(net, test, options)
     until = options.fit_share * options.seconds
-    data = compute(net, shuffled(pictures, options.seed), options, until)
+    data = compute(net, shuffled(images, options.seed), options, until)
     strength = options.strengths[0]
     if len(options.strengths) > 1:
         strength = choose_strength(data, options)

@@ -8,7 +8,7 @@ from anyio import to_thread
 from fastapi import FastAPI, UploadFile
 
 import onsight
-from onsight.inference.pictures import read_picture
+from onsight.inference.images import read_image
 from onsight_explain.cores import usable_cores
 
 predictor = onsight.load(sys.argv[1])
@@ -27,15 +27,15 @@ def health() -> str:
 
 
 def classify(content: bytes) -> dict[str, object]:
-    pixels = read_picture(content, predictor.format)
+    pixels = read_image(content, predictor.format)
     row = predictor.runner.run(pixels[None]).probabilities[0]
     best = int(row.argmax())
     return {"predicted": predictor.classes[best], "probability": float(row[best])}
 
 
 @app.post("/predict")
-async def predict(pictures: UploadFile) -> dict[str, object]:
-    return await to_thread.run_sync(classify, await pictures.read())
+async def predict(images: UploadFile) -> dict[str, object]:
+    return await to_thread.run_sync(classify, await images.read())
 
 
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning", access_log=False)

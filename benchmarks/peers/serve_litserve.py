@@ -8,25 +8,25 @@ import litserve
 import numpy as np
 
 import onsight
-from onsight.inference.pictures import read_picture
+from onsight.inference.images import read_image
 from onsight_explain.cores import usable_cores
 
 MODEL = sys.argv[1]
 
 
 class Api(litserve.LitAPI):
-    """Decodes the pictures of a batch in threads, and computes them together."""
+    """Decodes the images of a batch in threads, and computes them together."""
 
     def setup(self, device: str) -> None:
         self.predictor = onsight.load(MODEL)
         self.pool = ThreadPoolExecutor(usable_cores())
 
     def decode_request(self, request: dict[str, Any]) -> bytes:
-        return bytes(request["pictures"].file.read())
+        return bytes(request["images"].file.read())
 
     def batch(self, inputs: list[bytes]) -> np.ndarray:
         size = self.predictor.format
-        return np.stack(list(self.pool.map(lambda content: read_picture(content, size), inputs)))
+        return np.stack(list(self.pool.map(lambda content: read_image(content, size), inputs)))
 
     def predict(self, batch: np.ndarray) -> np.ndarray:
         return self.predictor.runner.run(batch).probabilities

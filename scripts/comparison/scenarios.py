@@ -55,7 +55,7 @@ def _explain(script: str, data: str, *words: str, is_quick: bool = False) -> Sce
     return Scenario(f"explain {script}", (step,), is_quick)
 
 
-DEMO = (*TRAIN, "--epochs", "1", "--train-pictures", "300")
+DEMO = (*TRAIN, "--epochs", "1", "--train-images", "300")
 
 SNIPPET = """
 import torch

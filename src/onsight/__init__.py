@@ -1,4 +1,4 @@
-"""Onsight: point it at pictures, get an image classifier and the truth about it.
+"""Onsight: point it at images, get an image classifier and the truth about it.
 
 Names are imported when first used, so `import onsight` is light and loads no torch.
 """

@@ -37,21 +37,20 @@ _LEFT_OUT = {
 _COMMANDS = {
     "train": "Train a classifier and report how good it is for every class.",
     "sweep": "Train every combination of some settings, and say which is best and by how much.",
-    "check": "Find what is wrong with pictures before training: copies, leaks, wrong labels, "
+    "check": "Find what is wrong with images before training: copies, leaks, wrong labels, "
     "bad files.",
-    "eval": "Evaluate a model on DATA, leaving out pictures that it was trained on.",
+    "eval": "Evaluate a model on DATA, leaving out images that it was trained on.",
     "shard": "Write DATA as WebDataset shards: tar files that object stores read quickly.",
-    "predict": "Predict the class of pictures.",
-    "export": "Export a model for other runtimes, and prove on held-out pictures that it says the "
+    "predict": "Predict the class of images.",
+    "export": "Export a model for other runtimes, and prove on held-out images that it says the "
     "same.",
-    "embed": "Write the features of pictures to a file, for other programs.",
-    "similar": "Find the pictures that look most like others.",
-    "serve": "Answer HTTP requests with predictions, and show a page to drop pictures on.",
+    "embed": "Write the features of images to a file, for other programs.",
+    "similar": "Find the images that look most like others.",
+    "serve": "Answer HTTP requests with predictions, and show a page to drop images on.",
     "models": "List models with their cost, and say whose weights are here without a network.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
     "report": "Write report.html of a run again, from the files in its folder.",
-    "compare": "Compare runs picture by picture: which is better, and whether that is more than "
-    "noise.",
+    "compare": "Compare runs image by image: which is better, and whether that is more than noise.",
     "card": "Write a model card from a run's own files, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
@@ -73,7 +72,7 @@ def make_app(named: str = "") -> "App":
 
     app = App(
         name="onsight",
-        help="Point it at pictures: it trains an image classifier, reports how good it is for "
+        help="Point it at images: it trains an image classifier, reports how good it is for "
         "every class, and shows what it gets wrong. Try: onsight train demo",
         version=onsight_version,
         version_flags=["--version"],

@@ -18,7 +18,7 @@ from onsight.files import write_atomically
 _DATA = Parameter(group=Group("Data", sort_key=1))
 _MODEL = Parameter(group=Group("Model", sort_key=2))
 _TRAINING = Parameter(group=Group("Training", sort_key=3))
-_AUGMENTATION = Parameter(group=Group("Augmentation (training pictures only)", sort_key=4))
+_AUGMENTATION = Parameter(group=Group("Augmentation (training images only)", sort_key=4))
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
@@ -67,27 +67,27 @@ class Config(BaseModel):
     image_size: Annotated[str, _DATA] = Field(
         "auto",
         pattern=r"^(auto|[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})?)$",
-        description="Picture size in pixels, as 64 or HEIGHTxWIDTH. auto: the pictures' own size "
+        description="Image size in pixels, as 64 or HEIGHTxWIDTH. auto: the images' own size "
         "if it is small and the same for all, otherwise the size the model expects.",
     )
     channels: Annotated[Literal["auto", "1", "3"], BeforeValidator(str), _DATA] = Field(
-        "auto", description="1 for grey, 3 for colour. auto: 1 if every picture is stored as grey."
+        "auto", description="1 for grey, 3 for colour. auto: 1 if every image is stored as grey."
     )
     fit: Annotated[Literal["stretch", "crop", "pad"], _DATA] = Field(
         "stretch",
-        description="How a picture is brought to that size: stretch it, crop its centre, or pad "
+        description="How an image is brought to that size: stretch it, crop its centre, or pad "
         "it with the background colour.",
     )
     background: Annotated[str, _DATA] = Field(
         "#ffffff",
         pattern=r"^#[0-9a-fA-F]{6}$",
-        description="Colour behind transparent pictures and around padded ones.",
+        description="Colour behind transparent images and around padded ones.",
     )
     pixel_limit_megapixels: Annotated[float, _DATA] = Field(
         64.0,
         gt=0,
         le=178,
-        description="Refuse larger pictures before any memory is allocated for them.",
+        description="Refuse larger images before any memory is allocated for them.",
     )
     validation_fraction: Annotated[float, _DATA] = Field(
         0.1,
@@ -103,27 +103,27 @@ class Config(BaseModel):
     )
     group_by: Annotated[str, _DATA] = Field(
         "",
-        description="A regular expression on paths, such as 'patient_[0-9]+': pictures in which it "
+        description="A regular expression on paths, such as 'patient_[0-9]+': images in which it "
         "finds the same text stay together on one side of every split. A manifest's column "
         "`group` does the same.",
     )
     split_near_duplicates: Annotated[Literal["auto", "together", "apart"], _DATA] = Field(
         "auto",
-        description="Keep pictures that are resized, re-encoded, slightly cropped or mirrored "
+        description="Keep images that are resized, re-encoded, slightly cropped or mirrored "
         "copies of each other on one side of every split. auto: together if `onsight check` has "
         "found which these are.",
     )
     folds: Annotated[str, _DATA] = Field(
         "auto",
         pattern=r"^(auto|[1-9][0-9]?)$",
-        description="Judge every picture once, by one of this many models that have not seen it; "
-        "the model that is kept is trained on all pictures. 1: hold out a test part instead. auto: "
-        "5 if a test part would have fewer than 200 pictures and there is time.",
+        description="Judge every image once, by one of this many models that have not seen it; "
+        "the model that is kept is trained on all images. 1: hold out a test part instead. auto: "
+        "5 if a test part would have fewer than 200 images and there is time.",
     )
-    train_pictures: Annotated[int, _DATA] = Field(
+    train_images: Annotated[int, _DATA] = Field(
         0,
         ge=0,
-        description="Use only so many training pictures, drawn at random; 0: all of them, or under "
+        description="Use only so many training images, drawn at random; 0: all of them, or under "
         "a budget as many as there is time to decode.",
     )
     data_format: Annotated[
@@ -149,19 +149,19 @@ class Config(BaseModel):
     )
     label_from: Annotated[str, _DATA] = Field(
         "",
-        description="A regular expression that finds each picture's label in its path, for folders "
+        description="A regular expression that finds each image's label in its path, for folders "
         "without class folders: the first parenthesis, such as '([a-z]+)_[0-9]+' for cat_001.jpg.",
     )
     crop_boxes: Annotated[bool, _DATA] = Field(
         False,
-        description="What is inside each box of COCO, Pascal VOC or CVAT annotations is a picture.",
+        description="What is inside each box of COCO, Pascal VOC or CVAT annotations is an image.",
     )
     strict: Annotated[bool, _DATA] = Field(
-        False, description="Stop at the first picture that cannot be used, instead of listing it."
+        False, description="Stop at the first image that cannot be used, instead of listing it."
     )
     cache_folder: Annotated[str, _DATA] = Field(
         "",
-        description="Where decoded pictures are kept for the next run; none: keep nothing. Empty: "
+        description="Where decoded images are kept for the next run; none: keep nothing. Empty: "
         "$ONSIGHT_CACHE or ~/.cache/onsight.",
     )
 
@@ -175,7 +175,7 @@ class Config(BaseModel):
     model: Annotated[str, _MODEL, SHAPES_STEP] = Field(
         "auto",
         description="A name from `onsight models` (timm's included), or package.module:callable. "
-        "auto: what short trials on some of the pictures promise most of, in the time there is.",
+        "auto: what short trials on some of the images promise most of, in the time there is.",
     )
     pretrained: Annotated[bool, _MODEL, SHAPES_STEP] = Field(
         False, description="Start a timm model from its published weights (may download them)."
@@ -191,25 +191,25 @@ class Config(BaseModel):
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
         description="How inputs are scaled: dataset = to mean 0 and standard deviation 1 over the "
-        "training pictures, half = to [-1, 1], none = to [0, 1]. auto: as the weights that "
+        "training images, half = to [-1, 1], none = to [0, 1]. auto: as the weights that "
         "the network starts from expect, otherwise dataset.",
     )
 
     epochs: Annotated[int, _TRAINING] = Field(
-        10, ge=1, le=1_000_000, description="Passes over the training pictures."
+        10, ge=1, le=1_000_000, description="Passes over the training images."
     )
     budget: Annotated[str, _TRAINING] = Field(
         "",
         pattern=r"^$|^[0-9]+(\.[0-9]+)?[smh]$",
-        description="Time for the whole run, such as 90s, 5m or 2h, instead of epochs. Picture "
+        description="Time for the whole run, such as 90s, 5m or 2h, instead of epochs. Image "
         "size and learning rate schedule are chosen to fit; evaluation and report are included.",
     )
     batch_size: Annotated[int, _TRAINING, SHAPES_STEP] = Field(
         128,
         ge=1,
         le=1_000_000,
-        description="Pictures per step, over all devices together. Unless set, fewer if time is "
-        "short, or to fine-tune with few pictures.",
+        description="Images per step, over all devices together. Unless set, fewer if time is "
+        "short, or to fine-tune with few images.",
     )
     optimizer: Annotated[str, _TRAINING, SHAPES_STEP] = Field(
         "adamw",
@@ -260,7 +260,7 @@ class Config(BaseModel):
         "auto",
         description="Weight of each class in the loss, so that rare ones count more. balanced: by "
         "1 / n_class, so that all count alike; root: by its square root. auto: root if the "
-        "largest class has over 5 times the pictures of the smallest, otherwise none.",
+        "largest class has over 5 times the images of the smallest, otherwise none.",
     )
     ema: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
         0.0,
@@ -271,7 +271,7 @@ class Config(BaseModel):
     )
     recalibrate_norm: Annotated[bool, _TRAINING] = Field(
         False,
-        description="At the end, measure batch norm's statistics again on 4,096 training pictures "
+        description="At the end, measure batch norm's statistics again on 4,096 training images "
         "without augmentation.",
     )
     clip_norm: Annotated[float, _TRAINING, SHAPES_STEP] = Field(
@@ -325,7 +325,7 @@ class Config(BaseModel):
     tta: Annotated[Tta, _TRAINING] = Field(
         "one",
         description="Test-time augmentation: also report the accuracy of the mean over several "
-        "views of each picture. flip: the picture and its mirror image; flip-shift: both, also "
+        "views of each image. flip: the image and its mirror image; flip-shift: both, also "
         "shifted by 1 pixel.",
     )
     seed: Annotated[int, _TRAINING] = Field(
@@ -334,7 +334,7 @@ class Config(BaseModel):
 
     flip: Annotated[bool, _AUGMENTATION, SHAPES_STEP] = Field(
         True,
-        description="Mirror half of the pictures left to right. Turn off for digits and text.",
+        description="Mirror half of the images left to right. Turn off for digits and text.",
     )
     translate: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.05,
@@ -346,7 +346,7 @@ class Config(BaseModel):
         1.0,
         gt=0,
         le=1,
-        description="Smallest area of a random-resized crop, as a share of the picture; 1: off. "
+        description="Smallest area of a random-resized crop, as a share of the image; 1: off. "
         "Unless set, 0.8 while fine-tuning.",
     )
     rotate_degrees: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
@@ -362,7 +362,7 @@ class Config(BaseModel):
         0.0,
         ge=0,
         le=1,
-        description="Side of a blanked-out square, as a share of the picture's side.",
+        description="Side of a blanked-out square, as a share of the image's side.",
     )
     mixup: Annotated[float, _AUGMENTATION, SHAPES_STEP] = Field(
         0.0, ge=0, le=1, description="Alpha of mixup; 0: off."
@@ -371,7 +371,7 @@ class Config(BaseModel):
         0.0,
         ge=0,
         le=1,
-        description="Alpha of cutmix; 0: off. With mixup, each is applied to half of the pictures.",
+        description="Alpha of cutmix; 0: off. With mixup, each is applied to half of the images.",
     )
 
     device: Annotated[str, _MACHINE] = Field(
@@ -399,14 +399,14 @@ class Config(BaseModel):
         Literal["auto", "channels_last", "contiguous"], _MACHINE, SHAPES_STEP
     ] = Field(
         "auto",
-        description="Order of a picture's values in memory. auto: channels_last if the network "
+        description="Order of an image's values in memory. auto: channels_last if the network "
         "supports it, which is nearly always faster.",
     )
     residency: Annotated[
         Literal["auto", "device", "memory", "map", "stream"], _MACHINE, SHAPES_STEP
     ] = Field(
         "auto",
-        description="Where decoded pictures are kept: device = in the accelerator's own memory, "
+        description="Where decoded images are kept: device = in the accelerator's own memory, "
         "memory = in RAM, map = in the cache file, stream = nowhere, so that each batch is "
         "decoded again. auto: the first of these that has room.",
     )
@@ -470,7 +470,7 @@ class Config(BaseModel):
 
     @property
     def pixel_limit(self) -> int:
-        """The largest picture accepted, in pixels."""
+        """The largest image accepted, in pixels."""
         return int(self.pixel_limit_megapixels * 1e6)
 
 

@@ -12,13 +12,13 @@ OnsightError                exit 1  the run failed
     │   └── NotFitted       predicting before fitting; also an AttributeError
     ├── ConfigError         a flag, a field or a config file
     │   └── BudgetTooSmall  a time budget in which nothing can be trained
-    ├── DataError           DATA: path, data format, pictures
+    ├── DataError           DATA: path, data format, images
     │   └── AbsentData      the files of a dataset known by name are missing
     ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
     └── PlacementError      a tensor on the wrong device
-PictureError                one picture cannot be used; becomes a row of problems.csv
+ImageError                one image cannot be used; becomes a row of problems.csv
 """
 
 import difflib
@@ -107,8 +107,8 @@ class PlacementError(UserError, onsight_explain.errors.PlacementError):
     """A tensor is on the wrong device; the message names it and the line that fixes it."""
 
 
-class PictureError(Exception):
-    """One picture cannot be used; the message is its reason."""
+class ImageError(Exception):
+    """One image cannot be used; the message is its reason."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Random numbers as a function: the same (seed, epoch, picture) gives the same ones anywhere.
+"""Random numbers as a function: the same (seed, epoch, image) gives the same ones anywhere.
 
 A counter-based generator: the words of the key are mixed by the splitmix64 finaliser (Steele,
 Lea, Flood 2014). It uses integer arithmetic only, so the numbers depend neither on the device
@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
-_COLUMNS = 64  # random numbers per picture and epoch
+_COLUMNS = 64  # random numbers per image and epoch
 
 
 def _signed(word: int) -> int:
@@ -54,9 +54,9 @@ def _mix_tensor(words: Tensor) -> Tensor:
 
 
 def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
-    """Numbers in [0, 1), one row per picture, each a function of (seed, epoch, id, column).
+    """Numbers in [0, 1), one row per image, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) picture numbers; columns: which of the 64 numbers to draw. Returns float32
+    ids: int64 (B,) image numbers; columns: which of the 64 numbers to draw. Returns float32
     (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))

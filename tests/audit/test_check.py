@@ -1,4 +1,4 @@
-"""A check of pictures with planted faults, against what was planted."""
+"""A check of images with planted faults, against what was planted."""
 
 import csv
 import json
@@ -23,11 +23,11 @@ QUIET = SilentReporter()
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-    """Labels are judged by small copies of the pictures, which takes a moment."""
+    """Labels are judged by small copies of the images, which takes a moment."""
     monkeypatch.setattr(features, "has_offline_weights", lambda name: False)
 
 
-def picture(kind: str, seed: int, side: int = 40) -> Image.Image:
+def image(kind: str, seed: int, side: int = 40) -> Image.Image:
     """Coarse noise with a bright bar across or down."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 90, (10, 10, 3), np.uint8)
@@ -39,26 +39,26 @@ def picture(kind: str, seed: int, side: int = 40) -> Image.Image:
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BILINEAR)
 
 
-def pictures(folder: Path, count: int = 40) -> Path:
+def images(folder: Path, count: int = 40) -> Path:
     for label, kind in enumerate(("across", "down")):
         (folder / kind).mkdir(parents=True)
         for number in range(count):
-            picture(kind, 1000 * label + number).save(folder / kind / f"{number:02d}.png")
+            image(kind, 1000 * label + number).save(folder / kind / f"{number:02d}.png")
     return folder
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory) -> Path:
-    """Eighty pictures with one fault of each kind."""
-    data = pictures(tmp_path_factory.mktemp("faulty") / "data")
+    """Eighty images with one fault of each kind."""
+    data = images(tmp_path_factory.mktemp("faulty") / "data")
     shutil.copy(data / "across/00.png", data / "across/same.png")
     shutil.copy(data / "across/01.png", data / "down/same-two-labels.png")
-    picture("down", 1002).resize((61, 57)).save(data / "down/resized.png")
-    picture("down", 5000).save(data / "across/wrong-label.png")
+    image("down", 1002).resize((61, 57)).save(data / "down/resized.png")
+    image("down", 5000).save(data / "across/wrong-label.png")
     (data / "down/broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
     Image.new("RGB", (40, 40), (9, 200, 30)).save(data / "down/blank.png")
-    picture("down", 5001).point(lambda value: value // 8).save(data / "down/dark.png")
-    picture("down", 5002).resize((400, 40)).save(data / "down/long.png")
+    image("down", 5001).point(lambda value: value // 8).save(data / "down/dark.png")
+    image("down", 5002).resize((400, 40)).save(data / "down/long.png")
     return data
 
 
@@ -85,7 +85,7 @@ def copies(audit) -> set[tuple[str, ...]]:
 
 def test_every_file_is_counted(audit):
     assert audit.files == 88
-    assert audit.pictures == 87
+    assert audit.images == 87
     assert sum(audit.classes.values()) == 87
 
 
@@ -97,7 +97,7 @@ def test_the_planted_copies_are_named_and_no_others(audit):
     }
 
 
-def test_one_picture_under_two_labels_is_told_apart(audit):
+def test_one_image_under_two_labels_is_told_apart(audit):
     assert ("across/01.png", "down/same-two-labels.png") in paths(audit, "two-labels", "identical")
 
 
@@ -112,19 +112,19 @@ def test_the_wrong_label_is_the_first_suspect(audit):
 def test_what_cannot_be_used_is_named_with_the_reason(audit):
     (one,) = audit.of("unusable")
     assert one.places[0].path == "down/broken.png"
-    assert one.what.startswith("not a picture that can be read")
+    assert one.what.startswith("not an image that can be read")
 
 
 @pytest.mark.parametrize(
     ("file", "what"),
     [("blank", "nearly blank"), ("dark", "very dark"), ("long", "odd shape (400x40)")],
 )
-def test_poor_pictures_are_named(audit, file, what):
+def test_poor_images_are_named(audit, file, what):
     assert paths(audit, "quality", what) == {(f"down/{file}.png",)}
 
 
 def test_a_sound_set_has_no_findings(tmp_path):
-    found = onsight.check(pictures(tmp_path / "data"), reporter=QUIET)
+    found = onsight.check(images(tmp_path / "data"), reporter=QUIET)
     assert [one.facts() for one in found.findings if one.kind != "label"] == []
     assert len(found.of("label")) <= 1
 
@@ -145,10 +145,10 @@ def test_training_leaves_out_what_the_check_says(tmp_path):
     assert left_out == said == {"train/b/near.png", "train/a/same.png"}
 
 
-def test_ids_stay_when_pictures_are_added(audit, faulty, tmp_path):
+def test_ids_stay_when_images_are_added(audit, faulty, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(faulty, data)
-    picture("across", 7777).save(data / "across/more.png")
+    image("across", 7777).save(data / "across/more.png")
     again = onsight.check(data, quick=True, reporter=QUIET)
     before = {one.id for one in audit.findings if one.kind != "label"}
     assert before == {one.id for one in again.findings}
@@ -245,7 +245,7 @@ def test_the_exit_code_is_as_asked(faulty, tmp_path, capsys, asked, code):
     if code == 2:
         assert "Did you mean leakage" in said.err
     else:
-        assert "Identical pictures: 1" in said.out
+        assert "Identical images: 1" in said.out
         assert str(tmp_path / "check.html") in said.out
 
 
@@ -264,7 +264,7 @@ def test_a_folder_of_somebody_elses_is_left_as_it_is(faulty, tmp_path, capsys):
 
 
 def test_a_page_escapes_names(tmp_path):
-    data = pictures(tmp_path / "data", 12)
+    data = images(tmp_path / "data", 12)
     shutil.copy(data / "across/00.png", data / "across/<script>alert(1)<script>.png")
     page = onsight.check(data, quick=True, reporter=QUIET).save(tmp_path / "out").read_text()
     assert "<script>" not in page
@@ -272,19 +272,19 @@ def test_a_page_escapes_names(tmp_path):
 
 
 def test_arrays_can_be_checked():
-    images = np.stack([np.asarray(picture("across", number)) for number in range(24)])
+    images = np.stack([np.asarray(image("across", number)) for number in range(24)])
     images[5] = images[4]
     found = onsight.check((images, ["a", "b"] * 12), quick=True, reporter=QUIET)
     assert len(found.of("two-labels")) == 1
 
 
 def with_leaks(folder: Path) -> Path:
-    """A given split, and copies of two test pictures in its training part."""
+    """A given split, and copies of two test images in its training part."""
     for number in range(30):
         place = folder / ("test" if number % 3 == 0 else "train") / "ab"[number % 2]
         place.mkdir(parents=True, exist_ok=True)
-        picture("down", number).save(place / f"{number}.png")
-    picture("down", 3).resize((50, 50)).save(folder / "train/b/near.png")
+        image("down", number).save(place / f"{number}.png")
+    image("down", 3).resize((50, 50)).save(folder / "train/b/near.png")
     shutil.copy(folder / "test/a/0.png", folder / "train/a/same.png")
     return folder
 
@@ -324,10 +324,10 @@ def test_each_copy_is_named_with_the_one_that_counts(tmp_path):
 
 
 def test_a_class_of_nothing_but_copies_is_rare(tmp_path):
-    data = pictures(tmp_path / "data", 24)
+    data = images(tmp_path / "data", 24)
     (data / "same").mkdir()
     for number in range(3):
         shutil.copy(data / "across/03.png", data / f"same/{number}.png")
     found = onsight.check(data, quick=True, reporter=QUIET)
     (rare,) = found.of("classes")
-    assert rare.what == "rare: 1 different picture, 24 times fewer than the largest"
+    assert rare.what == "rare: 1 different image, 24 times fewer than the largest"

@@ -38,7 +38,7 @@ def test_hard_classes_alone_are_no_reason():
     assert len(suspects(judged)[0]) < 0.75 * mistakes
 
 
-def test_no_picture_is_judged_by_a_head_that_has_seen_it_or_its_copy():
+def test_no_image_is_judged_by_a_head_that_has_seen_it_or_its_copy():
     """Noise cannot be predicted, unless a copy with the same label was seen."""
     rng = np.random.default_rng(0)
     points = torch.from_numpy(rng.normal(size=(300, 200)).astype(np.float32))
@@ -52,7 +52,7 @@ def test_no_picture_is_judged_by_a_head_that_has_seen_it_or_its_copy():
     assert (leaky.predicted == leaky.labels).mean() > 0.6
 
 
-def test_probabilities_are_those_of_each_picture():
+def test_probabilities_are_those_of_each_image():
     points, labels, groups = features(200, apart=6.0)
     judged = judge_labels(points, labels, groups)
     assert isinstance(judged, Judged)

@@ -1,4 +1,4 @@
-"""Poor pictures planted among sharp photographs."""
+"""Poor images planted among sharp photographs."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", POOR)
-def test_a_poor_picture_is_named(found, name):
+def test_a_poor_image_is_named(found, name):
     said = {what for path, what in found if path == f"a/{name}.png"}
     assert any(what.startswith(name) for what in said)
 

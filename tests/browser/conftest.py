@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from stub_server import Stub, picture_bytes, serving
+from stub_server import Stub, image_bytes, serving
 
 if TYPE_CHECKING:
     from playwright import sync_api
@@ -84,12 +84,12 @@ def page(new_page, stub):
 
 
 @pytest.fixture
-def picture(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a picture of noise: picture("coat.png", seed=1)."""
+def image(tmp_path: Path) -> Callable[..., Path]:
+    """Writes an image of noise: image("coat.png", seed=1)."""
 
     def write(name: str, seed: int = 0, size: tuple[int, int] = (48, 36)) -> Path:
         path = tmp_path / name
-        path.write_bytes(picture_bytes(seed, size, "JPEG" if name.endswith(".jpg") else "PNG"))
+        path.write_bytes(image_bytes(seed, size, "JPEG" if name.endswith(".jpg") else "PNG"))
         return path
 
     return write

@@ -33,12 +33,12 @@ class Stub:
     busy: int = 0  # so many predictions are answered by 503 first
     max_bytes: int = 20_000_000
     can: dict[str, bool] = field(default_factory=lambda: {"explain": True, "similar": True})
-    fit: str = "stretch"  # how the network is shown a picture
+    fit: str = "stretch"  # how the network is shown an image
     share: float = 0.75  # the probability of the predicted class
-    unlike: bool = False
+    out_of_distribution: bool = False
     seconds: float = 0.0  # a batch takes
     down: bool = False  # connections that were kept open get no answer either
-    batches: list[int] = field(default_factory=list)  # pictures of each request
+    batches: list[int] = field(default_factory=list)  # images of each request
     at_once: int = 0  # the most requests in work together
     address: str = ""
 
@@ -58,7 +58,7 @@ def card(stub: Stub, name: str) -> dict[str, Any]:
         "accuracy_high": 0.826,
         "images": 1000,
         "per_class": [row | {"n": 100} for row in recalls],
-        "data": "demo: 7,000 pictures of garments",
+        "data": "demo: 7,000 images of garments",
         "date": "2026-01-31",
         "limits": ["'coat' and 'shirt' are hardly told apart.", "It knows only these 7 classes."],
         "can": stub.can,
@@ -69,14 +69,17 @@ def prediction(stub: Stub, name: str | None, content: bytes, top: int) -> dict[s
     known = content.startswith((b"\x89PNG", b"\xff\xd8", b"RIFF"))
     answer = {"name": name, "predicted": None, "probability": None, "probabilities": []}
     if not known:
-        return answer | {"unlike": None, "problem": "not a picture of a format that is read"}
+        return answer | {
+            "out_of_distribution": None,
+            "problem": "not an image of a format that is read",
+        }
     first = len(content) % len(CLASSES)
     others = [c for c in CLASSES if c != CLASSES[first]]
     shares = [stub.share] + [(1 - stub.share) * 2.0**-i for i in range(1, len(CLASSES))]
     pairs = zip([CLASSES[first], *others], shares, strict=True)
     listed = [{"class": c, "probability": p} for c, p in pairs][:top]
     answer |= {"predicted": CLASSES[first], "probability": stub.share, "probabilities": listed}
-    return answer | {"unlike": stub.unlike, "problem": None}
+    return answer | {"out_of_distribution": stub.out_of_distribution, "problem": None}
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -85,7 +88,7 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def picture_bytes(seed: int = 0, size: tuple[int, int] = (48, 36), form: str = "PNG") -> bytes:
+def image_bytes(seed: int = 0, size: tuple[int, int] = (48, 36), form: str = "PNG") -> bytes:
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -160,11 +163,11 @@ class Handler(BaseHTTPRequestHandler):
             heat[4:20, 8:24] = (220, 60, 20)
             self._send(200, png(heat), {"Content-Type": "image/png"})
         elif url.path == "/similar":
-            picture = base64.b64encode(png(np.full((28, 28), 90, np.uint8))).decode()
+            image = base64.b64encode(png(np.full((28, 28), 90, np.uint8))).decode()
             one = {
                 "label": "coat",
                 "similarity": 0.93,
-                "picture": f"data:image/png;base64,{picture}",
+                "image": f"data:image/png;base64,{image}",
             }
             self._send(200, {"similar": [one] * 5}, {})
         else:
@@ -179,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         if len(body) > stub.max_bytes:
-            self._send(413, {"error": "The pictures are too large together."}, {})
+            self._send(413, {"error": "The images are too large together."}, {})
             return
         given = parts(self.headers["Content-Type"], body)
         stub.batches.append(len(given))

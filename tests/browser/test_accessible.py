@@ -19,19 +19,19 @@ def faults(page: sync_api.Page) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_fault_in_any_state(new_page, stub, picture, tmp_path, scheme, width) -> None:
+def test_no_fault_in_any_state(new_page, stub, image, tmp_path, scheme, width) -> None:
     # The policy of the page forbids what axe does to be put into it.
     options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
     page = new_page(stub.address, bypass_csp=True, **options)
     sync_api.expect(page.locator("#knows")).to_contain_text("It knows")
     assert faults(page) == []
 
-    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
     stub.share = 0.4
-    page.set_input_files("#files", [picture("a.png"), tmp_path / "broken.jpg"])
+    page.set_input_files("#files", [image("a.png"), tmp_path / "broken.jpg"])
     page.get_by_role("checkbox", name="Heat map").check()
     page.locator("summary:visible").click()
-    sync_api.expect(page.get_by_alt_text("A training picture of coat")).to_have_count(5)
+    sync_api.expect(page.get_by_alt_text("A training image of coat")).to_have_count(5)
     sync_api.expect(page.locator(".laid")).to_be_visible()
     assert faults(page) == []
 
@@ -42,6 +42,6 @@ def test_no_fault_in_any_state(new_page, stub, picture, tmp_path, scheme, width)
         page.keyboard.press("Escape")
 
     stub.token = "open sesame"
-    page.set_input_files("#files", picture("b.png", seed=1))
+    page.set_input_files("#files", image("b.png", seed=1))
     sync_api.expect(page.locator("#token")).to_be_visible()
     assert faults(page) == []

@@ -22,15 +22,15 @@ def command(*words):
 
 
 @pytest.fixture
-def pictures(bars):
+def images(bars):
     (bars / "across" / "0 broken.png").write_bytes(b"\x89PNG")
-    (bars / "down" / "z.txt").write_text("no picture")
+    (bars / "down" / "z.txt").write_text("no image")
     return bars
 
 
-def test_every_row_is_the_local_one(fake_ray, trained, pictures, tmp_path):
+def test_every_row_is_the_local_one(fake_ray, trained, images, tmp_path):
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    words = ["predict", trained.path, pictures, "--top", 2]
+    words = ["predict", trained.path, images, "--top", 2]
     assert command(*words, "--parquet", here) == 0
     assert command(*words, "--parquet", there, "--cluster", "auto") == 0
     local = read_table(here)
@@ -38,10 +38,10 @@ def test_every_row_is_the_local_one(fake_ray, trained, pictures, tmp_path):
     assert read_table(there).equals(local)
 
 
-def test_features_are_the_local_ones(fake_ray, trained, pictures, tmp_path, capsys):
+def test_features_are_the_local_ones(fake_ray, trained, images, tmp_path, capsys):
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
-    assert command("embed", trained.path, pictures, "--out", here) == 0
-    words = ["embed", trained.path, pictures, "--out", there, "--cluster", "auto", "--json"]
+    assert command("embed", trained.path, images, "--out", here) == 0
+    words = ["embed", trained.path, images, "--out", there, "--cluster", "auto", "--json"]
     capsys.readouterr()
     assert command(*words) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == 2
@@ -95,14 +95,14 @@ def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
         list(mapped.batches(predictor, inputs, False))
 
 
-def test_a_picture_that_only_the_command_sees_is_named(
+def test_a_image_that_only_the_command_sees_is_named(
     fake_ray, trained, bars, tmp_path, capsys, monkeypatch
 ):
-    from onsight.cluster import picture_model
+    from onsight.cluster import image_model
 
-    seen = picture_model.os.path.exists
+    seen = image_model.os.path.exists
     monkeypatch.setattr(
-        picture_model.os.path, "exists", lambda path: "/bars/" not in str(path) and seen(path)
+        image_model.os.path, "exists", lambda path: "/bars/" not in str(path) and seen(path)
     )
     out = tmp_path / "out.parquet"
     assert command("predict", trained.path, bars, "--parquet", out, "--cluster", "auto") == 2

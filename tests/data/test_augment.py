@@ -22,7 +22,7 @@ MIXING = {"mixup", "cutmix"}
 NORMALIZATION = Normalization((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))
 
 
-def pictures(count=6, height=9, width=12):
+def images(count=6, height=9, width=12):
     return torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8)
 
 
@@ -53,15 +53,15 @@ def test_an_unknown_setting_is_refused():
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - MIXING))
-def test_each_change_depends_on_the_picture_alone_and_changes_with_the_epoch(name):
-    batch, augmentation = batch_of(pictures(12, 12, 12)), Augmentation.of(**{name: ALL[name]})
+def test_each_change_depends_on_the_image_alone_and_changes_with_the_epoch(name):
+    batch, augmentation = batch_of(images(12, 12, 12)), Augmentation.of(**{name: ALL[name]})
 
     def augmented(part, epoch):
         numbers = augmentation.draw(7, epoch, part.ids)
         return augmentation.apply(part, numbers, NORMALIZATION, 3)[0]
 
     whole = augmented(batch, 1)
-    neighbours = batch_of(pictures(12, 12, 12))._replace(ids=torch.arange(12) + 90)
+    neighbours = batch_of(images(12, 12, 12))._replace(ids=torch.arange(12) + 90)
     between = [column.clone() for column in neighbours[:4]]
     for column, own in zip(between, batch[:4], strict=True):
         column[::2] = own[::2]
@@ -73,7 +73,7 @@ def test_each_change_depends_on_the_picture_alone_and_changes_with_the_epoch(nam
 
 
 def test_nothing_asked_is_plain_normalization():
-    batch = batch_of(pictures())
+    batch = batch_of(images())
     none = Augmentation.of()
     inputs, targets = none.apply(batch, none.draw(0, 0, batch.ids), NORMALIZATION, 3)
     expected = (
@@ -84,8 +84,8 @@ def test_nothing_asked_is_plain_normalization():
 
 
 def test_everything_together_keeps_shape_and_stays_finite():
-    batch, everything = batch_of(pictures(8, 20, 14)), Augmentation.of(**ALL)
+    batch, everything = batch_of(images(8, 20, 14)), Augmentation.of(**ALL)
     inputs, targets = everything.apply(batch, everything.draw(0, 0, batch.ids), NORMALIZATION, 3)
-    assert inputs.shape == (7, 3, 20, 14)  # the last picture is only a partner
+    assert inputs.shape == (7, 3, 20, 14)  # the last image is only a partner
     assert targets.shape == (7, 3)
     assert inputs.isfinite().all()

@@ -1,4 +1,4 @@
-"""Pictures made to exhaust memory or time are refused by their first bytes, and at once."""
+"""Images made to exhaust memory or time are refused by their first bytes, and at once."""
 
 import io
 import struct
@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from onsight.data.bombs import refuse_bombs, refuse_empty_expanse
-from onsight.data.crop import Window, crop_picture
+from onsight.data.crop import Window, crop_image
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat, fit
-from onsight.errors import PictureError
+from onsight.data.fit import ImageFormat, fit
+from onsight.errors import ImageError
 
 LIMIT = 64_000_000
 
@@ -28,7 +28,7 @@ def photo() -> Image.Image:
 
 
 def refused(data: bytes) -> str:
-    with pytest.raises(PictureError) as raised:
+    with pytest.raises(ImageError) as raised:
         decode(data)
     return str(raised.value)
 
@@ -45,7 +45,7 @@ def test_a_jpeg_of_very_many_scans():
 def test_the_size_in_a_webp_is_that_of_pillow(options):
     data = encoded("WEBP", photo(), **options)
     refuse_bombs(data, 60 * 80)
-    with pytest.raises(PictureError, match="megapixels"):
+    with pytest.raises(ImageError, match="megapixels"):
         refuse_bombs(data, 60 * 80 - 1)
 
 
@@ -75,10 +75,10 @@ def test_cut_short_or_sound_headers_are_left_to_the_decoder(kind):
         refuse_bombs(data[:end], LIMIT)
 
 
-def test_a_strip_of_a_picture_is_padded_in_a_frame_that_fits_in_memory():
+def test_a_strip_of_a_image_is_padded_in_a_frame_that_fits_in_memory():
     strip = np.full((60_000, 1, 3), 7, np.uint8)
-    target = PictureFormat(32, 32, 3, fit="pad")
-    whole = crop_picture(strip, Window(1.0, 1.0, 0.0, 0.0), target)
+    target = ImageFormat(32, 32, 3, fit="pad")
+    whole = crop_image(strip, Window(1.0, 1.0, 0.0, 0.0), target)
     assert whole.shape == (32, 32, 3)
     assert (np.abs(whole[:, [0, 31]].astype(int) - 255) <= 1).all()
     assert fit(strip, target).shape == whole.shape

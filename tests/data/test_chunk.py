@@ -1,8 +1,8 @@
-"""Chunks hold each batch once, in order, and no more pictures than they may."""
+"""Chunks hold each batch once, in order, and no more images than they may."""
 
 import torch
 
-from onsight.data.chunk import grouped, pictures_at_once
+from onsight.data.chunk import grouped, images_at_once
 
 
 def test_batches_stay_whole_and_in_order():
@@ -18,8 +18,8 @@ def test_a_batch_larger_than_a_chunk_is_a_chunk():
     assert list(grouped([], 10)) == []
 
 
-def test_the_number_of_pictures_follows_their_size():
-    assert pictures_at_once(28 * 28) == 8192
-    assert 4000 < pictures_at_once(32 * 32 * 3) < 8192 + 1
-    assert pictures_at_once(224 * 224 * 3) == (128 << 20) // (5 * 224 * 224 * 3)
-    assert pictures_at_once(10**9) == 1
+def test_the_number_of_images_follows_their_size():
+    assert images_at_once(28 * 28) == 8192
+    assert 4000 < images_at_once(32 * 32 * 3) < 8192 + 1
+    assert images_at_once(224 * 224 * 3) == (128 << 20) // (5 * 224 * 224 * 3)
+    assert images_at_once(10**9) == 1

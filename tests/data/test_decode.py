@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat, fit
+from onsight.data.fit import ImageFormat, fit
 from onsight.data.pillow_pixels import probe
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 RNG = np.random.default_rng(0)
 
@@ -166,12 +166,12 @@ def test_white_of_a_12_bit_tiff_is_4095():
 @pytest.mark.parametrize("highest", [255, 65535, 2**31 - 1])
 def test_32_bit_pixels_are_refused_whatever_they_hold(highest):
     values = np.array([[0, highest]], np.int32)
-    with pytest.raises(PictureError, match="32-bit pixels have no stated range"):
+    with pytest.raises(ImageError, match="32-bit pixels have no stated range"):
         decode(encoded(Image.fromarray(values), "TIFF"))
 
 
 def test_floating_point_pixels_are_refused():
-    with pytest.raises(PictureError, match="floating-point pixels have no stated range"):
+    with pytest.raises(ImageError, match="floating-point pixels have no stated range"):
         decode(encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"))
 
 
@@ -213,7 +213,7 @@ def test_first_frame_of_an_animation():
 
 
 def bomb_png(width, height):
-    """A PNG header that promises a huge picture and holds nothing."""
+    """A PNG header that promises a huge image and holds nothing."""
     import zlib
 
     def chunk(kind, body):
@@ -226,13 +226,13 @@ def bomb_png(width, height):
 
 @pytest.mark.parametrize("side", [8_100, 13_000, 60_000])
 def test_pixel_limit_is_checked_before_anything_is_decoded(side):
-    with pytest.raises(PictureError, match="megapixels"):
+    with pytest.raises(ImageError, match="megapixels"):
         decode(bomb_png(side, side))
 
 
 def test_pixel_limit_of_a_jpeg():
     data = encoded(Image.fromarray(smooth(100, 100)), "JPEG")
-    with pytest.raises(PictureError, match="over 0.005 megapixels"):
+    with pytest.raises(ImageError, match="over 0.005 megapixels"):
         decode(data, pixel_limit=5_000)
 
 
@@ -240,15 +240,15 @@ def test_pixel_limit_of_a_jpeg():
     ("data", "reason"),
     [
         (b"", "empty file"),
-        (b"hello, this is text", "not a picture"),
-        (b"\xff\xd8\xff" + b"\0" * 100, "broken|not a picture"),
+        (b"hello, this is text", "not an image"),
+        (b"\xff\xd8\xff" + b"\0" * 100, "broken|not an image"),
         (encoded(Image.fromarray(smooth()), "PNG")[:80], "broken"),
         (encoded(Image.fromarray(smooth(200, 200)), "JPEG")[:1500], "broken"),
         (b"%PDF-1.4 nothing", "a PDF"),
     ],
 )
 def test_unusable_bytes_give_a_reason(data, reason):
-    with pytest.raises(PictureError, match=reason):
+    with pytest.raises(ImageError, match=reason):
         decode(data)
 
 
@@ -265,7 +265,7 @@ def test_random_damage_never_escapes_as_another_error():
                 bad[place] = RNG.integers(256)
             try:
                 decode(bytes(bad), pixel_limit=1_000_000)
-            except PictureError:
+            except ImageError:
                 refused += 1
     assert refused > 50
 
@@ -274,7 +274,7 @@ def test_scaled_jpeg_decoding_stays_close_to_full():
     data = encoded(Image.fromarray(smooth(400, 600)).resize((1200, 800)), "JPEG", quality=95)
     scaled = decode(data, least=(50, 50))
     assert 100 <= min(scaled.shape[:2]) < 400
-    target = PictureFormat(50, 50, 3)
+    target = ImageFormat(50, 50, 3)
     difference = np.abs(fit(scaled, target).astype(int) - fit(decode(data), target))
     assert difference.max() <= 8
     assert difference.mean() < 1
@@ -283,19 +283,19 @@ def test_scaled_jpeg_decoding_stays_close_to_full():
 def test_fit_stretches_crops_and_pads():
     pixels = np.zeros((20, 40, 3), np.uint8)
     pixels[:, :20] = 255
-    stretched = fit(pixels, PictureFormat(10, 10, 3, "stretch"))
+    stretched = fit(pixels, ImageFormat(10, 10, 3, "stretch"))
     assert stretched[5, 2, 0] == 255
     assert stretched[5, 7, 0] == 0
-    cropped = fit(pixels, PictureFormat(20, 20, 3, "crop"))
+    cropped = fit(pixels, ImageFormat(20, 20, 3, "crop"))
     assert np.array_equal(cropped, pixels[:, 10:30])
-    padded = fit(pixels, PictureFormat(40, 40, 3, "pad", background=(9, 8, 7)))
+    padded = fit(pixels, ImageFormat(40, 40, 3, "pad", background=(9, 8, 7)))
     assert padded[0, 0].tolist() == [9, 8, 7]
     assert np.array_equal(padded[10:30], pixels)
 
 
 def test_fit_converts_channels():
     grey = np.full((4, 4, 1), 7, np.uint8)
-    assert np.array_equal(fit(grey, PictureFormat(4, 4, 3)), np.full((4, 4, 3), 7, np.uint8))
+    assert np.array_equal(fit(grey, ImageFormat(4, 4, 3)), np.full((4, 4, 3), 7, np.uint8))
     colour = smooth(8, 8)
     expected = np.asarray(Image.fromarray(colour).convert("L"))
-    assert np.array_equal(fit(colour, PictureFormat(8, 8, 1))[:, :, 0], expected)
+    assert np.array_equal(fit(colour, ImageFormat(8, 8, 1))[:, :, 0], expected)

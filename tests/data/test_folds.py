@@ -16,7 +16,7 @@ from onsight.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def usual_threshold(monkeypatch):
-    monkeypatch.setattr(folds, "ENOUGH_TEST_PICTURES", 200)
+    monkeypatch.setattr(folds, "ENOUGH_TEST_IMAGES", 200)
 
 
 def digests(numbers):
@@ -42,14 +42,14 @@ def test_every_fold_has_its_share_of_every_class(count):
         assert sizes.max() - sizes.min() <= 1
 
 
-def test_identical_pictures_share_a_fold_even_under_other_labels():
+def test_identical_images_share_a_fold_even_under_other_labels():
     numbers = list(range(60)) * 3
     labels = np.concatenate([labelled(30, 30), labelled(30, 30), labelled(20, 40)])
     chosen = assign_folds(digests(numbers), labels, 5)
     assert (chosen.reshape(3, 60) == chosen[:60]).all()
 
 
-def test_the_order_of_the_pictures_does_not_matter():
+def test_the_order_of_the_images_does_not_matter():
     labels = labelled(40, 25, 7)
     drawn = digests(range(72))
     order = np.random.default_rng(0).permutation(72)
@@ -57,7 +57,7 @@ def test_the_order_of_the_pictures_does_not_matter():
     assert np.array_equal(again, assign_folds(drawn, labels, 5)[order])
 
 
-def test_adding_pictures_moves_few_others():
+def test_adding_images_moves_few_others():
     labels = (np.arange(2200) % 4).astype(np.int32)
     drawn = digests(range(2200))
     before, after = (assign_folds(drawn[:n], labels[:n], 5)[:2000] for n in (2000, 2200))
@@ -83,14 +83,14 @@ def choose(counts, given=UNSPLIT, most=5, numbers=None, **fields):
 @pytest.mark.parametrize(
     ("folds", "reason", "facts"),
     [
-        (5, "only about 30 pictures", {"counts": (150, 150)}),
-        (5, "only about 199 pictures", {"counts": (990, 1000)}),
-        (1, "about 200 pictures is large enough", {"counts": (1000, 1000)}),
+        (5, "only about 30 images", {"counts": (150, 150)}),
+        (5, "only about 199 images", {"counts": (990, 1000)}),
+        (1, "about 200 images is large enough", {"counts": (1000, 1000)}),
         (1, "the data has a test split", {"counts": (150, 150), "given": TEST}),
         (1, "a test part was asked for", {"counts": (150, 150), "test_fraction": 0.2}),
         (1, "a test part was asked for", {"counts": (150, 150), "test_each_epoch": True}),
         (4, "'class 1' has 4", {"counts": (150, 4)}),
-        (1, "'class 1' has too few different pictures: 2", {"counts": (150, 2)}),
+        (1, "'class 1' has too few different images: 2", {"counts": (150, 2)}),
         (3, "no more folds, as no time", {"counts": (150, 150), "most": 3}),
         (1, "no time", {"counts": (150, 150), "most": 1}),
         (3, "as asked", {"counts": (150, 150), "folds": 3, "most": 1}),
@@ -110,7 +110,7 @@ def test_the_number_of_folds_and_why(folds, reason, facts):
         ("'class 1' has 3: use --folds 3, or add", {"counts": (9, 3), "folds": 5}),
         ("'class 1' has 1: leave out --folds", {"counts": (9, 1), "folds": 2}),
         ("'class 0' has 2: use --folds 2", {"counts": (4, 9), "folds": 3, "numbers": COPIES}),
-        (r"test split of its own \(18 pictures\)", {"counts": (9, 9), "given": TEST, "folds": 5}),
+        (r"test split of its own \(18 images\)", {"counts": (9, 9), "given": TEST, "folds": 5}),
     ],
 )  # fmt: skip
 def test_folds_that_cannot_be_made_are_refused(message, facts):

@@ -1,4 +1,4 @@
-"""What is not a picture is named, with what to do about it."""
+"""What is not an image is named, with what to do about it."""
 
 import io
 
@@ -8,7 +8,7 @@ from PIL import Image
 from onsight.data.decode import decode
 from onsight.data.foreign import foreign_kind
 from onsight.data.pillow_pixels import FORMATS
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from onsight.errors import PictureError
     ],
 )
 def test_a_known_file_is_named(data, kind):
-    with pytest.raises(PictureError, match=kind):
+    with pytest.raises(ImageError, match=kind):
         decode(data)
 
 
@@ -37,7 +37,7 @@ def test_an_unknown_one_is_not(data):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_picture_is_none_of_them(kind):
+def test_a_image_is_none_of_them(kind):
     file = io.BytesIO()
     Image.new("RGB", (20, 20), "red").save(file, kind)
     assert foreign_kind(file.getvalue()) == ""

@@ -9,24 +9,24 @@ import PIL
 import pytest
 
 from onsight.data import decode, packing
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job, digest_of
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, DiskError, PictureError
+from onsight.errors import DataError, DiskError, ImageError
 
 RNG = np.random.default_rng(0)
 
 
-def make_source(pictures, labels=None, fingerprint="one", root="/data"):
-    """A source of plain pixels; None is a picture that cannot be read."""
-    labels = labels or ["a" if number % 2 else "b" for number in range(len(pictures))]
+def make_source(images, labels=None, fingerprint="one", root="/data"):
+    """A source of plain pixels; None is an image that cannot be read."""
+    labels = labels or ["a" if number % 2 else "b" for number in range(len(images))]
 
     def read(row):
-        if pictures[row] is None:
-            raise PictureError("broken on purpose")
-        return pictures[row]
+        if images[row] is None:
+            raise ImageError("broken on purpose")
+        return images[row]
 
     rows = [Row(f"p{number}", label) for number, label in enumerate(labels)]
     return Source("test", Path(root), Index.of(rows), read, fingerprint, "a test")
@@ -44,130 +44,130 @@ def pixels_by_locator(pack):
     return {pack.index.locators[i]: pack.pixels[pack.rows[i]] for i in range(len(pack))}
 
 
-AUTO = PictureFormat(6, 6, 0)
+AUTO = ImageFormat(6, 6, 0)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("cached", [True, False])
-def test_every_picture_comes_back_with_its_label(tmp_path, threads, cached):
-    pictures = grey(200)
-    source = make_source(pictures)
+def test_every_image_comes_back_with_its_label(tmp_path, threads, cached):
+    images = grey(200)
+    source = make_source(images)
     pack = open_job(source, AUTO, tmp_path if cached else None, threads=threads)
     assert len(pack) == 200
     found = pixels_by_locator(pack)
-    for number, picture in enumerate(pictures):
-        assert np.array_equal(found[f"p{number}"], picture)
+    for number, image in enumerate(images):
+        assert np.array_equal(found[f"p{number}"], image)
     for i in range(200):
         number = int(pack.index.locators[i][1:])
         assert pack.index.classes[pack.index.labels[i]] == ("a" if number % 2 else "b")
 
 
 def test_order_is_that_of_the_digests_whatever_the_order_of_the_source(tmp_path):
-    pictures = grey(50)
+    images = grey(50)
     labels = [str(number % 3) for number in range(50)]
-    one = open_job(make_source(pictures, labels), AUTO, None)
-    other = open_job(make_source(pictures[::-1], labels[::-1]), AUTO, None)
+    one = open_job(make_source(images, labels), AUTO, None)
+    other = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
     assert np.array_equal(one.digests, other.digests)
     assert np.array_equal(one.pixels[one.rows], other.pixels[other.rows])
     assert np.array_equal(one.index.labels, other.index.labels)
     assert sorted(map(bytes, one.digests)) == [bytes(digest) for digest in one.digests]
 
 
-def test_the_same_picture_in_two_classes_has_one_order_too():
-    pictures = grey(3) * 2
+def test_the_same_image_in_two_classes_has_one_order_too():
+    images = grey(3) * 2
     labels = ["x", "y", "x", "y", "x", "y"]
-    one = open_job(make_source(pictures, labels), AUTO, None)
-    other = open_job(make_source(pictures[::-1], labels[::-1]), AUTO, None)
+    one = open_job(make_source(images, labels), AUTO, None)
+    other = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
     assert one.index.labels.tolist() == other.index.labels.tolist() == [0, 1] * 3
 
 
 def test_digest_depends_on_content_not_container():
-    picture = grey(1)[0]
-    assert digest_of(picture) == digest_of(np.repeat(picture, 3, axis=2))
-    other = picture.copy()
+    image = grey(1)[0]
+    assert digest_of(image) == digest_of(np.repeat(image, 3, axis=2))
+    other = image.copy()
     other[0, 0, 0] ^= 1
-    assert digest_of(picture) != digest_of(other)
-    assert digest_of(picture.reshape(4, 9, 1)) != digest_of(picture)
-    colour = np.repeat(picture, 3, axis=2)
+    assert digest_of(image) != digest_of(other)
+    assert digest_of(image.reshape(4, 9, 1)) != digest_of(image)
+    colour = np.repeat(image, 3, axis=2)
     colour[5, 5, 2] ^= 1
-    assert digest_of(colour) != digest_of(picture)
+    assert digest_of(colour) != digest_of(image)
 
 
-def test_one_colour_picture_late_makes_all_of_them_colour(tmp_path):
-    pictures = grey(150)
-    pictures[100] = RNG.integers(0, 256, (6, 6, 3), np.uint8)
-    pack = open_job(make_source(pictures), AUTO, tmp_path)
+def test_one_colour_image_late_makes_all_of_them_colour(tmp_path):
+    images = grey(150)
+    images[100] = RNG.integers(0, 256, (6, 6, 3), np.uint8)
+    pack = open_job(make_source(images), AUTO, tmp_path)
     assert pack.format.channels == 3
     found = pixels_by_locator(pack)
-    for number, picture in enumerate(pictures):
-        expected = np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture
+    for number, image in enumerate(images):
+        expected = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
         assert np.array_equal(found[f"p{number}"], expected)
 
 
 def test_channels_can_be_asked_for():
-    pictures = [RNG.integers(0, 256, (6, 6, 3), np.uint8) for _ in range(3)]
-    assert open_job(make_source(pictures), PictureFormat(6, 6, 1), None).pixels.shape[3] == 1
-    assert open_job(make_source(grey(3)), PictureFormat(6, 6, 3), None).pixels.shape[3] == 3
+    images = [RNG.integers(0, 256, (6, 6, 3), np.uint8) for _ in range(3)]
+    assert open_job(make_source(images), ImageFormat(6, 6, 1), None).pixels.shape[3] == 1
+    assert open_job(make_source(grey(3)), ImageFormat(6, 6, 3), None).pixels.shape[3] == 3
 
 
-def test_unusable_pictures_are_listed_and_distort_nothing(tmp_path):
-    pictures = grey(10)
-    pictures[3] = None
-    pack = open_job(make_source(pictures), AUTO, tmp_path)
+def test_unusable_images_are_listed_and_distort_nothing(tmp_path):
+    images = grey(10)
+    images[3] = None
+    pack = open_job(make_source(images), AUTO, tmp_path)
     assert pack.problems == [Problem("p3", "decode", "broken on purpose")]
     assert len(pack) == 9
-    again = open_job(make_source(pictures), AUTO, tmp_path)
+    again = open_job(make_source(images), AUTO, tmp_path)
     assert again.was_cached
     assert again.problems == pack.problems
     with pytest.raises(DataError, match="p3: broken on purpose"):
-        open_job(make_source(pictures), AUTO, None, strict=True)
+        open_job(make_source(images), AUTO, None, strict=True)
     with pytest.raises(DataError, match="p3: broken on purpose"):
-        open_job(make_source(pictures), AUTO, tmp_path, strict=True)
+        open_job(make_source(images), AUTO, tmp_path, strict=True)
 
 
-def test_a_class_without_usable_pictures_is_not_a_class():
-    pictures = grey(4)
-    pictures[3] = None
-    pack = open_job(make_source(pictures, ["x", "y", "x", "z"]), AUTO, None)
+def test_a_class_without_usable_images_is_not_a_class():
+    images = grey(4)
+    images[3] = None
+    pack = open_job(make_source(images, ["x", "y", "x", "z"]), AUTO, None)
     assert pack.index.classes == ("x", "y")
     assert sorted(pack.index.labels.tolist()) == [0, 0, 1]
 
 
 def test_nothing_usable_is_an_error_with_the_reasons(tmp_path):
-    with pytest.raises(DataError, match="none of the 3 pictures .* 3 x broken on purpose"):
+    with pytest.raises(DataError, match="none of the 3 images .* 3 x broken on purpose"):
         open_job(make_source([None] * 3), AUTO, tmp_path)
     assert not list(tmp_path.glob("packs/*"))
 
 
 def test_pack_is_reused_until_anything_changes(tmp_path):
-    pictures = grey(5)
-    assert not open_job(make_source(pictures), AUTO, tmp_path).was_cached
-    assert open_job(make_source(pictures), AUTO, tmp_path).was_cached
+    images = grey(5)
+    assert not open_job(make_source(images), AUTO, tmp_path).was_cached
+    assert open_job(make_source(images), AUTO, tmp_path).was_cached
     changed = make_source(grey(5), fingerprint="two")
     assert not open_job(changed, AUTO, tmp_path).was_cached
     assert len(list((tmp_path / "packs").iterdir())) == 1
-    assert not open_job(changed, PictureFormat(7, 7, 0), tmp_path).was_cached
+    assert not open_job(changed, ImageFormat(7, 7, 0), tmp_path).was_cached
     assert len(list((tmp_path / "packs").iterdir())) == 2
 
 
 @pytest.mark.parametrize("decoder", [(decode, "VERSION"), (PIL, "__version__")])
 def test_a_pack_of_another_decoder_is_rebuilt(tmp_path, monkeypatch, decoder):
-    pictures = grey(5)
-    open_job(make_source(pictures), AUTO, tmp_path)
+    images = grey(5)
+    open_job(make_source(images), AUTO, tmp_path)
     monkeypatch.setattr(*decoder, "99")
-    assert not open_job(make_source(pictures), AUTO, tmp_path).was_cached
+    assert not open_job(make_source(images), AUTO, tmp_path).was_cached
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-3], lambda data: data + b"more"])
 @pytest.mark.parametrize("name", ["pixels.bin", "table.safetensors", "pack.json"])
 def test_a_damaged_pack_is_rebuilt(tmp_path, name, change):
-    pictures = grey(5)
-    open_job(make_source(pictures), AUTO, tmp_path)
+    images = grey(5)
+    open_job(make_source(images), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob(f"*/{name}")
     file.write_bytes(change(file.read_bytes()))
-    pack = open_job(make_source(pictures), AUTO, tmp_path)
+    pack = open_job(make_source(images), AUTO, tmp_path)
     assert not pack.was_cached
-    assert np.array_equal(pixels_by_locator(pack)["p0"], pictures[0])
+    assert np.array_equal(pixels_by_locator(pack)["p0"], images[0])
 
 
 @pytest.mark.parametrize("facts", ["[]", "3", "null", '{"key": []}', '{"key": "KEY", "format": 3}'])
@@ -189,16 +189,16 @@ def make_a_hole(content):
 
 @pytest.mark.parametrize("damage", [flip_a_bit, make_a_hole])
 def test_damaged_pixels_are_noticed_though_the_file_keeps_its_size(tmp_path, damage):
-    pictures = grey(5)
-    open_job(make_source(pictures), AUTO, tmp_path)
+    images = grey(5)
+    open_job(make_source(images), AUTO, tmp_path)
     (file,) = (tmp_path / "packs").glob("*/pixels.bin")
     content = bytearray(file.read_bytes())
     damage(content)
     file.write_bytes(content)
-    pack = open_job(make_source(pictures), AUTO, tmp_path)
+    pack = open_job(make_source(images), AUTO, tmp_path)
     assert not pack.was_cached
-    assert np.array_equal(pixels_by_locator(pack)["p2"], pictures[2])
-    assert open_job(make_source(pictures), AUTO, tmp_path).was_cached
+    assert np.array_equal(pixels_by_locator(pack)["p2"], images[2])
+    assert open_job(make_source(images), AUTO, tmp_path).was_cached
 
 
 def test_leftovers_of_killed_builds_are_removed(tmp_path):
@@ -258,7 +258,7 @@ def test_without_a_cache_nothing_is_kept(tmp_path, monkeypatch):
     assert pack.pixels.sum() > 0
 
 
-def test_progress_counts_every_picture():
+def test_progress_counts_every_image():
     seen = []
     open_job(make_source(grey(130)), AUTO, None, progress=seen.append)
     assert sum(seen) == 130
@@ -282,7 +282,7 @@ def test_after_the_deadline_only_the_first_are_decoded_and_the_others_listed(tmp
     assert not open_job(source, AUTO, tmp_path).was_cached  # what is kept is whole
 
 
-def test_nothing_follows_a_picture_that_there_was_no_time_for(monkeypatch):
+def test_nothing_follows_a_image_that_there_was_no_time_for(monkeypatch):
     """With several threads a later chunk may still be begun in time."""
     moments = iter([0.0] * 100 + [2.0] + [0.0] * 200)
     monkeypatch.setattr(packing.time, "monotonic", lambda: next(moments))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job
@@ -13,7 +13,7 @@ from onsight.data.sources.source import Source
 
 
 def build(folder):
-    """Build a pack six times, each time of other pictures."""
+    """Build a pack six times, each time of other images."""
     index = Index.of([Row(f"p{n}", str(n % 2)) for n in range(50)])
     for turn in range(6):
 
@@ -21,7 +21,7 @@ def build(folder):
             return np.full((4, 4, 1), row + turn, np.uint8)
 
         source = Source("test", Path("/data"), index, read, str(turn), "a test")
-        pack = open_pack(Job(source, PictureFormat(4, 4, 0)), Path(folder))
+        pack = open_pack(Job(source, ImageFormat(4, 4, 0)), Path(folder))
         assert len(pack) == 50
 
 

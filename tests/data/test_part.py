@@ -55,11 +55,11 @@ def test_the_others_are_listed_and_rows_are_read_through(tmp_path):
     assert part.fingerprint != part_of(source, rows[:2]).fingerprint
 
 
-def test_a_run_on_a_part_accounts_for_every_picture(bars, tmp_path):
+def test_a_run_on_a_part_accounts_for_every_image(bars, tmp_path):
     fields = {"epochs": 1, "threads": 1, "reporter": SilentReporter()}
-    run = onsight.train(bars, out=tmp_path / "run", train_pictures=50, strict=True, **fields)
+    run = onsight.train(bars, out=tmp_path / "run", train_images=50, strict=True, **fields)
     assert run.results["used"] == 50
     assert run.results["problems"] == 70
     with open(run.path / "problems.csv", newline="") as file:
         reasons = {row["reason"] for row in csv.DictReader(file)}
-    assert reasons == {"not among the pictures drawn (--train-pictures 50)"}
+    assert reasons == {"not among the images drawn (--train-images 50)"}

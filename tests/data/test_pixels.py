@@ -1,4 +1,4 @@
-"""Oracles: the same picture saved as a PNG and decoded; numpy's transpose; torchvision."""
+"""Oracles: the same image saved as a PNG and decoded; numpy's transpose; torchvision."""
 
 import io
 
@@ -11,7 +11,7 @@ from torchvision.transforms.functional import pil_to_tensor, to_tensor
 from onsight.data.decode import decode
 from onsight.data.pillow_pixels import encode_image
 from onsight.data.pixels import read_array, read_memory
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (9, 14, 4), np.uint8)
 EVERY = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -107,7 +107,7 @@ def test_a_tensor_may_need_a_gradient_or_be_bfloat16():
         (EVERY / 255 - 0.5, "floats from -0.5 to 0.5"),
         (np.where(EVERY == 7, np.nan, 0.5), "NaN"),
         (np.where(EVERY == 7, np.inf, 0.5), "infinite"),
-        (EVERY.astype(np.int64), r"an array of int64 \(16, 16\) is not a picture: give a path"),
+        (EVERY.astype(np.int64), r"an array of int64 \(16, 16\) is not an image: give a path"),
         (EVERY.astype(np.uint16), "an array of uint16"),
         (EVERY > 9, "an array of bool"),
         (EVERY.astype(np.complex64), "an array of complex64"),
@@ -115,10 +115,10 @@ def test_a_tensor_may_need_a_gradient_or_be_bfloat16():
         (np.zeros(9, np.uint8), r"an array of uint8 \(9,\)"),
         (np.zeros((0, 4, 3), np.uint8), "has no pixels"),
         (torch.zeros(2, 5, 6), r"an array of float32 \(2, 5, 6\)"),
-        (None, "a NoneType is not a picture"),
-        ([[1]], "a list is not a picture"),
+        (None, "a NoneType is not an image"),
+        ([[1]], "a list is not an image"),
     ],
 )
 def test_anything_else_is_refused_with_one_clear_reason(value, reason):
-    with pytest.raises(PictureError, match=reason):
+    with pytest.raises(ImageError, match=reason):
         read_memory(value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from onsight.data import loader as loader_module
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.prefetch import prefetch
 from onsight_explain.accelerator import has_streams
 
@@ -80,9 +80,9 @@ def locked(monkeypatch):
     return addresses
 
 
-def make_pictures():
+def make_images():
     pixels = torch.arange(20, dtype=torch.uint8).view(20, 1)
-    return Pictures(pixels, torch.arange(20).flip(0), torch.arange(20) % 3, (1, 1, 1))
+    return Images(pixels, torch.arange(20).flip(0), torch.arange(20) % 3, (1, 1, 1))
 
 
 def batches(accelerator, count):
@@ -133,8 +133,8 @@ def test_stopping_early_stops_the_gathering(accelerator):
     assert sum(what.startswith("gather") for what, _ in accelerator.told) == 2
 
 
-def test_pictures_are_gathered_into_locked_memory_and_copied_from_there(accelerator, locked):
-    loader = Loader(make_pictures(), torch.arange(20), 6, GPU)
+def test_images_are_gathered_into_locked_memory_and_copied_from_there(accelerator, locked):
+    loader = Loader(make_images(), torch.arange(20), 6, GPU)
     plain = replace(loader, device=torch.device("cpu"))
     for going in (loader.epoch(1, 1), loader.in_order()):
         sent = [batch.images for batch in going]
@@ -155,7 +155,7 @@ def test_a_copy_to_an_apple_gpu_is_waited_for_as_nothing_keeps_its_source(monkey
         return real(tensor, "cpu")
 
     monkeypatch.setattr(torch.Tensor, "to", to)
-    list(Loader(make_pictures(), torch.arange(20), 6, mps).in_order())
+    list(Loader(make_images(), torch.arange(20), 6, mps).in_order())
     assert set(asked) == {("cpu", False), ("mps", False)}
     loader_module._sent(torch.zeros(1), GPU)
     assert asked[-1] == ("cuda", True)
@@ -166,16 +166,16 @@ def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(m
     monkeypatch.setattr(
         loader_module, "prefetch", lambda batches, device: asked.append(device) or batches
     )
-    pictures = make_pictures()
-    plain = list(Loader(pictures, torch.arange(20), 6, torch.device("cpu")).epoch(1, 1))
+    images = make_images()
+    plain = list(Loader(images, torch.arange(20), 6, torch.device("cpu")).epoch(1, 1))
     assert not asked
-    sent = list(Loader(pictures, torch.arange(20), 6, GPU).epoch(1, 1))
+    sent = list(Loader(images, torch.arange(20), 6, GPU).epoch(1, 1))
     assert asked == [GPU]
     for one, other in zip(plain, sent, strict=True):
         assert all(map(torch.equal, one[:4], other[:4]))
     monkeypatch.setattr(loader_module, "has_streams", lambda device: True)
-    there = torch.device("meta")  # stands in for a GPU on which the pictures are
-    list(Loader(pictures.to(there), torch.arange(20), 6, there).in_order())
+    there = torch.device("meta")  # stands in for a GPU on which the images are
+    list(Loader(images.to(there), torch.arange(20), 6, there).in_order())
     assert asked == [GPU]
 
 

@@ -17,6 +17,6 @@ def test_without_torch_the_bytes_are_the_same(height, width, tall, wide, channel
     assert np.array_equal(resize_without_torch(pixels, tall, wide), expected)
 
 
-def test_a_large_picture_is_resized_alike_too():
+def test_a_large_image_is_resized_alike_too():
     pixels = np.random.default_rng(0).integers(0, 256, (1500, 2000, 3), np.uint8)
     assert np.array_equal(resize_without_torch(pixels, 37, 224), _by_torch(pixels, 37, 224))

@@ -1,4 +1,4 @@
-"""Pictures kept larger than the model's input, so that crops keep their detail."""
+"""Images kept larger than the model's input, so that crops keep their detail."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def packed_size(photos, size, **fields):
     return choose_packed_size(find_source(str(photos)), size, make_config(fields)).value
 
 
-def test_crops_get_an_eighth_more_each_side_where_the_pictures_have_it(photos):
+def test_crops_get_an_eighth_more_each_side_where_the_images_have_it(photos):
     assert packed_size(photos, (224, 224)) == (224, 224)
     assert packed_size(photos, (28, 35), crop_area=0.5) == (32, 40)
     assert packed_size(photos, (60, 60), crop_area=0.5) == (60, 60)
@@ -63,7 +63,7 @@ def test_a_source_is_looked_at_once_for_all_choices_of_a_size(photos):
     assert read == list(range(60))
     read.clear()
     assert open_dataset(counting, config, (28, 28), None, 1).packed_size.value == (32, 32)
-    assert sorted(read) == list(range(60))  # each picture once, to decode it
+    assert sorted(read) == list(range(60))  # each image once, to decode it
 
 
 def opened(photos, **fields):
@@ -82,7 +82,7 @@ def test_room_changes_the_pack_and_neither_input_nor_split(photos):
 
 def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):
     ids = torch.arange(60)
-    direct, roomy = (opened(photos, **f).pictures.gather(ids) for f in ({}, {"crop_area": 0.5}))
+    direct, roomy = (opened(photos, **f).images.gather(ids) for f in ({}, {"crop_area": 0.5}))
     seen = PLAIN.apply(roomy.images) * 255
     assert seen.shape == (60, 3, 28, 28)
     off = (seen - direct.images.permute(0, 3, 1, 2)).abs()
@@ -96,7 +96,7 @@ def test_resize_is_the_usual_one_with_antialiasing():
     assert torch.allclose(resize(images, (28, 20)).double(), expected, atol=1e-3)  # grey values
 
 
-def test_pictures_of_the_inputs_size_are_not_touched():
+def test_images_of_the_inputs_size_are_not_touched():
     images = torch.randint(0, 256, (3, 28, 28, 3), dtype=torch.uint8)
     sizeless = Normalization(PLAIN.mean, PLAIN.std)
     assert torch.equal(PLAIN.apply(images), sizeless.apply(images))
@@ -114,7 +114,7 @@ def test_a_warp_to_another_size_samples_the_same_window():
     assert torch.allclose(out[0, :, 3, 0], expected, atol=1e-9)
 
 
-def test_training_pictures_come_out_at_the_inputs_size():
+def test_training_images_come_out_at_the_inputs_size():
     images = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8)
     labels = torch.arange(4)
     batch = Batch(images, labels, labels, labels)

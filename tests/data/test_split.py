@@ -31,27 +31,27 @@ def test_shares_hold_for_every_class_within_chance():
 
 
 def test_the_second_half_of_a_digest_alone_decides():
-    """The first half numbers the pictures, so the first of them are a fair sample of each side."""
+    """The first half numbers the images, so the first of them are a fair sample of each side."""
     halves = [0x00, 0x80, 0xFF]
     rows = [[first] * 8 + [second] + [0] * 7 for first in halves for second in halves]
     numbers = draw(np.array(rows, np.uint8))
     assert numbers.tolist() == [0.0, 0.5, 255 / 256] * 3
 
 
-def test_adding_pictures_moves_no_old_one():
+def test_adding_images_moves_no_old_one():
     few = assign(digests(range(100)), unsplit(100), 0.1, 0.1)
     many = assign(digests(range(5000)), unsplit(5000), 0.1, 0.1)
     assert np.array_equal(few, many[:100])
 
 
-def test_identical_pictures_fall_on_the_same_side():
+def test_identical_images_fall_on_the_same_side():
     twice = list(range(500)) * 2
     splits = assign(digests(twice), unsplit(1000), 0.1, 0.1)
     assert np.array_equal(splits[:500], splits[500:])
     assert not leaks(digests(twice), splits).any()
 
 
-def test_a_larger_validation_share_moves_no_test_picture():
+def test_a_larger_validation_share_moves_no_test_image():
     small = assign(digests(range(1000)), unsplit(1000), 0.1, 0.1)
     large = assign(digests(range(1000)), unsplit(1000), 0.3, 0.1)
     assert np.array_equal(small == TEST, large == TEST)
@@ -67,7 +67,7 @@ def test_given_splits_stay_and_the_missing_one_is_drawn_from_train():
     assert np.array_equal(assign(digests(range(1000)), given, 0.1, 0.1), given)
 
 
-def test_given_validation_pictures_never_become_test_pictures():
+def test_given_validation_images_never_become_test_images():
     given = np.array([TRAIN] * 800 + [VALIDATION] * 200, np.int8)
     splits = assign(digests(range(1000)), given, 0.1, 0.1)
     assert (splits[800:] == VALIDATION).all()

@@ -1,4 +1,4 @@
-"""Pictures that belong together stay on one side, whatever else is there."""
+"""Images that belong together stay on one side, whatever else is there."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def noise(seed: int) -> Image.Image:
     return Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR)
 
 
-def pictures(folder: Path, count: int = 200) -> Path:
-    """Two classes; five pictures of each patient, of both classes."""
+def images(folder: Path, count: int = 200) -> Path:
+    """Two classes; five images of each patient, of both classes."""
     for number in range(count):
         place = folder / "ab"[number % 2]
         place.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,8 @@ def pictures(folder: Path, count: int = 200) -> Path:
 
 
 def manifest(folder: Path, column: str, value) -> Path:
-    """A list of the same pictures with another column. value: of a picture's number."""
-    pictures(folder)
+    """A list of the same images with another column. value: of an image's number."""
+    images(folder)
     rows = [f"path,label,{column}"]
     for path in sorted(folder.rglob("*.png")):
         number = int(path.stem.partition("-")[2])
@@ -55,13 +55,13 @@ def sides(dataset) -> dict[str, set[int]]:
 
 
 def test_without_groups_patients_are_divided(tmp_path):
-    found = sides(dataset_of(pictures(tmp_path / "data")))
+    found = sides(dataset_of(images(tmp_path / "data")))
     assert sum(len(one) > 1 for one in found.values()) > 10
 
 
 @pytest.mark.parametrize("pattern", [r"p[0-9]+", r"/p([0-9]+)-"])
 def test_no_group_is_divided(tmp_path, pattern):
-    dataset = dataset_of(pictures(tmp_path / "data"), group_by=pattern, folds="1")
+    dataset = dataset_of(images(tmp_path / "data"), group_by=pattern, folds="1")
     assert {len(one) for one in sides(dataset).values()} == {1}
     assert {TRAIN, VALIDATION, TEST} <= set(dataset.splits.tolist())
     assert "40 groups" in dataset.units.how.reason
@@ -74,7 +74,7 @@ def test_a_column_of_groups_does_the_same(tmp_path):
 
 
 def test_no_group_is_divided_by_folds(tmp_path):
-    dataset = dataset_of(pictures(tmp_path / "data"), group_by="p[0-9]+", folds="4")
+    dataset = dataset_of(images(tmp_path / "data"), group_by="p[0-9]+", folds="4")
     folds: dict[str, set[int]] = {}
     for locator, fold in zip(dataset.pack.index.locators, dataset.fold.tolist(), strict=True):
         folds.setdefault(Path(locator).stem.partition("-")[0], set()).add(fold)
@@ -82,8 +82,8 @@ def test_no_group_is_divided_by_folds(tmp_path):
     assert {next(iter(one)) for one in folds.values()} == {1, 2, 3, 4}
 
 
-def test_more_pictures_of_a_group_do_not_move_it(tmp_path):
-    data = pictures(tmp_path / "data")
+def test_more_images_of_a_group_do_not_move_it(tmp_path):
+    data = images(tmp_path / "data")
     before = sides(dataset_of(data, group_by="p[0-9]+", folds="1"))
     for number in range(40):
         noise(1000 + number).save(data / "a" / f"p{number:02d}-x{number}.png")
@@ -96,7 +96,7 @@ def test_more_pictures_of_a_group_do_not_move_it(tmp_path):
 )
 def test_a_pattern_that_cannot_be_used(tmp_path, pattern, said):
     with pytest.raises(ConfigError, match=said):
-        dataset_of(pictures(tmp_path / "data", 20), group_by=pattern)
+        dataset_of(images(tmp_path / "data", 20), group_by=pattern)
 
 
 def test_a_given_split_that_divides_a_group_is_refused(tmp_path):
@@ -151,8 +151,8 @@ def test_a_given_test_split_stays_where_times_are_known():
 
 
 def with_copies(folder: Path) -> Path:
-    """Forty pictures, and an enlarged copy of each."""
-    pictures(folder, 40)
+    """Forty images, and an enlarged copy of each."""
+    images(folder, 40)
     for path in sorted(folder.rglob("*.png")):
         with Image.open(path) as image:
             image.resize((48, 48), Image.Resampling.BILINEAR).save(
@@ -183,7 +183,7 @@ def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
     assert "40 pairs of near-duplicates" in known.units.how.reason
 
 
-def test_a_near_duplicate_of_a_given_test_picture_is_left_out_of_training(tmp_path):
+def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path):
     folder = tmp_path / "data"
     for number in range(40):
         place = folder / ("train" if number < 30 else "test") / "ab"[number % 2]
@@ -193,7 +193,7 @@ def test_a_near_duplicate_of_a_given_test_picture_is_left_out_of_training(tmp_pa
     dataset = dataset_of(folder, split_near_duplicates="together")
     (problem,) = dataset.problems
     assert problem.path == "train/b/copy.png"
-    assert problem.reason.startswith("a near-duplicate of a picture held out")
+    assert problem.reason.startswith("a near-duplicate of an image held out")
 
 
 def test_pairs_are_kept_by_files_and_forgotten_when_these_change(tmp_path):
@@ -207,7 +207,7 @@ def test_pairs_are_kept_by_files_and_forgotten_when_these_change(tmp_path):
 
 @pytest.mark.parametrize("text", ["{}", "[[1]]", "[[1, 99999]]", "nonsense", '[["a", 1]]'])
 def test_a_damaged_list_of_pairs_is_no_list(tmp_path, text):
-    data, cache = pictures(tmp_path / "data", 20), tmp_path / "cache"
+    data, cache = images(tmp_path / "data", 20), tmp_path / "cache"
     source, pack = find_source(str(data)), dataset_of(data).pack
     keep_near_duplicates(cache, source, pack, [])
     (path,) = (cache / "duplicates").iterdir()

@@ -13,13 +13,13 @@ from PIL import Image
 
 from onsight.config import make_config
 from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO
-from onsight.data.crop import Window, crop_picture
+from onsight.data.crop import Window, crop_image
 from onsight.data.dataset import open_dataset
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
-from onsight.data.packing import prepare_picture
+from onsight.data.packing import prepare_image
 from onsight.data.sources.find import find_source
 from onsight.data.stream import Stream
 from onsight.errors import DataError
@@ -30,7 +30,7 @@ SIZE = (48, 40)
 
 
 def photo(rng, height, width):
-    """A smooth colour picture, whose windows hardly depend on how they are resampled."""
+    """A smooth colour image, whose windows hardly depend on how they are resampled."""
     rough = rng.integers(0, 256, (5, 6, 3), np.uint8)
     return Image.fromarray(rough).resize((width, height), Image.Resampling.BICUBIC)
 
@@ -58,18 +58,18 @@ def content_of(data, dataset, number):
 
 def test_evaluation_sees_what_prediction_prepares(photos):
     dataset = opened(photos, crop_area=0.3)
-    assert isinstance(dataset.pictures, Stream)
+    assert isinstance(dataset.images, Stream)
     assert dataset.input_shape == (3, *SIZE)
-    loader = Loader(dataset.pictures, torch.arange(31), 7, CPU)
+    loader = Loader(dataset.images, torch.arange(31), 7, CPU)
     for batch in loader.in_order():
         for image, label, number in zip(*batch[:3], strict=True):
-            expected = prepare_picture(content_of(photos, dataset, number), dataset.format)[1]
+            expected = prepare_image(content_of(photos, dataset, number), dataset.format)[1]
             assert np.array_equal(image, expected)
             name = dataset.classes[label]
             assert dataset.pack.index.locators[int(number)].startswith(f"{name}/")
 
 
-def test_for_an_accelerator_pictures_are_decoded_into_locked_memory(photos, monkeypatch):
+def test_for_an_accelerator_images_are_decoded_into_locked_memory(photos, monkeypatch):
     locked, real = set(), torch.empty
 
     def empty(*size, pin_memory=False, **named):
@@ -79,15 +79,15 @@ def test_for_an_accelerator_pictures_are_decoded_into_locked_memory(photos, monk
         return tensor
 
     monkeypatch.setattr(torch, "empty", empty)
-    pictures = opened(photos).pictures
+    images = opened(photos).images
     plain, sent = (
-        next(pictures.batches([torch.arange(9)], None, locked=asked)) for asked in (False, True)
+        next(images.batches([torch.arange(9)], None, locked=asked)) for asked in (False, True)
     )
     assert torch.equal(plain.images, sent.images)
     assert (plain.images.data_ptr() in locked, sent.images.data_ptr() in locked) == (False, True)
 
 
-def test_the_split_is_that_of_packed_pictures(photos):
+def test_the_split_is_that_of_packed_images(photos):
     size = (96, 80)  # larger than thumbnails, and small enough for JPEGs to be decoded smaller
     streamed, packed = opened(photos, size=size), opened(photos, size=size, residency="map")
     assert streamed.pack.pixels.shape[1:3] == (64, 53)
@@ -99,7 +99,7 @@ def test_the_split_is_that_of_packed_pictures(photos):
 
 def test_without_crops_an_epoch_is_bit_equal_to_the_packs(photos):
     epochs = [
-        list(Loader(opened(photos, residency=one).pictures, torch.arange(31), 8, CPU).epoch(1, 2))
+        list(Loader(opened(photos, residency=one).images, torch.arange(31), 8, CPU).epoch(1, 2))
         for one in ("stream", "map")
     ]
     for streamed, packed in zip(*epochs, strict=True):
@@ -117,7 +117,7 @@ def reference_window(numbers, least_area):
 @pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
 def test_training_crops_are_those_of_the_drawn_numbers(photos, fit):
     dataset = opened(photos, crop_area=0.3, fit=fit, background="#204060")
-    loader = Loader(dataset.pictures, torch.arange(31), 8, CPU)
+    loader = Loader(dataset.images, torch.arange(31), 8, CPU)
     columns, differences = [AREA, RATIO, CROP_Y, CROP_X], []
     for batch in loader.epoch(5, 3):
         drawn = uniform(5, 3, batch.ids, columns)
@@ -136,7 +136,7 @@ def test_training_crops_are_those_of_the_drawn_numbers(photos, fit):
 
 
 def framed(pixels, fit):
-    """The part of a picture that a fit to 48x40 shows, at its own scale."""
+    """The part of an image that a fit to 48x40 shows, at its own scale."""
     height, width = pixels.shape[:2]
     if fit == "stretch":
         return pixels
@@ -155,7 +155,7 @@ def framed(pixels, fit):
 def test_the_whole_as_a_window_is_within_one_of_pillow(channels):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (90, 130, channels), np.uint8)
-    cropped = crop_picture(pixels, Window(1, 1, 0, 0), PictureFormat(*SIZE, channels))
+    cropped = crop_image(pixels, Window(1, 1, 0, 0), ImageFormat(*SIZE, channels))
     image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
     expected = np.asarray(image.resize(SIZE[::-1], Image.Resampling.BILINEAR))
     assert cropped.shape == (*SIZE, channels)
@@ -165,7 +165,7 @@ def test_the_whole_as_a_window_is_within_one_of_pillow(channels):
 @pytest.mark.parametrize("centre", [-0.5, 0.0, 0.5])
 def test_a_window_of_a_ramp_has_its_grey_values(centre):
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[:, None, None], 10, axis=1)
-    cropped = crop_picture(ramp, Window(0.25, 1, centre, 0), PictureFormat(8, 10, 1))
+    cropped = crop_image(ramp, Window(0.25, 1, centre, 0), ImageFormat(8, 10, 1))
     expected = (np.arange(8) + 0.5) * 8 - 0.5 + 255 * 0.75 * (centre / 0.75 + 1) / 2
     assert np.abs(cropped[:, 0, 0] - expected).max() <= 2
 
@@ -174,10 +174,10 @@ def test_a_window_of_a_pixel_or_less_is_a_pixel():
     pixels = np.zeros((3, 3, 1), np.uint8)
     for centre in (-1.0, 1.0):
         window = Window(0.01, 0.01, centre * 0.99, centre * 0.99)
-        assert crop_picture(pixels, window, PictureFormat(4, 4, 1)).shape == (4, 4, 1)
+        assert crop_image(pixels, window, ImageFormat(4, 4, 1)).shape == (4, 4, 1)
 
 
-def test_a_picture_is_decoded_no_smaller_than_its_window_needs(photos, monkeypatch):
+def test_a_image_is_decoded_no_smaller_than_its_window_needs(photos, monkeypatch):
     sizes = []
 
     def spy(*args, **more):
@@ -187,13 +187,13 @@ def test_a_picture_is_decoded_no_smaller_than_its_window_needs(photos, monkeypat
     monkeypatch.setattr("onsight.data.crop.decode", spy)
     data = (photos / "dog" / "02.jpg").read_bytes()  # 500 x 420
     for share, height in [(1.0, 63), (0.8, 63), (0.7, 125), (0.2, 250), (0.15, 500)]:
-        crop_picture(data, Window(share, share, 0, 0), PictureFormat(*SIZE, 3))
+        crop_image(data, Window(share, share, 0, 0), ImageFormat(*SIZE, 3))
         assert sizes.pop()[0] == height
 
 
 def all_bits(data, threads, **fields):
-    pictures = opened(data, threads, crop_area=0.4, **fields).pictures
-    batches = Loader(pictures, torch.arange(31), 9, CPU).epoch(2, 1)
+    images = opened(data, threads, crop_area=0.4, **fields).images
+    batches = Loader(images, torch.arange(31), 9, CPU).epoch(2, 1)
     return torch.cat([batch.images for batch in batches])
 
 
@@ -206,12 +206,12 @@ def test_threads_and_containers_change_no_bit(photos, tmp_path):
 
 
 def test_an_epoch_goes_on_from_a_step_and_shares_make_the_batch(photos):
-    pictures = opened(photos, crop_area=0.4).pictures
+    images = opened(photos, crop_area=0.4).images
     ids = torch.arange(31)
-    whole = list(Loader(pictures, ids, 9, CPU).epoch(2, 1))
-    rest = list(Loader(pictures, ids, 9, CPU).epoch(2, 1, 2))
+    whole = list(Loader(images, ids, 9, CPU).epoch(2, 1))
+    rest = list(Loader(images, ids, 9, CPU).epoch(2, 1, 2))
     assert all(torch.equal(a.images, b.images) for a, b in zip(rest, whole[2:], strict=True))
-    shares = zip(*(Loader(pictures, ids, 9, CPU, n, 2).epoch(2, 1) for n in (0, 1)), strict=True)
+    shares = zip(*(Loader(images, ids, 9, CPU, n, 2).epoch(2, 1) for n in (0, 1)), strict=True)
     for batch, parts in zip(whole, shares, strict=True):
         assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
         assert all(torch.equal(part.global_labels, batch.labels) for part in parts)
@@ -221,15 +221,15 @@ def stream_threads():
     return [one for one in threading.enumerate() if one.name.startswith("stream")]
 
 
-def test_stopping_early_leaves_no_thread_and_few_pictures_read_ahead(photos):
+def test_stopping_early_leaves_no_thread_and_few_images_read_ahead(photos):
     dataset = opened(photos, 2)
     read = []
-    source = dataset.pictures.source
+    source = dataset.images.source
     counting = type(source)(
         **{**vars(source), "read": lambda row: (read.append(row), source.read(row))[1]}
     )
-    pictures = type(dataset.pictures)(**{**vars(dataset.pictures), "source": counting})
-    batches = Loader(pictures, torch.arange(31), 3, CPU).epoch(0, 0)
+    images = type(dataset.images)(**{**vars(dataset.images), "source": counting})
+    batches = Loader(images, torch.arange(31), 3, CPU).epoch(0, 0)
     next(batches)
     assert stream_threads()
     while len(read) < 9:  # the batch in hand and two more
@@ -241,7 +241,7 @@ def test_stopping_early_leaves_no_thread_and_few_pictures_read_ahead(photos):
 
 
 @pytest.mark.parametrize("how", ["gone", "broken"])
-def test_a_picture_that_is_lost_meanwhile_is_named(photos, tmp_path, how):
+def test_a_image_that_is_lost_meanwhile_is_named(photos, tmp_path, how):
     data = tmp_path / "photos"
     shutil.copytree(photos, data)
     dataset = opened(data, 2)
@@ -249,10 +249,10 @@ def test_a_picture_that_is_lost_meanwhile_is_named(photos, tmp_path, how):
     if how == "gone":
         (data / lost).unlink()
     else:
-        (data / lost).write_bytes(b"\xff\xd8\xff no picture")
-    loader = Loader(dataset.pictures, dataset.ids(TRAIN), 4, CPU)
+        (data / lost).write_bytes(b"\xff\xd8\xff no image")
+    loader = Loader(dataset.images, dataset.ids(TRAIN), 4, CPU)
     if 12 not in dataset.ids(TRAIN):
-        loader = Loader(dataset.pictures, torch.arange(31), 4, CPU)
+        loader = Loader(dataset.images, torch.arange(31), 4, CPU)
     with pytest.raises(DataError, match=f"{lost}: .*when the run began"):
         list(loader.epoch(0, 0))
     assert not stream_threads()
@@ -266,5 +266,5 @@ def test_plain_pixels_stream_too():
         None,
         1,
     )
-    batch = dataset.pictures.gather(torch.arange(4))
-    assert batch.images.shape[1:] == dataset.pictures.shape
+    batch = dataset.images.gather(torch.arange(4))
+    assert batch.images.shape[1:] == dataset.images.shape

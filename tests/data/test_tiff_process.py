@@ -1,4 +1,4 @@
-"""A decoder of TIFFs that hangs or crashes costs one picture, and leaves nothing running."""
+"""A decoder of TIFFs that hangs or crashes costs one image, and leaves nothing running."""
 
 import io
 import os
@@ -15,13 +15,13 @@ from PIL import Image
 
 from onsight.data import tiff_process
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.packing import Job, decode_all
 from onsight.data.pillow_pixels import decode_with_pillow
 from onsight.data.sources.source import Source
 from onsight.data.tiff_process import TiffProcess
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 WHITE, LIMIT = (255, 255, 255), 1_000_000
 HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
@@ -52,21 +52,21 @@ def test_the_pixels_are_those_of_the_same_process(compression: str) -> None:
 
 def test_the_reason_is_that_of_the_same_process() -> None:
     data = tiff()[:500]
-    with pytest.raises(PictureError) as here:
+    with pytest.raises(ImageError) as here:
         decode_with_pillow(data, WHITE, LIMIT)
-    with pytest.raises(PictureError, match="^broken") as apart:
+    with pytest.raises(ImageError, match="^broken") as apart:
         decode(data)
     assert str(apart.value) == str(here.value)
 
 
-def test_one_process_serves_one_picture_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_serves_one_image_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiff_process, "_idle", [])
     started = []
     monkeypatch.setattr(
         tiff_process, "TiffProcess", lambda: started.append(TiffProcess()) or started[-1]
     )
     decode(tiff(1))
-    with pytest.raises(PictureError):
+    with pytest.raises(ImageError):
         decode(tiff(2)[:300])
     decode(tiff(3))
     assert len(started) == 1
@@ -81,12 +81,10 @@ def test_one_process_serves_one_picture_after_the_other(monkeypatch: pytest.Monk
         (ANSWERS_TOO_MUCH, "its decoder crashed"),
     ],
 )
-def test_a_fault_of_the_decoder_is_the_pictures_reason(
-    command: tuple[str, ...], reason: str
-) -> None:
+def test_a_fault_of_the_decoder_is_the_images_reason(command: tuple[str, ...], reason: str) -> None:
     seconds = 0.2 if command is HANGS else 30.0
     process = TiffProcess(command, seconds)
-    with pytest.raises(PictureError, match=reason):
+    with pytest.raises(ImageError, match=reason):
         process.decode(tiff(), WHITE, LIMIT)
     assert not process.is_running
 
@@ -103,9 +101,9 @@ def crash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     tiff_process._end_idle()
 
 
-def test_after_a_crash_the_next_picture_gets_a_new_process(crash: Callable[[int], None]) -> None:
+def test_after_a_crash_the_next_image_gets_a_new_process(crash: Callable[[int], None]) -> None:
     crash(2)
-    with pytest.raises(PictureError, match="its decoder crashed"):
+    with pytest.raises(ImageError, match="its decoder crashed"):
         decode(tiff())
     assert decode(tiff()).shape == (20, 30, 3)
 
@@ -154,11 +152,11 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_source_with_such_a_picture_is_decoded_but_for_it(crash: Callable[[int], None]) -> None:
+def test_a_source_with_such_a_image_is_decoded_but_for_it(crash: Callable[[int], None]) -> None:
     crash(2)
     contents = [tiff(seed) for seed in range(3)]
     index = Index.of([Row(name, "one") for name in ("a.tif", "b.tif", "c.tif")])
     source = Source("test", Path("/data"), index, contents.__getitem__, "three", "a test")
-    decoded = decode_all(io.BytesIO(), Job(source, PictureFormat(20, 30, 3)))
+    decoded = decode_all(io.BytesIO(), Job(source, ImageFormat(20, 30, 3)))
     assert decoded.source_rows == [1, 2]
     assert decoded.problems == [Problem("a.tif", "decode", "its decoder crashed")]

@@ -1,4 +1,4 @@
-"""Oracles: loops over single pictures with numpy and torchvision."""
+"""Oracles: loops over single images with numpy and torchvision."""
 
 import math
 
@@ -12,19 +12,19 @@ from onsight.data import transforms
 GENERATOR = torch.Generator().manual_seed(0)
 
 
-def pictures(count=6, height=9, width=12, channels=3):
+def make_images(count=6, height=9, width=12, channels=3):
     shape = (count, height, width, channels)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=GENERATOR)
 
 
 def test_shift_and_flip_equals_a_loop_with_numpy_padding():
-    images = pictures()
+    images = make_images()
     down = torch.tensor([0, 1, -2, 3, -3, 2])
     right = torch.tensor([0, -1, 2, 0, 3, -3])
     mirrored = torch.tensor([False, True, False, True, True, False])
     moved = transforms.shift_and_flip(images, down, right, mirrored)
-    for i, picture in enumerate(images.numpy()):
-        turned = picture[:, ::-1] if mirrored[i] else picture
+    for i, image in enumerate(images.numpy()):
+        turned = image[:, ::-1] if mirrored[i] else image
         padded = np.pad(turned, ((4, 4), (4, 4), (0, 0)), mode="reflect")
         y, x = 4 - int(down[i]), 4 - int(right[i])
         assert np.array_equal(moved[i].numpy(), padded[y : y + 9, x : x + 12])
@@ -47,18 +47,18 @@ def identity_warp(images, **changed):
 
 
 def test_warp_without_change_is_the_identity():
-    images = pictures().double()
+    images = make_images().double()
     assert torch.allclose(identity_warp(images), images, atol=1e-9)
 
 
 def test_warp_mirrors():
-    images = pictures().double()
+    images = make_images().double()
     mirrored = torch.ones(len(images), dtype=torch.bool)
     assert torch.allclose(identity_warp(images, mirrored=mirrored), images.flip(2), atol=1e-9)
 
 
 def test_warp_crops_as_torchvision_resizes_a_crop():
-    images = pictures(height=16, width=16).double()
+    images = make_images(height=16, width=16).double()
     half = torch.full((len(images),), 0.5, dtype=torch.float64)
     cropped = identity_warp(images, height_share=half, width_share=half)
     expected = reference.resized_crop(
@@ -80,8 +80,8 @@ def test_warp_rotates_as_torchvision_does():
 
 
 @pytest.mark.parametrize("side", [8, 80])
-def test_mirrored_pictures_are_mirrored_and_no_others(side):
-    images = pictures(6, side, side + 1)
+def test_mirrored_images_are_mirrored_and_no_others(side):
+    images = make_images(6, side, side + 1)
     before = images.clone()
     mirrored = torch.tensor([True, False, True, True, False, False])
     result = transforms.mirror(images, mirrored)

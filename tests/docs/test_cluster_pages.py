@@ -251,9 +251,9 @@ def test_a_replica_answers_as_the_server_does(on_ray, trained, shared_bars):
 
     module, told = on_ray
     module.app(module.Wanted(model=str(trained.path), device="cpu"))
-    picture = shared_bars / "across" / "000.png"
+    image = shared_bars / "across" / "000.png"
     with TestClient(told["make"](), base_url="http://localhost") as client:
-        said = client.post("/predict", files={"pictures": picture.read_bytes()}).json()
+        said = client.post("/predict", files={"images": image.read_bytes()}).json()
         assert client.get("/health", headers={"Host": "evil.example"}).status_code != 200
-    (row,) = onsight.load(trained.path).predict_proba([picture])
+    (row,) = onsight.load(trained.path).predict_proba([image])
     assert said["predictions"][0]["probability"] == pytest.approx(float(row.max()), abs=1e-6)

@@ -193,17 +193,17 @@ LABELS = [0, 1, 2] * 4
         (IMAGES, [*LABELS[:-2], np.nan, np.nan], "2 missing labels .* the first in row 10"),
         (IMAGES, [*map(str, LABELS[:-1]), None], "1 missing label "),
         (IMAGES, np.linspace(0, 1, 12), "classes, not measurements"),
-        (IMAGES, np.eye(12), r"y has shape \(12, 12\); it must have one label per picture"),
+        (IMAGES, np.eye(12), r"y has shape \(12, 12\); it must have one label per image"),
         (IMAGES, None, r"y has shape \(\)"),
         (IMAGES, np.array([*LABELS[:-1], "2"], object), "several types"),
         (IMAGES, ["é", "e\u0301"] * 6, "Unicode"),
-        ([], [], "there are no pictures"),
+        ([], [], "there are no images"),
         (IMAGES.reshape(12, 64), LABELS, r"shape \(12, 64\) are rows"),
         (IMAGES.astype(float), LABELS, "must be from 0 to 1"),
         ([*IMAGES[:11], IMAGES[11] / 255], LABELS, "item 11 is float64"),
-        ([f"{number}.png" for number in range(12)], LABELS, "none of the 12 pictures"),
-        ("picture.png", LABELS, "a str is not several pictures"),
-        (None, LABELS, "a NoneType is not several pictures"),
+        ([f"{number}.png" for number in range(12)], LABELS, "none of the 12 images"),
+        ("image.png", LABELS, "a str is not several images"),
+        (None, LABELS, "a NoneType is not several images"),
     ],
 )
 def test_what_cannot_be_fitted_is_a_value_error_and_leaves_nothing(
@@ -238,5 +238,5 @@ def test_other_arguments_are_checked_too(fitted, digits):
         fitted.predict(digits[0].reshape(-1, 64))
     with pytest.raises(ArgumentError, match="a str is not several"):
         fitted.predict_proba("a.png")
-    with pytest.raises(ArgumentError, match="240 pictures, but y has shape"):
+    with pytest.raises(ArgumentError, match="240 images, but y has shape"):
         fitted.score(digits[0], digits[1][:-1])

@@ -80,7 +80,7 @@ def test_points_that_do_not_support_a_law_give_no_claim():
     assert learning_curve(jagged) is None
 
 
-def test_twice_the_pictures_at_most_halve_the_error():
+def test_twice_the_images_at_most_halve_the_error():
     curve = learning_curve(exact(lambda n: 50 * n**-1.3))
     assert curve["exponent"] == 1
     assert curve["gain"] == pytest.approx(25 * 800**-1.3, rel=1e-2)

@@ -34,7 +34,7 @@ def test_the_interval_of_a_published_table():
 
 
 @pytest.mark.parametrize("table", [(754, 68, 34, 144), (9000, 700, 640, 50)])
-def test_the_interval_of_many_pictures_equals_the_bootstrap(table):
+def test_the_interval_of_many_images_equals_the_bootstrap(table):
     counts = PairedCounts(*table)
     rng = np.random.default_rng(2)
     drawn = rng.multinomial(counts.n, np.array(table) / counts.n, 20_000)

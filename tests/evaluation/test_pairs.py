@@ -51,7 +51,7 @@ def test_classes_that_overlap_are_hard_but_not_impossible_to_tell_apart(seed):
     assert found[0]["accuracy"] == pytest.approx(0.84, abs=0.06)
 
 
-def test_few_pictures_prove_nothing():
+def test_few_images_prove_nothing():
     centres = np.array([0.0, 0.0, 9.0])
     assert confused_pairs(classify(centres, 9, 0), "abc") == []
     assert confused_pairs(np.zeros((3, 3), np.int64), "abc") == []

@@ -1,4 +1,4 @@
-"""How many pictures evaluation and prediction take at once."""
+"""How many images evaluation and prediction take at once."""
 
 import pytest
 import torch
@@ -15,5 +15,5 @@ from onsight.evaluation.per_image import evaluation_batch
         ("cuda", (96, 96), 256),
     ],
 )
-def test_larger_pictures_are_taken_in_smaller_batches_on_a_cpu(device, size, batch):
+def test_larger_images_are_taken_in_smaller_batches_on_a_cpu(device, size, batch):
     assert evaluation_batch(torch.device(device), size) == batch

@@ -37,11 +37,11 @@ def test_fitted_temperature_is_scipys(planted, count):
     assert fit_temperature(logits.float(), labels) == pytest.approx(np.exp(found.x), rel=1e-4)
 
 
-def test_a_planted_temperature_is_found_and_lowers_the_loss_of_new_pictures():
+def test_a_planted_temperature_is_found_and_lowers_the_loss_of_new_images():
     logits, labels = draw(4000, 2.5)
     choice = choose_temperature(logits, labels)
     assert choice.value == pytest.approx(2.5, rel=0.08)
-    assert choice.reason == "fitted on 4,000 validation pictures"
+    assert choice.reason == "fitted on 4,000 validation images"
     others, truth = draw(4000, 2.5, seed=1)
     assert F.cross_entropy(others / choice.value, truth) < F.cross_entropy(others, truth) - 0.05
 
@@ -53,14 +53,14 @@ def test_the_bounds_are_met_where_the_minimum_lies_outside():
     assert fit_temperature(-logits, labels) == pytest.approx(10.0, rel=1e-6)
 
 
-def test_it_stays_1_with_the_reason_where_the_pictures_do_not_support_another():
+def test_it_stays_1_with_the_reason_where_the_images_do_not_support_another():
     logits, labels = draw(49, 3.0)
     choice = choose_temperature(logits, labels)
-    assert (choice.value, "49 validation pictures" in choice.reason) == (1.0, True)
+    assert (choice.value, "49 validation images" in choice.reason) == (1.0, True)
     assert choose_temperature(torch.empty(0, 1), torch.empty(0, dtype=torch.int64)).value == 1
     right = F.one_hot(torch.arange(60) % 3, 3).double()
     choice = choose_temperature(right, torch.arange(60) % 3)
-    assert (choice.value, "all 60 validation pictures are right" in choice.reason) == (1.0, True)
+    assert (choice.value, "all 60 validation images are right" in choice.reason) == (1.0, True)
     logits, labels = draw(100, 3.0)
     logits[7, 0] = -torch.inf
     assert choose_temperature(logits, labels).value == 1

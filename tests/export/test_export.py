@@ -43,7 +43,7 @@ def changed_file(trained, path, **changes):
     return path
 
 
-def test_the_command_proves_the_file_on_the_runs_own_test_pictures(copied, trained, capsys):
+def test_the_command_proves_the_file_on_the_runs_own_test_images(copied, trained, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["export", str(copied), "--json"])
     assert stop.value.code == 0
@@ -71,7 +71,7 @@ def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
     assert stop.value.code == 0
     said = capsys.readouterr().out
     n = trained.results["images"]
-    assert f"{n} of {n} held-out pictures have the same label as in torch (100%)" in said
+    assert f"{n} of {n} held-out images have the same label as in torch (100%)" in said
     assert (tmp_path / f"m{suffix}").exists()
 
 
@@ -103,7 +103,7 @@ def test_not_a_number_is_no_agreement():
         check_difference(proof, "onnx")
 
 
-def test_both_ways_are_compared_picture_by_picture():
+def test_both_ways_are_compared_image_by_image():
     labels = torch.tensor([0, 1, 1, 0, 1])
     first = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7], [0.4, 0.6]], np.float32)
     second = np.array([[0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.6, 0.4], [0.4, 0.6]], np.float32)
@@ -112,7 +112,7 @@ def test_both_ways_are_compared_picture_by_picture():
     batches = [Batch(images[part], labels[part], ids[part], labels) for part in (ids[:3], ids[3:])]
 
     def reading(table):
-        return lambda pictures: table[pictures[:, 0, 0, 0]]
+        return lambda images: table[images[:, 0, 0, 0]]
 
     done = []
     proof = compare(reading(first), reading(second), batches, done.append)
@@ -130,7 +130,7 @@ def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
     monkeypatch.setattr(speed, "_LEAST_ROUNDS", 4)
 
     def taking(name, seconds):
-        def way(pictures):
+        def way(images):
             calls.append(name)
             clock[0] += next(seconds)
 
@@ -143,13 +143,13 @@ def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
     assert found == (8, 2.0, 4.0, 3.0, 2.0, 4.0)
 
 
-def test_int8_is_measured_on_training_pictures_alone(trained, tmp_path, monkeypatch):
+def test_int8_is_measured_on_training_images_alone(trained, tmp_path, monkeypatch):
     given = []
     right = int8.write_int8
 
-    def write(exported, pictures, path):
-        given.append(pictures)
-        right(exported, pictures, path)
+    def write(exported, images, path):
+        given.append(images)
+        right(exported, images, path)
 
     monkeypatch.setattr(int8, "write_int8", write)
     out = tmp_path / "m.onnx"
@@ -159,13 +159,13 @@ def test_int8_is_measured_on_training_pictures_alone(trained, tmp_path, monkeypa
     assert {"QuantizeLinear", "DequantizeLinear"} <= nodes
     assert found.facts["precision"] == "int8"
     assert found.proof.largest_difference > 0
-    assert onsight.load(out).runner.metadata["int8"] == {"calibration_pictures": len(given[0])}
+    assert onsight.load(out).runner.metadata["int8"] == {"calibration_images": len(given[0])}
     with pytest.raises(NotProven, match=r"must be shown to cost at most 0\. .*--max-loss"):
         export(trained.path, int8=True, max_loss=0, out=tmp_path / "no.onnx")
     assert not (tmp_path / "no.onnx").exists()
 
 
-def test_without_held_out_pictures_it_asks_for_some(trained, shared_bars, tmp_path):
+def test_without_held_out_images_it_asks_for_some(trained, shared_bars, tmp_path):
     rows = (trained.path / "predictions.csv").read_text().splitlines()
     judged = {row.split(",")[0] for row in rows}
     for path in shared_bars.rglob("*.png"):
@@ -174,7 +174,7 @@ def test_without_held_out_pictures_it_asks_for_some(trained, shared_bars, tmp_pa
             (tmp_path / "seen" / name.parent).mkdir(parents=True, exist_ok=True)
             shutil.copy(path, tmp_path / "seen" / name)
     for on in (tmp_path / "seen", tmp_path / "nothing"):
-        with pytest.raises(DataError, match=r"(?s)no held-out pictures to prove.*--on DATA"):
+        with pytest.raises(DataError, match=r"(?s)no held-out images to prove.*--on DATA"):
             export(trained.path, on=str(on), out=tmp_path / "m.onnx")
     origin = {**load_model_file(trained.path).provenance, "data": str(tmp_path / "moved")}
     model = changed_file(trained, tmp_path / "m.safetensors", provenance=origin)
@@ -225,5 +225,5 @@ def test_a_model_in_less_precision_is_exported_in_fp32(trained, tmp_path):
     less = prepared.model_copy(update={"precision": "bf16"})
     model = changed_file(trained, tmp_path / "m.safetensors", preprocessing=less)
     found = export(model)
-    assert found.facts["picture"]["precision"] == "fp32"
+    assert found.facts["image"]["precision"] == "fp32"
     assert found.proof.largest_difference <= 1e-5

@@ -134,7 +134,7 @@ def test_a_folder_of_somebodys_own_stays_and_an_earlier_one_is_replaced(tmp_path
     assert json.loads((tmp_path / "mine" / "config.json").read_text()) == {}
 
 
-def test_damaged_keys_of_seen_pictures_are_noticed(tmp_path):
+def test_damaged_keys_of_seen_images_are_noticed(tmp_path):
     from onsight.errors import ModelError
     from onsight.tensorfile import read_tensors, write_tensors
 

@@ -1,4 +1,4 @@
-"""Oracle: what torch computes from the same pictures."""
+"""Oracle: what torch computes from the same images."""
 
 import runpy
 from pathlib import Path
@@ -13,15 +13,15 @@ from torch import nn
 import onsight
 from odd_files import odd_files
 from onsight.errors import ModelError
-from onsight.evaluation.unlike import with_scores
+from onsight.evaluation.out_of_distribution import with_scores
 from onsight.export.to_onnx import write_onnx
 from onsight.export.whole import as_program
 from onsight.inference.onnx_runner import load_onnx
 from onsight.models.classifier import Classifier
+from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unlike import Unlike
 
-ODD = Path(__file__).parents[1] / "data" / "odd_pictures.py"
+ODD = Path(__file__).parents[1] / "data" / "odd_images.py"
 PREPARED = Preprocessing(
     height=16,
     width=12,
@@ -40,7 +40,7 @@ FACTS = {
     "version": 1,
     "model": "little",
     "classes": list("abcde"),
-    "picture": PREPARED.facts(),
+    "image": PREPARED.facts(),
     "temperature": 2.5,
     "results": {},
 }
@@ -59,48 +59,46 @@ class Little(nn.Module):
 
 
 def test_every_bar_has_the_same_probabilities(trained, shared_bars, onnx_file):
-    pictures = sorted(shared_bars.rglob("*.png"))
+    images = sorted(shared_bars.rglob("*.png"))
     by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
-    assert np.allclose(
-        exported.predict_proba(pictures), by_torch.predict_proba(pictures), atol=1e-5
-    )
-    assert exported.predict(pictures) == by_torch.predict(pictures)
+    assert np.allclose(exported.predict_proba(images), by_torch.predict_proba(images), atol=1e-5)
+    assert exported.predict(images) == by_torch.predict(images)
     assert exported.classes == by_torch.classes
     assert repr(exported) == repr(by_torch).replace("device cpu", "device cpu, by onnxruntime")
 
 
-def test_the_scores_of_unlike_pictures_are_torchs(tmp_path):
+def test_the_scores_of_unlike_images_are_torchs(tmp_path):
     net, draw = Little().eval(), np.random.default_rng(0)
     bank = F.normalize(torch.from_numpy(draw.standard_normal((30, 4))), dim=1).half()
-    stored = Unlike(bank, threshold=0.3, share=0.01, pictures=99)
-    facts = FACTS | {"unlike": {"threshold": stored.threshold, "share": stored.share}}
+    stored = OutOfDistributionDetector(bank, threshold=0.3, share=0.01, images=99)
+    facts = FACTS | {"out_of_distribution": {"threshold": stored.threshold, "share": stored.share}}
     write_onnx(as_program(net, PREPARED, 1.0, bank=bank), facts, tmp_path / "a.onnx")
     runner = load_onnx(tmp_path / "a.onnx")
-    pictures = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)
+    images = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)
     classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 1.0, stored)
-    _, expected = with_scores(classifier, torch.from_numpy(pictures))
-    found = runner.run(pictures)
+    _, expected = with_scores(classifier, torch.from_numpy(images))
+    found = runner.run(images)
     assert np.allclose(found.scores, expected.numpy(), atol=1e-5)
     assert runner.threshold == stored.threshold
-    assert found.unlike(runner.threshold) == (expected > stored.threshold).tolist()
+    assert found.out_of_distribution(runner.threshold) == (expected > stored.threshold).tolist()
 
 
-def test_odd_pictures_have_the_same_label_within_a_ten_thousandth(trained, onnx_file):
-    pictures = [odd.data for odd in runpy.run_path(str(ODD))["odd_pictures"]()]
-    pictures += [data for _, data in odd_files()]
+def test_odd_images_have_the_same_label_within_a_ten_thousandth(trained, onnx_file):
+    images = [odd.data for odd in runpy.run_path(str(ODD))["odd_images"]()]
+    images += [data for _, data in odd_files()]
     by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
-    expected, found = by_torch.predict_proba(pictures), exported.predict_proba(pictures)
-    assert len(found) == len(pictures) >= 250
+    expected, found = by_torch.predict_proba(images), exported.predict_proba(images)
+    assert len(found) == len(images) >= 250
     assert np.abs(found - expected).max() <= 1e-4
     assert (found.argmax(1) == expected.argmax(1)).all()
 
 
-@pytest.mark.parametrize("pictures", [1, 3])
-def test_resize_normalization_and_temperature_are_inside(tmp_path, pictures):
+@pytest.mark.parametrize("count", [1, 3])
+def test_resize_normalization_and_temperature_are_inside(tmp_path, count):
     torch.manual_seed(0)
     net = Little().eval()
     write_onnx(as_program(net, PREPARED, 2.5), FACTS, tmp_path / "little.onnx")
-    images = torch.randint(0, 256, (pictures, 16, 12, 3), dtype=torch.uint8)
+    images = torch.randint(0, 256, (count, 16, 12, 3), dtype=torch.uint8)
     classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 2.5)
     expected = classifier(images).softmax(1).numpy()
     found = load_onnx(tmp_path / "little.onnx").run(images.numpy()).probabilities

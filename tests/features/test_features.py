@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from onsight.data.fit import PictureFormat
-from onsight.data.loader import Loader, Pictures
+from onsight.data.fit import ImageFormat
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 from onsight.features import feature_pass
@@ -20,7 +20,7 @@ from onsight.features.feature_pass import (
 from onsight.models.classifier import Classifier
 
 CPU = torch.device("cpu")
-FORMAT = PictureFormat(8, 8, 1)
+FORMAT = ImageFormat(8, 8, 1)
 
 
 def classifier_of(*layers):
@@ -38,13 +38,13 @@ def usual():
     )
 
 
-def pictures(count):
+def make_images(count):
     pixels = torch.randint(0, 256, (count, 64), dtype=torch.uint8)
-    return Pictures(pixels, torch.arange(count), torch.zeros(count).long(), (8, 8, 1))
+    return Images(pixels, torch.arange(count), torch.zeros(count).long(), (8, 8, 1))
 
 
 def test_the_head_of_the_features_is_the_output():
-    classifier, images = usual(), pictures(5).gather(torch.arange(5)).images
+    classifier, images = usual(), make_images(5).gather(torch.arange(5)).images
     logits, features = with_features(classifier, images)
     assert features.shape == (5, 6)
     assert torch.equal(logits, classifier(images))
@@ -54,7 +54,7 @@ def test_the_head_of_the_features_is_the_output():
 
 @pytest.mark.parametrize("batch_size", [2, 5, 64])
 def test_features_are_in_order_whatever_the_batches(batch_size):
-    source, ids = pictures(11), torch.tensor([4, 2, 9, 0, 1, 10, 3])
+    source, ids = make_images(11), torch.tensor([4, 2, 9, 0, 1, 10, 3])
     found = compute_features(usual(), Loader(source, ids, batch_size, CPU).in_order())
     expected = with_features(usual(), source.gather(ids).images)[1]
     assert torch.allclose(found, expected, atol=1e-6)
@@ -70,7 +70,7 @@ WITHOUT_A_HEAD = {
 
 @pytest.mark.parametrize("layers", WITHOUT_A_HEAD.values(), ids=WITHOUT_A_HEAD)
 def test_a_network_without_a_head_is_refused(layers):
-    images = pictures(2).gather(torch.arange(2)).images
+    images = make_images(2).gather(torch.arange(2)).images
     with pytest.raises(ModelError, match="does not end in a linear layer"):
         with_features(classifier_of(*layers), images)
 
@@ -83,7 +83,7 @@ def test_the_key_is_of_everything_but_the_head():
     assert features_key(headless, FORMAT, digests) == key
     other = usual()
     other.net[1].running_mean += 1
-    cropped = PictureFormat(8, 8, 1, fit="crop")
+    cropped = ImageFormat(8, 8, 1, fit="crop")
     keys = {
         key,
         features_key(other, FORMAT, digests),

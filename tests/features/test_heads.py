@@ -60,7 +60,7 @@ def test_class_means_are_scikit_learns_nearest_centroid():
     assert np.array_equal(head(unseen).argmax(1).numpy(), oracle.predict(unseen.numpy()))
 
 
-def test_a_class_without_pictures_is_never_nearest():
+def test_a_class_without_images_is_never_nearest():
     features, labels = clouds(40)
     some = labels != 2
     head = fit_class_means(features[some], labels[some], CLASSES)
@@ -79,7 +79,7 @@ def test_a_folded_head_gives_the_same_logits_for_plain_features():
     assert torch.allclose(standard.std(dim=0, correction=0)[varied], torch.ones(19).double())
 
 
-def test_many_validation_pictures_judge_alone():
+def test_many_validation_images_judge_alone():
     train, validation = clouds(200), clouds(120, seed=1)
     chosen = choose_head(labelled(*train), labelled(*validation), CLASSES)
     assert torch.equal(chosen.labels, validation[1])
@@ -88,7 +88,7 @@ def test_many_validation_pictures_judge_alone():
     assert abs(chosen.right - right) <= 3  # chosen with fewer iterations
 
 
-def test_few_validation_pictures_are_judged_with_the_others_by_folds():
+def test_few_validation_images_are_judged_with_the_others_by_folds():
     train, validation = clouds(90), clouds(20, seed=1)
     chosen = choose_head(labelled(*train), labelled(*validation), CLASSES)
     assert len(chosen.labels) == 110
@@ -96,8 +96,8 @@ def test_few_validation_pictures_are_judged_with_the_others_by_folds():
     assert torch.equal(chosen.labels.bincount(), torch.cat([train[1], validation[1]]).bincount())
 
 
-def test_no_picture_is_judged_by_a_head_that_it_trained():
-    """Features that are unique to each picture can be learned by heart, but tell no class."""
+def test_no_image_is_judged_by_a_head_that_it_trained():
+    """Features that are unique to each image can be learned by heart, but tell no class."""
     features, labels = torch.eye(120).double(), torch.arange(120) % CLASSES
     chosen = choose_head(labelled(features, labels), labelled(features[:0], labels[:0]), CLASSES)
     assert chosen.right / 120 < 0.45

@@ -40,7 +40,7 @@ def test_all_are_found_if_there_are_fewer_than_asked_for():
     assert torch.allclose(found.similarities[:, 0], torch.ones(4))
 
 
-def test_what_all_pictures_share_makes_none_of_them_alike():
+def test_what_all_images_share_makes_none_of_them_alike():
     among = torch.tensor([[100.0, 1.0], [100.0, -1.0]])
     found = nearest(among, among, 2)
     assert torch.allclose(found.similarities, torch.tensor([[1.0, -1.0]] * 2))

@@ -40,7 +40,7 @@ def test_what_there_was_no_time_for_is_left_out_and_computed_later():
     assert asked == [[4, 9, 2], [2]]
 
 
-def test_no_pictures_have_no_rows():
+def test_no_images_have_no_rows():
     shared, (_, compute) = SharedFeatures(), recorder()
     nothing = torch.zeros(0, dtype=torch.int64)
     assert shared.get("plain", nothing, lambda ids: torch.zeros(0, 2)).shape == (0, 2)

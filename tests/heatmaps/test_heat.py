@@ -26,7 +26,7 @@ def classifier_of(net, channels=1, precision="fp32", temperature=1.0):
 
 
 def noisy(count, shape, seed=0):
-    """Random pictures: uint8 (n, H, W, C)."""
+    """Random images: uint8 (n, H, W, C)."""
     channels, height, width = shape
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(0, 120, (count, height, width, channels), generator=rng).byte()
@@ -47,7 +47,7 @@ def put_cues(images, classes, corners):
 
 @pytest.fixture(scope="module")
 def cue_classifier():
-    """compact, trained on pictures whose class only a bar in one of the corners tells."""
+    """compact, trained on images whose class only a bar in one of the corners tells."""
     torch.manual_seed(0)
     net = make_model("compact", (1, 28, 28), 2)
     classifier = classifier_of(net)
@@ -214,7 +214,7 @@ def test_neither_temperature_nor_precision_nor_batching_changes_heat(cue_classif
     assert np.allclose(np.concatenate(alone), heat, atol=1e-3)
 
 
-def test_no_pictures_have_no_heat(cue_classifier):
+def test_no_images_have_no_heat(cue_classifier):
     nothing = torch.zeros(0, 28, 28, 1, dtype=torch.uint8)
     assert heat_maps(cue_classifier, nothing, torch.zeros(0, dtype=torch.int64)).shape == (
         0,

@@ -1,9 +1,9 @@
-"""Heat over pictures. Oracles: Pillow's own fitting, and areas counted by hand."""
+"""Heat over images. Oracles: Pillow's own fitting, and areas counted by hand."""
 
 import numpy as np
 import pytest
 
-from onsight.data.fit import PictureFormat, fit
+from onsight.data.fit import ImageFormat, fit
 from onsight.heatmaps.overlay import enlarged, hottest_area, on_original, overlay
 
 
@@ -14,7 +14,7 @@ def blob(height, width, row, column):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_hot_is_light_and_cold_is_the_picture_dimmed(channels):
+def test_hot_is_light_and_cold_is_the_image_dimmed(channels):
     pixels = np.full((40, 60, channels), 100, np.uint8)
     drawn = overlay(pixels, blob(40, 60, 10, 20))
     assert (drawn.shape, drawn.dtype) == ((40, 60, 3), np.uint8)
@@ -38,11 +38,11 @@ def test_the_line_is_around_the_smallest_area_with_80_percent():
     assert not hottest_area(np.zeros((4, 5), np.float32)).any()
 
 
-def test_a_picture_without_heat_is_drawn_without_a_line():
+def test_a_image_without_heat_is_drawn_without_a_line():
     assert (overlay(np.full((8, 8, 1), 100, np.uint8), np.zeros((8, 8), np.float32)) == 60).all()
 
 
-def test_small_pictures_grow_in_whole_pixels():
+def test_small_images_grow_in_whole_pixels():
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
     grown, heat = enlarged(pixels, blob(3, 4, 1, 1), 10)
     assert grown.shape == (9, 12, 1)
@@ -54,12 +54,12 @@ def test_small_pictures_grow_in_whole_pixels():
 
 @pytest.mark.parametrize("size", [(60, 120), (130, 50), (64, 64)])
 @pytest.mark.parametrize("how", ["stretch", "crop", "pad"])
-def test_heat_comes_back_to_where_the_picture_had_it(size, how):
-    """A bright place of the original, fitted as pictures are, must be hot in the same place."""
+def test_heat_comes_back_to_where_the_image_had_it(size, how):
+    """A bright place of the original, fitted as images are, must be hot in the same place."""
     height, width = size
     row, column = height // 2 + 6, width // 2 - 6
     original = (255 * blob(height, width, row, column)).astype(np.uint8)[:, :, np.newaxis]
-    target = PictureFormat(64, 64, 1, fit=how, background=(0, 0, 0))
+    target = ImageFormat(64, 64, 1, fit=how, background=(0, 0, 0))
     heat = fit(original, target)[:, :, 0].astype(np.float32) / 255
     back = on_original(heat, size, how)
     assert back.shape == size

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.inference import listing
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import Outputs
@@ -18,10 +18,10 @@ BLOCKED = {"torch", "timm", "torchvision", "matplotlib", "tensorboard"}
 
 
 class StubRunner:
-    """Probabilities that depend on the picture's mean, and in the last bits on the batch's size."""
+    """Probabilities that depend on the image's mean, and in the last bits on the batch's size."""
 
     classes = ("dark", "middle", "light")
-    format = PictureFormat(4, 4, 1)
+    format = ImageFormat(4, 4, 1)
     at_once = 4
     threshold = None
 
@@ -31,14 +31,14 @@ class StubRunner:
         self.sizes = []
         self.facts = {"model": "stub"}
 
-    def run(self, pictures, features=False):
+    def run(self, images, features=False):
         if len(self.sizes) == self.stop_after:
             raise KeyboardInterrupt
         time.sleep(self.seconds)
-        self.sizes.append(len(pictures))
-        light = pictures.mean(axis=(1, 2, 3)) / 255
+        self.sizes.append(len(images))
+        light = images.mean(axis=(1, 2, 3)) / 255
         shares = np.stack([1 - light, np.full_like(light, 0.3), light], axis=1)
-        shares += 0.001 * len(pictures)
+        shares += 0.001 * len(images)
         return Outputs((shares / shares.sum(axis=1, keepdims=True)).astype(np.float32))
 
 

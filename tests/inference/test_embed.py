@@ -12,17 +12,17 @@ from torch import nn
 
 import onsight
 from onsight.cli import main
-from onsight.errors import ModelError, PictureError
+from onsight.errors import ImageError, ModelError
 from onsight.models.file import save_model
 
 
 @pytest.fixture
 def inputs(bars, tmp_path):
-    """Two pictures with a file between them that is none."""
+    """Two images with a file between them that is none."""
     folder = tmp_path / "inputs"
     folder.mkdir()
     (folder / "a.png").write_bytes((bars / "down" / "003.png").read_bytes())
-    (folder / "b.txt").write_text("no picture")
+    (folder / "b.txt").write_text("no image")
     (folder / "c é.png").write_bytes((bars / "across" / "004.png").read_bytes())
     return folder
 
@@ -46,19 +46,19 @@ def test_the_last_layer_of_the_features_gives_the_probabilities(trained, bars):
 def test_embed_takes_what_predict_takes(trained, bars):
     predictor = onsight.load(trained.path, device="cpu")
     path = bars / "down" / "003.png"
-    image = Image.open(path)
+    opened = Image.open(path)
     expected = predictor.embed(path)
     assert expected.dtype == np.float32
     assert expected.shape == (predictor.classifier.net.head.in_features,)
-    for picture in (str(path), path.read_bytes(), image, np.asarray(image)):
-        assert np.array_equal(predictor.embed(picture), expected)
+    for image in (str(path), path.read_bytes(), opened, np.asarray(opened)):
+        assert np.array_equal(predictor.embed(image), expected)
     assert np.allclose(predictor.embed([path, path]), [expected, expected], atol=1e-6)
     assert predictor.embed([]).shape == (0, len(expected))
-    with pytest.raises(PictureError, match="empty file"):
+    with pytest.raises(ImageError, match="empty file"):
         predictor.embed([path, b""])
 
 
-def test_npz_has_a_row_per_picture_and_the_problems(capsys, trained, inputs, tmp_path):
+def test_npz_has_a_row_per_image_and_the_problems(capsys, trained, inputs, tmp_path):
     out = tmp_path / "features.npz"
     code, said, _ = command(capsys, "embed", trained.path, inputs, "--out", out, "--json")
     predictor = onsight.load(trained.path)
@@ -75,14 +75,14 @@ def test_npz_has_a_row_per_picture_and_the_problems(capsys, trained, inputs, tmp
         assert np.array_equal(file["probability"], predictor.predict_proba(paths).max(1))
         ((path, reason),) = file["problems"].tolist()
     assert path == str(inputs / "b.txt")
-    assert "not a picture" in reason
+    assert "not an image" in reason
 
 
 def test_parquet_has_a_row_per_input(capsys, trained, inputs, tmp_path):
     out = tmp_path / "features.parquet"
     code, said, err = command(capsys, "embed", trained.path, inputs, "--out", out)
     assert (code, said) == (0, f"{out}\n")
-    assert "b.txt: not a picture" in err
+    assert "b.txt: not an image" in err
     rows = read_table(out).to_pylist()
     assert [row["path"] for row in rows] == [str(path) for path in sorted(inputs.iterdir())]
     expected = onsight.load(trained.path).embed([inputs / "a.png", inputs / "c é.png"])

@@ -11,7 +11,7 @@ from PIL import Image
 
 import onsight
 from onsight.cli import main
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
 from onsight.inference.grid import check_grid_name, save_grid
 from onsight.inference.predictor import Prediction
@@ -19,7 +19,7 @@ from onsight.report.canvas import Canvas
 from onsight.report.console import SilentReporter
 
 PREDICTOR = SimpleNamespace(
-    classes=("across", "down", "Füße"), format=PictureFormat(12, 12, 1, background=(255, 0, 0))
+    classes=("across", "down", "Füße"), format=ImageFormat(12, 12, 1, background=(255, 0, 0))
 )
 SIDE, CELL_WIDTH, CELL_HEIGHT, GAP = 168, 184, 235, 16
 
@@ -64,13 +64,13 @@ def tile(path, row=0, column=0):
     return pixels_of(path)[y : y + SIDE, x : x + SIDE]
 
 
-def test_small_pictures_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_path):
-    pictures = [noise(12, 12, seed) for seed in range(7)]
-    paths = [plant(tmp_path / "x" / f"{n}.png", pixels) for n, pixels in enumerate(pictures)]
+def test_small_images_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_path):
+    images = [noise(12, 12, seed) for seed in range(7)]
+    paths = [plant(tmp_path / "x" / f"{n}.png", pixels) for n, pixels in enumerate(images)]
     grid = tmp_path / "grid.png"
     assert save_grid(grid, [said(path) for path in paths], PREDICTOR) == 7
     assert pixels_of(grid).shape == (2 * CELL_HEIGHT + GAP, 4 * CELL_WIDTH + GAP, 3)
-    for number, pixels in enumerate(pictures):
+    for number, pixels in enumerate(images):
         expected = np.repeat(np.repeat(pixels, 14, axis=0), 14, axis=1)
         found = tile(grid, *divmod(number, 4))[3:-3, 3:-3]
         assert (found == expected[3:-3, 3:-3, None]).all()
@@ -80,7 +80,7 @@ def test_small_pictures_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_pat
     ("shape", "height", "width"),
     [((1, 5), 33, 165), ((400, 200), 168, 84), ((100, 90), 100, 90), ((2, 2000), 1, 168)],
 )
-def test_the_shape_of_a_picture_is_kept(tmp_path, shape, height, width):
+def test_the_shape_of_a_image_is_kept(tmp_path, shape, height, width):
     path = plant(tmp_path / "x" / "black.png", np.zeros(shape, np.uint8))
     save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
     black = (tile(tmp_path / "grid.png") < 100).all(axis=2)

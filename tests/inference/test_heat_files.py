@@ -31,7 +31,7 @@ def test_each_usable_input_gets_a_file_with_its_number(trained, shared_bars, tmp
     assert (out / names[0]).read_bytes() == (out / names[2]).read_bytes()
 
 
-def test_the_picture_is_beside_it_in_its_own_shape(trained, tmp_path):
+def test_the_image_is_beside_it_in_its_own_shape(trained, tmp_path):
     wide = tmp_path / "wide.png"
     pixels = np.random.default_rng(0).integers(0, 255, (300, 400), np.uint8)
     Image.fromarray(pixels).save(wide)
@@ -52,7 +52,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path):
     check_heat_folder(tmp_path / "new")
     (tmp_path / "old").mkdir()
     check_heat_folder(tmp_path / "old")
-    (tmp_path / "old" / "picture.png").write_bytes(b"mine")
-    for taken in (tmp_path / "old", tmp_path / "old" / "picture.png"):
+    (tmp_path / "old" / "image.png").write_bytes(b"mine")
+    for taken in (tmp_path / "old", tmp_path / "old" / "image.png"):
         with pytest.raises(OutputError, match="choose another"):
             check_heat_folder(taken)

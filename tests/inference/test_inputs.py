@@ -13,7 +13,7 @@ from glob import glob
 import pytest
 
 from onsight.data.sources.read_file import read_regular_file
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.inference.inputs.open_inputs import open_inputs
 from onsight.inference.inputs.path_list import listed_paths
 
@@ -84,7 +84,7 @@ def test_archives_give_their_members_in_order_and_then_their_problems(tree):
         assert [one.name for one in usable] == [f"{archive}/{n}" for n in order if ".." not in n]
         assert [one.read().decode() for one in usable] == [n for n in order if ".." not in n]
         assert evil.name == f"{archive}/../evil.png"
-        with pytest.raises(PictureError, match="leads out of the archive"):
+        with pytest.raises(ImageError, match="leads out of the archive"):
             evil.read()
 
 
@@ -106,7 +106,7 @@ def test_manifests_need_no_labels_and_every_line_is_an_input(tree, kind):
         write_table(pyarrow.table({"image": paths}), "list.parquet")
     assert names(f"list.{kind}") == paths
     assert names(f"{tree}/list.{kind}") == [f"{tree}/{path}" for path in paths]
-    with pytest.raises(PictureError, match="No such file"):
+    with pytest.raises(ImageError, match="No such file"):
         list(open_inputs([f"list.{kind}"]))[1].read()
 
 
@@ -170,7 +170,7 @@ def test_no_list_of_the_inputs_is_kept(tree):
 def test_a_file_that_cannot_be_read_has_its_reason(tree):
     os.mkfifo("pipe.png")
     (one,) = open_inputs(["pipe.png"])
-    with pytest.raises(PictureError, match="not a regular file"):
+    with pytest.raises(ImageError, match="not a regular file"):
         one.read()
-    with pytest.raises(PictureError, match="No such file"):
+    with pytest.raises(ImageError, match="No such file"):
         read_regular_file("missing.png")

@@ -36,9 +36,9 @@ def model(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Three dozen pictures, with broken ones among them, one of a name with a line's end."""
-    folder = tmp_path / "pictures"
+def images(tmp_path):
+    """Three dozen images, with broken ones among them, one of a name with a line's end."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(36):
         path = folder / (f"{number:02d}.png" if number % 7 else f'{number:02d},\n"x"\r.png')
@@ -66,9 +66,9 @@ def probabilities(number, batch):
     return shares / shares.sum()
 
 
-def test_batches_have_equal_numbers_of_usable_pictures(model, pictures, monkeypatch, capsys):
+def test_batches_have_equal_numbers_of_usable_images(model, images, monkeypatch, capsys):
     stub = whole(monkeypatch)
-    list_predictions(model, [str(pictures)], OutputOptions(as_json=True))
+    list_predictions(model, [str(images)], OutputOptions(as_json=True))
     assert stub.sizes == [4] * 7 + [1]
     facts = json.loads(capsys.readouterr().out)
     assert (facts["images"], facts["used"], facts["problems"]) == (36, 29, 7)
@@ -92,13 +92,13 @@ def test_many_unusable_inputs_are_not_kept_waiting(model, tmp_path, monkeypatch,
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 102
 
 
-def test_forms_agree(model, pictures, tmp_path, capsys):
+def test_forms_agree(model, images, tmp_path, capsys):
     arrow = pytest.importorskip("pyarrow.parquet")
     wanted = {"top": 5, "min_confidence": 0.5}
     paths = {name: tmp_path / f"out.{name}" for name in ("csv", "jsonl", "parquet")}
     files = {name: str(path) for name, path in paths.items()}
     files["parquet"] = paths["parquet"]
-    list_predictions(model, [str(pictures)], OutputOptions(as_json=True, **files, **wanted))
+    list_predictions(model, [str(images)], OutputOptions(as_json=True, **files, **wanted))
     facts = json.loads(capsys.readouterr().out)
     rows = facts["predictions"]
     assert facts["unsure"] == sum(row["unsure"] is True for row in rows) > 0
@@ -130,8 +130,8 @@ def test_forms_agree(model, pictures, tmp_path, capsys):
             assert cells[f"probability_{place}"] == f"{one['probability']:.6f}"
 
 
-def test_lines_for_people_say_what_is_unsure(model, pictures, capsys):
-    paths = [str(pictures / f"{number:02d}.png") for number in (1, 5, 18)]
+def test_lines_for_people_say_what_is_unsure(model, images, capsys):
+    paths = [str(images / f"{number:02d}.png") for number in (1, 5, 18)]
     list_predictions(model, paths, OutputOptions(min_confidence=0.6, top=2))
     printed = capsys.readouterr()
     dark, broken, unsure = printed.out.splitlines()
@@ -140,7 +140,7 @@ def test_lines_for_people_say_what_is_unsure(model, pictures, capsys):
         f"dark     {shares[0]:.2%}  {paths[0]}  (dark {shares[0]:.2%}, middle {shares[1]:.2%})"
     )
     assert broken.split()[:2] == ["-", "-"]
-    assert "not a picture" in broken
+    assert "not an image" in broken
     assert unsure.startswith("unsure  ")
     assert "1 predicted, 1 unsure, 1 could not be used; 3 in " in printed.err
     assert " images/s" in printed.err
@@ -154,7 +154,7 @@ def test_nothing_usable_ends_with_the_first_reason(model, tmp_path, capsys):
         main([*words, "--csv", str(tmp_path / "out.csv")])
     assert stop.value.code == 2
     assert "none of the 2 inputs can be used: " in capsys.readouterr().err
-    assert (tmp_path / "out.csv").read_text().count("not a picture") == 2
+    assert (tmp_path / "out.csv").read_text().count("not an image") == 2
 
 
 # ------------------------------------------------------------------ resume
@@ -162,16 +162,16 @@ def test_nothing_usable_ends_with_the_first_reason(model, tmp_path, capsys):
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
-    model, pictures, tmp_path, monkeypatch, form
+    model, images, tmp_path, monkeypatch, form
 ):
     out = tmp_path / "out"
     wanted = {form: str(out), "top": 2, "min_confidence": 0.45}
-    list_predictions(model, [str(pictures)], OutputOptions(**wanted))
+    list_predictions(model, [str(images)], OutputOptions(**wanted))
     expected = out.read_bytes()
     out.unlink()
     interrupted(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        list_predictions(model, [str(pictures)], OutputOptions(**wanted))
+        list_predictions(model, [str(images)], OutputOptions(**wanted))
     assert not out.exists()
     assert expected.startswith(partial_path(out).read_bytes())
     job = job_path(out).read_bytes()
@@ -180,7 +180,7 @@ def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
         partial_path(out).write_bytes(expected[:cut])
         job_path(out).write_bytes(job)
         stub = whole(monkeypatch)
-        list_predictions(model, [str(pictures)], OutputOptions(resume=True, **wanted))
+        list_predictions(model, [str(images)], OutputOptions(resume=True, **wanted))
         assert out.read_bytes() == expected
         assert not partial_path(out).exists()
         assert not job_path(out).exists()
@@ -189,31 +189,31 @@ def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
     assert skipped == set(range(1, 9))  # batches computed again
 
 
-def test_what_was_answered_is_not_decoded_again(model, pictures, tmp_path, monkeypatch):
+def test_what_was_answered_is_not_decoded_again(model, images, tmp_path, monkeypatch):
     out = tmp_path / "out.csv"
     interrupted(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
-        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+        list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
     known = partial_path(out).read_bytes()
-    (pictures / "02.png").write_bytes(b"gone")
+    (images / "02.png").write_bytes(b"gone")
     whole(monkeypatch)
-    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
+    list_predictions(model, [str(images)], OutputOptions(csv=str(out), resume=True))
     assert out.read_bytes().startswith(known)
     assert "02.png,dark" in out.read_text()
 
 
 def test_a_run_that_does_not_fit_is_refused_and_nothing_is_lost(
-    model, pictures, tmp_path, monkeypatch, capsys
+    model, images, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out.csv"
     interrupted(monkeypatch, 4)
     with pytest.raises(SystemExit):
-        main(["predict", str(model), str(pictures), "--csv", str(out)])
+        main(["predict", str(model), str(images), "--csv", str(out)])
     assert "with --resume, the same command goes on" in capsys.readouterr().err
     kept = partial_path(out).read_bytes()
     stub = whole(monkeypatch)
 
-    def refused(error, said, inputs=pictures, **changed):
+    def refused(error, said, inputs=images, **changed):
         options = {"csv": str(out), "resume": True, **changed}
         with pytest.raises(error, match=said):
             list_predictions(model, [str(inputs)], OutputOptions(**options))
@@ -223,7 +223,7 @@ def test_a_run_that_does_not_fit_is_refused_and_nothing_is_lost(
     refused(OutputError, "another columns", top=2)
     refused(OutputError, "another columns", min_confidence=0.5)
     refused(OutputError, "another format", csv=None, jsonl=str(out))
-    refused(OutputError, "(?s)number 1 was .*, now it is", inputs=pictures / "01.png")
+    refused(OutputError, "(?s)number 1 was .*, now it is", inputs=images / "01.png")
     refused(ConfigError, "--resume continues one file", parquet=tmp_path / "x.parquet")
     refused(ConfigError, "--resume continues one file", csv=None)
     refused(ConfigError, "--resume continues one file", as_json=True)
@@ -234,44 +234,44 @@ def test_a_run_that_does_not_fit_is_refused_and_nothing_is_lost(
     model.write_bytes(b"another")
     refused(OutputError, "another model")
     model.write_bytes(former)
-    for path in sorted(pictures.iterdir())[8:]:
+    for path in sorted(images.iterdir())[8:]:
         path.unlink()
     refused(OutputError, "(?s)number 9 was .*, now there are 8 inputs")
     out.touch()
     partial_path(out).unlink()
     job_path(out).unlink()
     with pytest.raises(OutputError, match="nothing to resume"):
-        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
+        list_predictions(model, [str(images)], OutputOptions(csv=str(out), resume=True))
 
 
 def test_a_run_killed_between_naming_the_file_and_tidying_up_is_complete(
-    model, pictures, tmp_path, monkeypatch, capsys
+    model, images, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out.csv"
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+    list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
     monkeypatch.undo()
     assert job_path(out).exists()
     whole(monkeypatch)
-    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out), resume=True))
+    list_predictions(model, [str(images)], OutputOptions(csv=str(out), resume=True))
     assert "is complete" in capsys.readouterr().err
     assert not job_path(out).exists()
 
 
-def test_a_file_written_beside_the_pictures_is_not_one_of_them(model, pictures):
-    out = pictures / "zz.csv"
-    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+def test_a_file_written_beside_the_images_is_not_one_of_them(model, images):
+    out = images / "zz.csv"
+    list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
     assert "zz.csv" not in out.read_text()
     with pytest.raises(OutputError, match=r"--csv would replace .*zz.csv in the input"):
-        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+        list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
 
 
-def test_files_that_only_look_like_ours_are_left_alone(model, pictures, tmp_path, capsys):
+def test_files_that_only_look_like_ours_are_left_alone(model, images, tmp_path, capsys):
     out = tmp_path / "k.csv"
     mine = [tmp_path / name for name in ("k.csv.partial", "k.csv.partial.json", ".k.csv.1.tmp")]
     for path in mine:
         path.write_text("mine")
-    list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+    list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
     assert [path.read_text() for path in mine] == ["mine"] * 3
     for foreign, text in (
         (partial_path(out), "path,predicted\nmine"),
@@ -283,12 +283,12 @@ def test_files_that_only_look_like_ours_are_left_alone(model, pictures, tmp_path
         for resume in (False, True):
             options = OutputOptions(csv=str(out), resume=resume)
             with pytest.raises(OutputError, match=f"{foreign} was not written by Onsight"):
-                list_predictions(model, [str(pictures)], options)
+                list_predictions(model, [str(images)], options)
             assert foreign.read_text() == text
         foreign.unlink()
     partial_path(out).symlink_to(mine[0])
     with pytest.raises(DiskError, match="cannot write"):
-        list_predictions(model, [str(pictures)], OutputOptions(csv=str(out)))
+        list_predictions(model, [str(images)], OutputOptions(csv=str(out)))
     assert mine[0].read_text() == "mine"
 
 

@@ -1,4 +1,4 @@
-"""Over 200 pictures of every mode, format and orientation: `eval` and `predict` say the same."""
+"""Over 200 images of every mode, format and orientation: `eval` and `predict` say the same."""
 
 import csv
 
@@ -23,7 +23,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def test_evaluation_and_prediction_of_odd_pictures_are_equal(trained, odd, tmp_path):
+def test_evaluation_and_prediction_of_odd_images_are_equal(trained, odd, tmp_path):
     evaluated, predicted = tmp_path / "eval.csv", tmp_path / "predict.csv"
     for words in (["eval", "--csv", evaluated], ["predict", "--csv", predicted]):
         name, *more = words

@@ -15,7 +15,7 @@ from torch import nn
 
 import onsight
 from onsight.cli import main
-from onsight.errors import ConfigError, DataError, ModelError, OutputError, PictureError
+from onsight.errors import ConfigError, DataError, ImageError, ModelError, OutputError
 from onsight.inference.listing import list_predictions
 from onsight.inference.rows.output_options import OutputOptions
 from onsight.report.console import SilentReporter
@@ -84,7 +84,7 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
         onsight.evaluate(run.path, bars, tta="five")
 
 
-def test_a_picture_gives_the_same_alone_and_among_others(run, bars):
+def test_a_image_gives_the_same_alone_and_among_others(run, bars):
     predictor = onsight.load(run.path)
     paths = sorted(bars.rglob("*.png"))[:40]
     net = predictor.classifier.net.double()  # in float32 other batches may be rounded otherwise
@@ -106,7 +106,7 @@ def test_paths_bytes_and_pixels_are_the_same_to_it(run, bars):
     assert (rows == rows[0]).all()
 
 
-def test_one_picture_gives_one_answer_and_several_a_list(run, bars):
+def test_one_image_gives_one_answer_and_several_a_list(run, bars):
     predictor = onsight.load(run.model)
     paths = sorted(bars.rglob("*.png"))[:3]
     labels, rows = predictor.predict(paths), predictor.predict_proba(paths)
@@ -164,11 +164,11 @@ def test_every_input_has_its_row_and_a_broken_one_its_reason(run, bars, tmp_path
         main(["predict", str(run.path), str(mixed), "--json"])
     facts = json.loads(capsysbinary.readouterr().out.decode().splitlines()[-1])
     assert (facts["images"], facts["used"], facts["problems"]) == (4, 3, 1)
-    with pytest.raises(PictureError, match="1-broken.png: broken"):
+    with pytest.raises(ImageError, match="1-broken.png: broken"):
         onsight.load(run.path).predict([mixed / "1-broken.png"])
 
 
-def test_evaluation_refuses_pictures_it_was_trained_on(run, bars, tmp_path):
+def test_evaluation_refuses_images_it_was_trained_on(run, bars, tmp_path):
     trained_on = tmp_path / "trained"
     held_out = {row["path"] for row in rows_of(run)}
     for path in bars.rglob("*.png"):
@@ -206,7 +206,7 @@ def test_evaluation_reproduces_a_given_split_with_copies(bars, tmp_path):
         target = tmp_path / "given" / split / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-        if number % 12 == 0:  # a copy of a test picture among the training ones
+        if number % 12 == 0:  # a copy of a test image among the training ones
             copy = tmp_path / "given" / "train" / path.parent.name / f"copy-{path.name}"
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
@@ -220,10 +220,10 @@ def test_evaluation_reproduces_a_given_split_with_copies(bars, tmp_path):
 def test_pixels_of_another_kind_are_refused(run):
     predictor = onsight.load(run.path)
     for pixels in (np.zeros((12, 12, 1), np.int64), np.zeros((12, 12, 2), np.uint8)):
-        with pytest.raises(PictureError, match=r"\(in memory\): an array of .* is not a picture"):
+        with pytest.raises(ImageError, match=r"\(in memory\): an array of .* is not an image"):
             predictor.predict([pixels])
     (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 2))
-    assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not a picture: give")
+    assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not an image: give")
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):
@@ -253,20 +253,20 @@ def test_a_network_of_ones_own_is_never_imported_because_a_file_says_so(bars, tm
 
 
 @pytest.mark.parametrize("flag", ["csv", "grid"])
-def test_a_picture_is_never_written_over(run, bars, tmp_path, flag):
-    picture = tmp_path / "mine.png"
-    shutil.copy(next(bars.rglob("*.png")), picture)
-    content = picture.read_bytes()
-    target = str(picture) if flag == "csv" else picture
+def test_a_image_is_never_written_over(run, bars, tmp_path, flag):
+    image = tmp_path / "mine.png"
+    shutil.copy(next(bars.rglob("*.png")), image)
+    content = image.read_bytes()
+    target = str(image) if flag == "csv" else image
     with pytest.raises(OutputError, match=r"would replace .*mine.png in the input"):
         list_predictions(run.path, [str(tmp_path)], OutputOptions(**{flag: target}))
-    assert picture.read_bytes() == content
+    assert image.read_bytes() == content
 
 
 def test_names_with_a_carriage_return_keep_their_row(run, bars, tmp_path):
-    picture = tmp_path / "two\rlines.png"
-    shutil.copy(next(bars.rglob("*.png")), picture)
-    list_predictions(run.path, [str(picture)], OutputOptions(csv=str(tmp_path / "out.csv")))
+    image = tmp_path / "two\rlines.png"
+    shutil.copy(next(bars.rglob("*.png")), image)
+    list_predictions(run.path, [str(image)], OutputOptions(csv=str(tmp_path / "out.csv")))
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.reader(file))
-    assert [row[0] for row in rows] == ["path", str(picture)]
+    assert [row[0] for row in rows] == ["path", str(image)]

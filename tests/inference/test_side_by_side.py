@@ -19,12 +19,12 @@ def two_threads():
 
 
 @pytest.mark.parametrize(
-    ("pictures", "whole", "even"),
+    ("count", "whole", "even"),
     [(1, [1], [1]), (3, [3], [2, 1]), (8, [4, 4], [4, 4]), (9, [4, 4, 1], [4, 4, 1])],
 )
 @pytest.mark.parametrize("is_even", [False, True])
-def test_every_picture_is_computed_once_and_in_order(two_threads, pictures, whole, even, is_even):
-    images = torch.arange(pictures).reshape(-1, 1, 1, 1)
+def test_every_image_is_computed_once_and_in_order(two_threads, count, whole, even, is_even):
+    images = torch.arange(count).reshape(-1, 1, 1, 1)
     side_by_side = SideBySide(4)
     side_by_side.is_even = is_even
     parts = side_by_side.map(lambda part: part, images)

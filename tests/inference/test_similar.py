@@ -1,4 +1,4 @@
-"""Similar pictures. Oracle: scikit-learn's cosine distances of the model's own features."""
+"""Similar images. Oracle: scikit-learn's cosine distances of the model's own features."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def found(capsys, *words):
 
 @pytest.fixture
 def query(tmp_path):
-    """A picture that is in no set."""
+    """An image that is in no set."""
     pixels = np.random.default_rng(7).integers(0, 80, (12, 12), np.uint8)
     pixels[4] = 250
     Image.fromarray(pixels).save(tmp_path / "query.png")
@@ -87,13 +87,13 @@ def test_a_folder_without_classes_is_searched_and_bad_files_are_named(
     capsys, trained, bars, query, tmp_path
 ):
     among = shutil.copytree(bars / "down", tmp_path / "flat")
-    (among / "notes.txt").write_text("no picture")
+    (among / "notes.txt").write_text("no image")
     code, out, err = command(
         capsys, "similar", trained.path, query, among / "notes.txt", "--among", among
     )
     assert code == 0
-    assert "notes.txt: not a picture" in err
-    assert "60 pictures searched" in err
+    assert "notes.txt: not an image" in err
+    assert "60 images searched" in err
     assert len(out.splitlines()) == 1 + 5 + 1
     assert all(line.split()[1] == "-" for line in out.splitlines()[1:6])
 
@@ -121,14 +121,14 @@ def refused(capsys, *words):
 def test_what_cannot_be_done_is_said(capsys, trained, bars, query, tmp_path):
     assert "--top 0 must be at least 1" in refused(capsys, trained.path, query, "--top", 0)
     assert "does not exist" in refused(capsys, trained.path, query, "--among", tmp_path / "no")
-    (tmp_path / "b.txt").write_text("no picture")
+    (tmp_path / "b.txt").write_text("no image")
     message = refused(capsys, trained.path, tmp_path / "b.txt", "--among", bars)
     assert "none of the 1 input can be used" in message
     name = tmp_path / "grid.jpg"
     assert ".png" in refused(capsys, trained.path, query, "--save-grid", name)
 
 
-def test_training_pictures_that_are_gone_or_others_are_named(capsys, trained, query, tmp_path):
+def test_training_images_that_are_gone_or_others_are_named(capsys, trained, query, tmp_path):
     file = load_model_file(trained.path)
     moved = tmp_path / "moved"
     for data, said in ((str(moved), "does not exist"), (None, "does not say")):

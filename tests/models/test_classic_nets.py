@@ -104,7 +104,7 @@ def test_flattened_size_is_worked_out(kind, shape, flattened):
 
 
 @pytest.mark.parametrize(("kind", "least"), [(LeNet, 16), (Conv3, 36), (Quick, 8)])
-def test_too_small_a_picture_names_the_least_size(kind, least):
+def test_too_small_a_image_names_the_least_size(kind, least):
     kind((1, least, least), K)
     for height, width in ((least - 1, 200), (200, least - 1)):
         with pytest.raises(ModelError, match=f"at least {least}x{least}.*{height}x{width}"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.evaluation.per_image import evaluate_batches
 from onsight.features.feature_pass import with_features
@@ -14,17 +14,17 @@ CPU = torch.device("cpu")
 
 
 class Room(nn.Module):
-    """A network with memory for this many pictures; `tried` are the sizes of its batches."""
+    """A network with memory for this many images; `tried` are the sizes of its batches."""
 
-    def __init__(self, pictures):
+    def __init__(self, images):
         super().__init__()
         torch.manual_seed(0)
         self.flatten, self.head = nn.Flatten(), nn.Linear(12, 7)
-        self.pictures, self.tried = pictures, []
+        self.images, self.tried = images, []
 
     def forward(self, inputs):
         self.tried.append(len(inputs))
-        if len(inputs) > self.pictures:
+        if len(inputs) > self.images:
             raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
         return self.head(self.flatten(inputs))
 
@@ -33,10 +33,10 @@ def make_classifier(room):
     return Classifier(Room(room), Normalization((0.5,) * 3, (0.5,) * 3), "fp32", CPU)
 
 
-def make_pictures(count):
+def make_images(count):
     generator = torch.Generator().manual_seed(1)
     pixels = torch.randint(0, 256, (count, 12), dtype=torch.uint8, generator=generator)
-    return Pictures(pixels, torch.arange(count), torch.arange(count) % 7, (2, 2, 3))
+    return Images(pixels, torch.arange(count), torch.arange(count) % 7, (2, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def make_pictures(count):
     [(5, [16, 8, 4, 4, 4, 4, 4, 4, 4, 4, 3]), (1, [16, 8, 4, 2, *[1] * 35])],
 )
 def test_a_batch_that_does_not_fit_is_halved_and_its_results_stay_in_order(room, tried):
-    pictures = make_pictures(35)
-    loader = Loader(pictures, torch.arange(35), 16, CPU)
+    images = make_images(35)
+    loader = Loader(images, torch.arange(35), 16, CPU)
     classifier = make_classifier(room)
     found, expected = (
         evaluate_batches(one, loader.in_order()) for one in (classifier, make_classifier(35))
@@ -56,10 +56,10 @@ def test_a_batch_that_does_not_fit_is_halved_and_its_results_stay_in_order(room,
     assert classifier.net.tried == tried
 
 
-def test_memory_that_does_not_hold_one_picture_is_an_error_in_evaluation():
+def test_memory_that_does_not_hold_one_image_is_an_error_in_evaluation():
     classifier = make_classifier(0)
     with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
-        classifier(make_pictures(4).gather(torch.arange(4)).images)
+        classifier(make_images(4).gather(torch.arange(4)).images)
     assert classifier.net.tried == [4, 2, 1]
 
 
@@ -71,7 +71,7 @@ def test_another_error_is_not_retried():
 
 
 def test_features_stay_complete_when_a_batch_is_halved():
-    images = make_pictures(10).gather(torch.arange(10)).images
+    images = make_images(10).gather(torch.arange(10)).images
     (logits, features), (whole_logits, whole) = (
         with_features(make_classifier(room), images) for room in (3, 10)
     )

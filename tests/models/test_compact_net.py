@@ -67,7 +67,7 @@ def test_any_size_from_8_pixels_on(size, channels):
 
 
 @pytest.mark.parametrize("size", [(7, 8), (100, 7)])
-def test_too_small_a_picture_names_the_least_size(size):
+def test_too_small_a_image_names_the_least_size(size):
     with pytest.raises(ModelError, match="at least 8x8"):
         Compact((1, *size), K)
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import make_model
-from onsight.models.file import ModelFile, build_model, load_model_file, picture_keys, save_model
+from onsight.models.file import ModelFile, build_model, image_keys, load_model_file, save_model
+from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unlike import Unlike
 from onsight.tensorfile import read_tensors, write_tensors
 
 PREPROCESSING = Preprocessing(
@@ -140,9 +140,12 @@ def test_what_is_not_a_model_file_is_refused(tmp_path):
     with pytest.raises(ModelError, match="is not an Onsight model file"):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 99})
-    with pytest.raises(ModelError, match=r"version 99 .*reads version 1.*Upgrade"):
+    with pytest.raises(ModelError, match=r"version 99 .*reads version 2.*Upgrade"):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 1, "model": "lenet"})
+    with pytest.raises(ModelError, match=r"development version of Onsight before 0\.1\.0"):
+        load_model_file(path)
+    write_tensors(path, {}, {"format": "onsight-model", "version": 2, "model": "lenet"})
     with pytest.raises(ModelError, match=r"not a complete Onsight model file.*classes"):
         load_model_file(path)
 
@@ -159,8 +162,8 @@ def test_a_giant_net_is_refused_before_it_is_made(tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("picture", {**PREPROCESSING.facts(), "height": 10**9}),
-        ("picture", {**PREPROCESSING.facts(), "input_size": [10**9, 3]}),
+        ("image", {**PREPROCESSING.facts(), "height": 10**9}),
+        ("image", {**PREPROCESSING.facts(), "input_size": [10**9, 3]}),
         ("classes", "cat"),
         ("classes", [1, 2]),
         ("results", []),
@@ -182,7 +185,7 @@ def test_an_altered_file_is_refused(tmp_path, field, value):
 
 
 @pytest.mark.parametrize("seen", [torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)])
-def test_other_keys_of_pictures_are_refused(tmp_path, seen):
+def test_other_keys_of_images_are_refused(tmp_path, seen):
     path = tmp_path / "model.safetensors"
     save_model(path, model_file("my.nets:Tiny", tiny()))
     tensors, facts = read_tensors(path)
@@ -228,42 +231,42 @@ def test_weights_that_do_not_fit_are_named(module, message):
     assert all(torch.equal(before[name], one) for name, one in module.state_dict().items())
 
 
-def test_picture_keys_are_the_first_half_of_the_digests():
+def test_image_keys_are_the_first_half_of_the_digests():
     digests = np.random.default_rng(0).integers(0, 256, (5, 16), np.uint8)
     expected = [int.from_bytes(bytes(row[:8]), "big", signed=True) for row in digests]
-    assert picture_keys(digests).tolist() == expected
+    assert image_keys(digests).tolist() == expected
 
 
-def test_what_tells_unlike_pictures_comes_back_and_an_old_file_has_none(tmp_path):
+def test_what_tells_unlike_images_comes_back_and_an_old_file_has_none(tmp_path):
     file, path = model_file("mine:net", tiny()), tmp_path / "model.safetensors"
     save_model(path, file)
-    assert load_model_file(path).unlike is None
-    stored = Unlike(torch.randn(7, 4).half(), 0.125, 0.01, 100)
-    save_model(path, replace(file, unlike=stored))
+    assert load_model_file(path).out_of_distribution is None
+    stored = OutOfDistributionDetector(torch.randn(7, 4).half(), 0.125, 0.01, 100)
+    save_model(path, replace(file, out_of_distribution=stored))
     loaded = load_model_file(path)
-    assert torch.equal(loaded.unlike.bank, stored.bank)
-    assert replace(loaded.unlike, bank=stored.bank) == stored
+    assert torch.equal(loaded.out_of_distribution.bank, stored.bank)
+    assert replace(loaded.out_of_distribution, bank=stored.bank) == stored
     build_model(loaded, tiny())
     with pytest.raises(ModelError, match="does not have the 4 features"):
         build_model(replace(loaded, weights=wider().state_dict()), wider())
 
 
-def test_damaged_facts_on_unlike_pictures_are_refused(tmp_path):
+def test_damaged_facts_on_unlike_images_are_refused(tmp_path):
     path = tmp_path / "model.safetensors"
-    stored = Unlike(torch.zeros(7, 4).half(), 0.125, 0.01, 100)
-    save_model(path, replace(model_file("mine:net", tiny()), unlike=stored))
+    stored = OutOfDistributionDetector(torch.zeros(7, 4).half(), 0.125, 0.01, 100)
+    save_model(path, replace(model_file("mine:net", tiny()), out_of_distribution=stored))
     tensors, facts = read_tensors(path)
-    kept = facts["unlike"]
+    kept = facts["out_of_distribution"]
     for damaged in ({**kept, "threshold": "2"}, {**kept, "share": -1}, {**kept, "threshold": None}):
-        write_tensors(path, tensors, facts | {"unlike": damaged})
+        write_tensors(path, tensors, facts | {"out_of_distribution": damaged})
         with pytest.raises(ModelError, match="numbers from 0 on"):
             load_model_file(path)
     for damaged in ({}, [], 3):
-        write_tensors(path, tensors, facts | {"unlike": damaged})
+        write_tensors(path, tensors, facts | {"out_of_distribution": damaged})
         with pytest.raises(ModelError, match="not a complete Onsight model file"):
             load_model_file(path)
     for bank in (torch.zeros(7, 4), torch.zeros(7).half(), torch.zeros(4, 4).half()):
-        write_tensors(path, {**tensors, "onsight.unlike": bank}, facts)
+        write_tensors(path, {**tensors, "onsight.out_of_distribution": bank}, facts)
         with pytest.raises(ModelError, match="must be float16"):
             load_model_file(path)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.normalization import Normalization
 from onsight.errors import ModelError
 from onsight.models.catalog import make_model
@@ -25,7 +25,7 @@ OLD = {
     "std": [0.229, 0.224, 1.0],
     "precision": "bf16",
 }
-FORMAT = PictureFormat(28, 32, 3, "crop", (255, 0, 7), 64_000_000)
+FORMAT = ImageFormat(28, 32, 3, "crop", (255, 0, 7), 64_000_000)
 MEAN, STD = (0.485, 0.1 + 0.2, 0.0), (0.229, 0.224, 1.0)
 
 
@@ -45,7 +45,7 @@ def test_it_comes_back_equal_through_json(input_size):
     )
     again = Preprocessing.of(json.loads(json.dumps(given.facts())))
     assert again == given
-    assert again.format == PictureFormat(28, 32, 3, "crop", (255, 0, 7), 64_000_000, input_size)
+    assert again.format == ImageFormat(28, 32, 3, "crop", (255, 0, 7), 64_000_000, input_size)
     assert again.input_shape == (3, *(input_size or (28, 32)))
     assert again.normalization.size == again.input_shape[1:]
 
@@ -81,12 +81,12 @@ def test_missing_facts_are_named(name):
 
 def test_a_model_file_with_damaged_facts_is_named(tmp_path):
     path = tmp_path / "model.safetensors"
-    facts = {"format": "onsight-model", "version": 1, "model": "linear", "classes": ["a", "b"]}
+    facts = {"format": "onsight-model", "version": 2, "model": "linear", "classes": ["a", "b"]}
     facts |= {"results": {}, "provenance": {}}
     weights = {"onsight.seen": torch.zeros(0, dtype=torch.int64)}
     weights |= make_model("linear", (3, 28, 32), 2).state_dict()
-    write_tensors(path, weights, facts | {"picture": OLD})
+    write_tensors(path, weights, facts | {"image": OLD})
     assert load_model_file(path).preprocessing.facts() == OLD
-    write_tensors(path, weights, facts | {"picture": {**OLD, "height": None}})
+    write_tensors(path, weights, facts | {"image": {**OLD, "height": None}})
     with pytest.raises(ModelError, match=r"model.safetensors is not a complete .*height: .*None"):
         load_model_file(path)

@@ -89,13 +89,13 @@ def _reference(maps, tensors):
 
 def _photograph(name):
     """matplotlib's portrait of an officer, as its 512x600 pixels are scaled for a network."""
-    picture = Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)).convert("RGB")
+    image = Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False)).convert("RGB")
     expected = expected_input(name)
     height, width = expected.size
     side = round(height / expected.crop_share)
-    picture = picture.resize((side, side * picture.height // picture.width), Image.BICUBIC)
-    left, top = (side - width) // 2, (picture.height - height) // 2
-    pixels = np.asarray(picture.crop((left, top, left + width, top + height)))
+    image = image.resize((side, side * image.height // image.width), Image.BICUBIC)
+    left, top = (side - width) // 2, (image.height - height) // 2
+    pixels = np.asarray(image.crop((left, top, left + width, top + height)))
     images = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].double() / 255
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in expected.scaling(3))
     return (images - mean) / std
@@ -132,7 +132,7 @@ def test_other_classes_start_a_head_of_their_own_at_zero(lite0):
     ]
 
 
-def test_grey_pictures_see_the_same_net_as_three_equal_channels():
+def test_grey_images_see_the_same_net_as_three_equal_channels():
     colour = make_model(NAME, (3, 64, 64), 1000, pretrained=True).eval().double()
     grey = make_model(NAME, (1, 64, 64), 1000, pretrained=True).eval().double()
     images = torch.rand(2, 1, 64, 64, dtype=torch.float64) * 2 - 1

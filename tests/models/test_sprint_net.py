@@ -59,8 +59,8 @@ def test_any_size_from_8_pixels_on(size, channels):
 
 
 @pytest.mark.parametrize("size", [(7, 8), (100, 7)])
-def test_too_small_a_picture_names_the_least_size(size):
-    with pytest.raises(ModelError, match="'sprint' needs pictures of at least 8x8"):
+def test_too_small_a_image_names_the_least_size(size):
+    with pytest.raises(ModelError, match="'sprint' needs images of at least 8x8"):
         Sprint((1, *size), K)
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.models.catalog import expected_input, make_model, preferred_size
 from onsight.models.expected_input import ExpectedInput
@@ -102,7 +102,7 @@ def test_tensors_without_a_place_and_a_missing_head_are_said(net, tmp_path):
     assert "teacher.weight of the file not used (no such tensor)" in loaded.sentence
 
 
-def test_grey_pictures_see_three_equal_channels(net, tmp_path):
+def test_grey_images_see_three_equal_channels(net, tmp_path):
     torch.save(net.state_dict(), tmp_path / "w.pth")
     grey = started(tmp_path / "w.pth", shape=(1, 32, 32))[0].eval().double()
     images = torch.rand(2, 1, 32, 32, dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_timms_nets_take_files_at_another_size_as_timm_does(tmp_path):
 
 
 def test_the_model_of_another_run_brings_its_preprocessing(net, tmp_path):
-    small = PictureFormat(20, 24, 3)
+    small = ImageFormat(20, 24, 3)
     preprocessing = Preprocessing(
         **vars(small), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), precision="fp32"
     )
@@ -137,7 +137,7 @@ def test_the_model_of_another_run_brings_its_preprocessing(net, tmp_path):
         assert expected.differences((20, 24), "stretch") == ""
 
 
-def test_grey_pictures_are_scaled_by_the_mean_of_the_channels():
+def test_grey_images_are_scaled_by_the_mean_of_the_channels():
     expected = ExpectedInput((0.2, 0.4, 0.6), (0.1, 0.2, 0.6), (8, 8))
     assert expected.scaling(3) == ((0.2, 0.4, 0.6), (0.1, 0.2, 0.6))
     mean, std = expected.scaling(1)
@@ -153,7 +153,7 @@ def test_a_config_beside_the_weights_says_what_they_expect(net, tmp_path):
     assert expected == ExpectedInput((0.3,) * 3, (0.2,) * 3, (96, 80), 0.9, "bicubic")
     assert expected.differences((64, 64), "stretch") == (
         "these weights were trained for 96x80 pixels (here 64x64), bicubic scaling (here "
-        "bilinear), a central crop of 90% of each side (here the whole picture, --fit stretch)"
+        "bilinear), a central crop of 90% of each side (here the whole image, --fit stretch)"
     )
     config.write_text("{}")
     assert expected_input("compact", str(tmp_path)) is None
@@ -229,7 +229,7 @@ def test_another_architecture_says_how_much_of_it_fits(tmp_path):
 
 def test_a_damaged_model_of_a_run_is_refused(net, tmp_path):
     preprocessing = Preprocessing(
-        **vars(PictureFormat(32, 32, 3)), mean=(0.0,) * 3, std=(1.0,) * 3, precision="fp32"
+        **vars(ImageFormat(32, 32, 3)), mean=(0.0,) * 3, std=(1.0,) * 3, precision="fp32"
     )
     file = ModelFile("compact", tuple("abcde"), preprocessing, {}, {}, net.state_dict())
     save_model(tmp_path / "model.safetensors", file)

@@ -39,8 +39,8 @@ def kill_while_asked(number):
 
 
 @pytest.mark.parametrize("kill", [kill_now, kill_while_asked])
-def test_a_decoder_that_is_killed_costs_no_picture(kill, monkeypatch):
-    """Each time the process is replaced, and the picture is the same."""
+def test_a_decoder_that_is_killed_costs_no_image(kill, monkeypatch):
+    """Each time the process is replaced, and the image is the same."""
     tally = Tally(f"a decoder of TIFFs killed: {kill.__name__}")
     monkeypatch.setattr(tiff_process, "_idle", [])
     decode(tiff(0))

@@ -22,7 +22,7 @@ DECODING = {
 
 
 def note_steps(told, stop_at=0):
-    """Write the pictures of each step in their order; ask for a stop in the given one."""
+    """Write the images of each step in their order; ask for a stop in the given one."""
     real, made = Trainer._train_step, 0
 
     def noted(self, batch):
@@ -56,7 +56,7 @@ CASES = [(decoding, precision) for decoding in DECODING for precision in ("fp32"
 
 @pytest.mark.parametrize(("decoding", "precision"), count(CASES, CASES[-1:]))
 def test_stopped_at_every_step(decoding, precision, shared_bars, tmp_path):
-    tally = Tally(f"stopped at every step, {precision}, pictures {decoding}")
+    tally = Tally(f"stopped at every step, {precision}, images {decoding}")
     words = [*NET, *DECODING[decoding], "--precision", precision]
     note = functools.partial(note_steps, tmp_path / "whole.told")
     assert train(shared_bars, tmp_path / "whole", *words, prepare=note).code == 0
@@ -70,7 +70,7 @@ def test_stopped_at_every_step(decoding, precision, shared_bars, tmp_path):
     tally.end()
 
 
-def test_other_threads_train_on_the_same_pictures_in_the_same_order(shared_bars, tmp_path):
+def test_other_threads_train_on_the_same_images_in_the_same_order(shared_bars, tmp_path):
     tally, drawn = Tally("gone on with in 2 threads, then in 1"), random.Random(7)
     words = ["--residency", "stream"]
     note = functools.partial(note_steps, tmp_path / "whole.told")

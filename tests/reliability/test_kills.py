@@ -15,7 +15,7 @@ from trials import leftovers, resume, train, training
 from onsight.tensorfile import read_tensors
 from onsight.training.verify_resume.same import compare_folders
 
-STEPS = 18  # 96 training pictures in batches of 16, three times
+STEPS = 18  # 96 training images in batches of 16, three times
 
 
 def check_resumed(bars, out, saved, undisturbed):

@@ -60,7 +60,7 @@ def test_predictions_leave_nothing_behind(undisturbed, shared_bars):
     predictor, total = onsight.load(undisturbed), count(20_000, 400)
     good = sorted(shared_bars.rglob("*.png"))[:18]
     contents = [path.read_bytes() for path in good]
-    contents += [contents[0][:40], b"no picture"]  # a tenth is bad
+    contents += [contents[0][:40], b"no image"]  # a tenth is bad
     rows = []
     for start in range(0, total, 20):
         rows_of_batch = list(predictor.predictions(contents))

@@ -31,7 +31,7 @@ def plant(place, value, at, told):
             where = [
                 self.progress.epoch + 1,
                 self.progress.step + 1,
-                self.finite.name_pictures(batch),
+                self.finite.name_images(batch),
             ]
             told.write_text(json.dumps(where))
         real_train(self, batch)
@@ -80,13 +80,13 @@ def test_a_number_that_is_not_finite_ends_the_run(place, undisturbed, shared_bar
 
 
 def check_ended(ended, out, told):
-    """Nothing was updated from that step, which is named with its pictures; all saved is finite."""
+    """Nothing was updated from that step, which is named with its images; all saved is finite."""
     assert ended.code == 1, ended.said
     assert "Traceback" not in ended.said
-    epoch, step, pictures = json.loads(told.read_text())
+    epoch, step, images = json.loads(told.read_text())
     said = " ".join(ended.said.split())
     assert f"at epoch {epoch}, step {step} of {STEPS // 3}; the weights were not updated" in said
-    assert f"Pictures of that step: {pictures}" in said
+    assert f"Images of that step: {images}" in said
     assert not told.with_suffix(".updated").exists()
     assert leftovers(out) == []
     assert not (out / "model.safetensors").exists()

@@ -116,7 +116,7 @@ def test_a_terminal_that_is_gone_ends_nothing(undisturbed, shared_bars, tmp_path
 
 
 def replace_at(folder, at):
-    """At an instant, another picture takes the place of one that is being trained on."""
+    """At an instant, another image takes the place of one that is being trained on."""
     from instants import Instants, watch_all_threads
 
     def act():
@@ -125,7 +125,7 @@ def replace_at(folder, at):
     watch_all_threads(Instants(act, at, True))
 
 
-def test_a_picture_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):
+def test_a_image_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):
     """What was decoded is kept; only a resumed run would see it, and refuses."""
     out, former = tmp_path / "run", (bars / "across" / "000.png").read_bytes()
     ended = train(bars, out, prepare=functools.partial(replace_at, bars, instants[1] // 3))
@@ -134,4 +134,4 @@ def test_a_picture_replaced_while_training_changes_nothing(instants, undisturbed
     assert compare_folders(undisturbed, out).differences == []
     again = resume(bars, out)
     assert again.code == 2
-    assert "the pictures changed" in again.said
+    assert "the images changed" in again.said

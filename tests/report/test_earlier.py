@@ -25,7 +25,7 @@ def put(run, folder, finished):
 
 
 def mistake(folder, count):
-    """Make the first of the predictions wrong; returns the number of pictures."""
+    """Make the first of the predictions wrong; returns the number of images."""
     path = folder / "predictions.csv"
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
@@ -85,7 +85,7 @@ def test_a_damaged_run_is_not_compared(trained, tmp_path, damage):
     assert compared_with_earlier(run) is None
 
 
-def test_runs_without_common_pictures_are_not_compared(trained, tmp_path):
+def test_runs_without_common_images_are_not_compared(trained, tmp_path):
     before = put(trained, tmp_path / "before", 2000)
     run = put(trained, tmp_path / "run", 3000)
     path = before / "predictions.csv"

@@ -12,7 +12,7 @@ ABOUT = {
     "reproduces": "a net " * 40 + "end-of-it",
     "published": "7 s",
     "measured": "5 s",
-    "stand_in": "any pictures: onsight train --recipe first-try --data demo",
+    "stand_in": "any images: onsight train --recipe first-try --data demo",
 }
 
 

@@ -106,14 +106,14 @@ def results_of(names: list[str], confusion: np.ndarray) -> dict[str, Any]:
         "confusion": confusion.tolist(),
         "used": 70000,
         "problems": 3,
-        "notes": [f"class '{names[1]}' has 3 pictures: too few to hold any out"],
+        "notes": [f"class '{names[1]}' has 3 images: too few to hold any out"],
         "model": "compact",
         "device": "cpu",
         "seconds": 123.4,
         "images_per_second": 2412.0,
         "best_epoch": 4,
-        "data": "/data/my pictures",
-        "found": "IDX folder: 70,000 pictures of 28x28, grey",
+        "data": "/data/my images",
+        "found": "IDX folder: 70,000 images of 28x28, grey",
         "data_wait_share": 0.013,
         "peak_memory_bytes": 1.2e9,
         "parameters": 123456,
@@ -144,7 +144,7 @@ def epoch_row(epoch: int) -> dict[str, Any]:
     }
 
 
-def draw_pictures(folder: Path, names: list[str], side: int) -> dict[str, list[dict[str, Any]]]:
+def draw_images(folder: Path, names: list[str], side: int) -> dict[str, list[dict[str, Any]]]:
     draw = np.random.default_rng(1)
     folder.mkdir()
     gallery: dict[str, list[dict[str, Any]]] = {"right": [], "wrong": []}
@@ -173,8 +173,8 @@ def make_run(
     results = results_of(names, confusion) | changes
     plan = {
         "device": {"value": "cpu", "reason": "no GPU was found", "figure": None},
-        "pictures": {"value": "memory map", "reason": "read in place; 5.5 MB", "figure": 5488000},
-        "image_size": {"value": [28, 28], "reason": "all pictures have it", "figure": None},
+        "images": {"value": "memory map", "reason": "read in place; 5.5 MB", "figure": 5488000},
+        "image_size": {"value": [28, 28], "reason": "all images have it", "figure": None},
     }
     rows = [
         {"kind": kind, "device": "cuda:0", "dtype": kind_of_number, "tensors": tensors}
@@ -193,11 +193,11 @@ def make_run(
     epochs = [json.dumps(epoch_row(epoch)) for epoch in range(1, 6)]
     (run / "metrics.jsonl").write_text("\n".join(epochs) + "\n")
     (run / "config.toml").write_text('model = "compact"\nepochs = 5\nseed = 0\n')
-    problems = [["a/torn.jpg", "decode", "the file ends early"], ["b.txt", "list", "no picture"]]
+    problems = [["a/torn.jpg", "decode", "the file ends early"], ["b.txt", "list", "no image"]]
     write_rows(run / "problems.csv", "path,stage,reason", problems)
     predictions = [["p", names[0], names[1], "0.5"], ["q", names[0], names[0], "0.9"]]
     write_rows(run / "predictions.csv", "path,label,predicted,probability", predictions)
-    gallery = draw_pictures(run / "gallery", names, side)
+    gallery = draw_images(run / "gallery", names, side)
     (run / "gallery" / "gallery.json").write_text(json.dumps(gallery))
     return run
 
@@ -303,7 +303,7 @@ def test_the_accuracy_of_several_views_stands_beside_the_plain_one(tmp_path: Pat
     asked = {"tta": "flip", "tta_images": 4321, "tta_accuracy": 0.9513}
     asked |= {"tta_accuracy_low": 0.9447, "tta_accuracy_high": 0.9571}
     text = said(read(make_run(tmp_path / "asked", **asked))[1])
-    beside = "95.1% (94.5% to 95.7%, n = 4,321)averaged over several views of each picture (flip)"
+    beside = "95.1% (94.5% to 95.7%, n = 4,321)averaged over several views of each image (flip)"
     assert beside in text
     assert "several views" not in said(read(make_run(tmp_path / "plain"))[1])
 
@@ -316,7 +316,7 @@ def test_what_qualifies_the_accuracy_is_said(rendered_figures, tmp_path: Path) -
         "confused_pairs": [pair | metric("accuracy", 44, 84)] * 9,
         "learning_curve": law | {"points": [point | {"train_images": n} for n in (50, 100, 200)]},
         "temperature": 1.5,
-        "temperature_reason": "fitted on 512 validation pictures",
+        "temperature_reason": "fitted on 512 validation images",
         "expected_calibration_error_before": 0.0456,
         "calibration_before": calibration_bins(500),
         **metric("balanced_accuracy", 812, 1000),
@@ -325,18 +325,18 @@ def test_what_qualifies_the_accuracy_is_said(rendered_figures, tmp_path: Path) -
     assert HOSTILE not in page
     text = said(parsed)
     for phrase in (
-        f"'{HOSTILE}' and 'Bag' cannot be told apart with these pictures: 52% (42 to 63) right of",
+        f"'{HOSTILE}' and 'Bag' cannot be told apart with these images: 52% (42 to 63) right of",
         "1 more pair",
         "about +3.0 points of accuracy (1.0 to 5.0)",
         "It was 4.6% before the outputs were divided by a temperature of 1.5",
     ):
         assert phrase in text
-    for figure in ("before the temperature", "training pictures"):
+    for figure in ("before the temperature", "training images"):
         assert figure in page
-    assert "Balanced accuracy" not in text  # all classes have 1,000 pictures
+    assert "Balanced accuracy" not in text  # all classes have 1,000 images
     plain = said(read(make_run(tmp_path / "plain"))[1])
     assert "temperature" not in plain
-    assert "more pictures help" not in plain
+    assert "more images help" not in plain
     assert "told apart" not in plain
 
 
@@ -377,10 +377,10 @@ def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> Non
     assert "the head that is kept" not in plain
     results = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps(results | {"fitted": 60045}))
-    sentence = "That head had learned from the training pictures only, and the temperature"
+    sentence = "That head had learned from the training images only, and the temperature"
     refitted = said(read(run)[1])
     assert sentence in refitted
-    assert "on all 60,045 training and validation pictures" in refitted
+    assert "on all 60,045 training and validation images" in refitted
 
 
 def test_same_run_gives_the_same_bytes(rendered_figures, tmp_path: Path) -> None:
@@ -390,11 +390,11 @@ def test_same_run_gives_the_same_bytes(rendered_figures, tmp_path: Path) -> None
     assert write_report(run).read_bytes() == first
 
 
-def test_no_held_out_picture_claims_nothing(tmp_path: Path) -> None:
+def test_no_held_out_image_claims_nothing(tmp_path: Path) -> None:
     text = said(read(make_run(tmp_path, images=0))[1])
-    assert "There are no held-out pictures, so the accuracy of this" in text
+    assert "There are no held-out images, so the accuracy of this" in text
     assert "accuracy unknown, n = 0" in text
-    assert "There are no held-out pictures, so no mistakes are known." in text
+    assert "There are no held-out images, so no mistakes are known." in text
     assert "expect an accuracy" not in text
 
 
@@ -415,10 +415,10 @@ def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     names = ("metrics.jsonl", "plan.json", "environment.json", "config.toml", "placement.json")
     for name in names:
         (run / name).write_bytes(b'{"half": \xff')
-    (run / "gallery" / "wrong-00.png").write_bytes(b"not a picture")
+    (run / "gallery" / "wrong-00.png").write_bytes(b"not an image")
     text = said(read(run)[1])
     assert text.count("no readable") == 5
-    assert text.count("picture not kept") == 1
+    assert text.count("image not kept") == 1
 
 
 @pytest.mark.parametrize(
@@ -482,16 +482,16 @@ def test_pairs_come_from_predictions_when_there_is_no_matrix(tmp_path: Path) -> 
     names = [f"class {index}" for index in range(1001)]
     run = make_run(tmp_path, names, images=1, confusion=None)
     text = said(read(run)[1])
-    assert "1 kind of confusion; 1 mistake in 1,001 pictures." in text
+    assert "1 kind of confusion; 1 mistake in 1,001 images." in text
     assert "With 1,001 classes no matrix is kept" in text
 
 
-def test_picture_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
+def test_image_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
     assert read(make_run(tmp_path / "a", side=28))[0].count('class="tiny"') == 12
     assert read(make_run(tmp_path / "b", side=160))[0].count('class="tiny"') == 0
 
 
-def test_mistakes_show_the_training_pictures_most_like_them(tmp_path: Path) -> None:
+def test_mistakes_show_the_training_images_most_like_them(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     place = run / "gallery" / "gallery.json"
     gallery = json.loads(place.read_text())
@@ -501,8 +501,8 @@ def test_mistakes_show_the_training_pictures_most_like_them(tmp_path: Path) -> N
     gallery["wrong"][1] |= {"near": near, "near_file": "near-01.png"}  # missing
     before = read(run)[0].count("data:image/png")
     for said_of, searched in (
-        ("a sample of 2,000 of the 54,000 training pictures", {"searched": 2000, "of": 54000}),
-        ("All 54,000 training pictures were compared", {"searched": 54000, "of": 54000}),
+        ("a sample of 2,000 of the 54,000 training images", {"searched": 2000, "of": 54000}),
+        ("All 54,000 training images were compared", {"searched": 54000, "of": 54000}),
         ("are not shown: no time.", {"searched": 0, "of": 54000, "reason": "no time"}),
     ):
         place.write_text(json.dumps(gallery | {"lookalikes": searched}))
@@ -513,7 +513,7 @@ def test_mistakes_show_the_training_pictures_most_like_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["right", "wrong"])
-def test_every_picture_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: str) -> None:
+def test_every_image_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: str) -> None:
     run = make_run(tmp_path)
     items = json.loads((run / "gallery" / "gallery.json").read_text())[kind]
     text = said(read(run)[1])
@@ -524,13 +524,13 @@ def test_every_picture_shows_what_it_is_and_what_was_said(tmp_path: Path, kind: 
 def test_command_repeats_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     page = unescape(read(run)[0])
-    assert f"onsight train '/data/my pictures' --config {run}/config.toml" in page
+    assert f"onsight train '/data/my images' --config {run}/config.toml" in page
 
 
 def test_no_problem_is_said_plainly(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "problems.csv").write_text("path,stage,reason\n")
-    assert "None: all 70,000 pictures were used." in said(read(run)[1])
+    assert "None: all 70,000 images were used." in said(read(run)[1])
 
 
 def test_each_rank_says_where_everything_was_and_what_to_mend(tmp_path: Path) -> None:

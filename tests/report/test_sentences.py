@@ -8,10 +8,10 @@ from onsight.report.sentences import (
     is_unbalanced,
     meaning,
     noise_sentences,
+    out_of_distribution_sentence,
     pair_sentence,
     temperature_sentence,
     trust,
-    unlike_sentence,
 )
 
 
@@ -26,7 +26,7 @@ def recalls(n: int, **right: int) -> list[dict[str, Any]]:
 
 def test_worst_class_is_judged_against_noise() -> None:
     sentences = " ".join(noise_sentences(recalls(1000, a=700, b=950), 0.825, 2000))
-    assert "The worst class is 'a': 70.0% of its 1,000 pictures" in sentences
+    assert "The worst class is 'a': 70.0% of its 1,000 images" in sentences
     assert "more than noise" in sentences
     assert "below the overall accuracy (marked ▼): 1 of 2." in sentences
     sentences = " ".join(noise_sentences(recalls(10, a=7, b=9), 0.8, 20))
@@ -38,7 +38,7 @@ def test_headline_is_compared_with_the_commonest_class() -> None:
     results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
     sentences = " ".join(meaning(results, classes))
     assert (
-        "Of 100 validation pictures that it was not trained on, it classified 91 correctly."
+        "Of 100 validation images that it was not trained on, it classified 91 correctly."
         in sentences
     )
     assert "not been shown to beat always answering 'a'" in sentences
@@ -67,7 +67,7 @@ def test_a_pair_is_told_with_its_n_and_interval() -> None:
         "accuracy_high": 0.63,
     }
     assert pair_sentence(pair) == (
-        "'cats' and 'dogs' cannot be told apart with these pictures: 52% (41 to 63) right of 84, "
+        "'cats' and 'dogs' cannot be told apart with these images: 52% (41 to 63) right of 84, "
         "where 50% is guessing."
     )
     assert "are hardly told apart" in pair_sentence(pair | {"told_apart": "hardly"})
@@ -76,54 +76,62 @@ def test_a_pair_is_told_with_its_n_and_interval() -> None:
 def test_a_temperature_is_told_with_what_it_changed_or_why_there_is_none() -> None:
     fitted: Any = {
         "temperature": 1.37,
-        "temperature_reason": "fitted on 512 validation pictures",
+        "temperature_reason": "fitted on 512 validation images",
         "expected_calibration_error_before": 0.042,
     }
     assert temperature_sentence(fitted) == (
         "It was 4.2% before the outputs were divided by a temperature of 1.37 (fitted on 512 "
-        "validation pictures)."
+        "validation images)."
     )
-    assert "pictures, the same ones)." in temperature_sentence(fitted | {"split": "validation"})
-    none: Any = {"temperature": 1.0, "temperature_reason": "too few pictures"}
-    assert temperature_sentence(none) == "No temperature is applied: too few pictures."
+    assert "images, the same ones)." in temperature_sentence(fitted | {"split": "validation"})
+    none: Any = {"temperature": 1.0, "temperature_reason": "too few images"}
+    assert temperature_sentence(none) == "No temperature is applied: too few images."
     old: Any = {}
     assert temperature_sentence(old) == ""
 
 
-def test_what_tells_unlike_pictures_is_told_with_its_check() -> None:
+def test_what_tells_unlike_images_is_told_with_its_check() -> None:
     found: Any = {
         "threshold": 0.12345,
         "share": 0.01,
-        "pictures": 607,
+        "held_out": 607,
         "images": 1000,
         "flagged": 0.004,
         "flagged_low": 0.0016,
         "flagged_high": 0.0102,
     }
-    told: Any = {"unlike": found, "unlike_reason": "set on them", "split": "test"}
-    assert unlike_sentence(told) == (
-        "A picture is called unlike anything seen in training if its score, the cosine distance of "
-        "its features to those of the fifth nearest training picture, is above 0.123, which 607 "
-        "held-out pictures set to flag at most 1.0% of new ones of their kind. Of 1,000 pictures "
+    told: Any = {
+        "out_of_distribution": found,
+        "out_of_distribution_reason": "set on them",
+        "split": "test",
+    }
+    assert out_of_distribution_sentence(told) == (
+        "An image is called unlike anything seen in training if its score, the cosine distance of "
+        "its features to those of the fifth nearest training image, is above 0.123, which 607 "
+        "held-out images set to flag at most 1.0% of new ones of their kind. Of 1,000 images "
         "not used for that, 0.4% were flagged (0.2% to 1.0%)."
     )
-    assert "pictures judged by the other folds" in unlike_sentence(told | {"split": "folds"})
-    unchecked = told | {"unlike": found | {"flagged": None, "images": 0}}
-    assert unlike_sentence(unchecked).endswith("their kind. No others are left to check it.")
-    none: Any = {"unlike": None, "unlike_reason": "too few pictures"}
-    assert unlike_sentence(none) == (
-        "It does not tell pictures unlike those of training: too few pictures."
+    assert "images judged by the other folds" in out_of_distribution_sentence(
+        told | {"split": "folds"}
+    )
+    unchecked = told | {"out_of_distribution": found | {"flagged": None, "images": 0}}
+    assert out_of_distribution_sentence(unchecked).endswith(
+        "their kind. No others are left to check it."
+    )
+    none: Any = {"out_of_distribution": None, "out_of_distribution_reason": "too few images"}
+    assert out_of_distribution_sentence(none) == (
+        "It does not tell images unlike those of training: too few images."
     )
     old: Any = {}
-    assert unlike_sentence(old) == ""
+    assert out_of_distribution_sentence(old) == ""
 
 
-def test_what_more_pictures_bring_is_told_in_points() -> None:
+def test_what_more_images_bring_is_told_in_points() -> None:
     curve: Any = {"gain": 0.031, "gain_low": 0.012, "gain_high": 0.049, "points": [0, 1, 2]}
     assert "about +3.1 points of accuracy (1.2 to 4.9)" in curve_sentence(curve)
 
 
-def test_classes_are_unbalanced_beyond_twice_the_pictures() -> None:
+def test_classes_are_unbalanced_beyond_twice_the_images() -> None:
     def rows(*images: int) -> Any:
         return [{"images": n} for n in images]
 

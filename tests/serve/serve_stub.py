@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import Outputs
@@ -33,7 +33,7 @@ FORM = f"multipart/form-data; boundary={BOUNDARY}"
 class StubRunner:
     """Classes by brightness; the model's file holds what it multiplies it by.
 
-    Pictures whose first pixel is in `fatal` make it raise; seconds: of each batch.
+    Images whose first pixel is in `fatal` make it raise; seconds: of each batch.
     """
 
     classes = ("dark", "medium", "light")
@@ -42,7 +42,7 @@ class StubRunner:
     facts = {"model": "stub", "device": "cpu"}  # noqa: RUF012
 
     def __init__(self, factor=1.0, seconds=0.0):
-        self.format = PictureFormat(6, 6, 1)
+        self.format = ImageFormat(6, 6, 1)
         self.factor = factor
         self.seconds = seconds
         self.fatal = {}
@@ -51,13 +51,13 @@ class StubRunner:
     def spread(self):
         pass
 
-    def run(self, pictures, features=False):
+    def run(self, images, features=False):
         time.sleep(self.seconds)
-        self.batches.append(len(pictures))
-        for first in pictures[:, 0, 0, 0]:
+        self.batches.append(len(images))
+        for first in images[:, 0, 0, 0]:
             if int(first) in self.fatal:
                 raise self.fatal[int(first)]
-        light = pictures.mean((1, 2, 3)) / 255 * self.factor
+        light = images.mean((1, 2, 3)) / 255 * self.factor
         logits = np.stack([1 - light, np.full_like(light, 0.5), light], 1) * 4
         shares = np.exp(logits)
         return Outputs((shares / shares.sum(1, keepdims=True)).astype(np.float32))
@@ -95,7 +95,7 @@ class Running:
             connection.close()
 
     def predict(self, *contents, query=""):
-        """(status, rows) of pictures in a form."""
+        """(status, rows) of images in a form."""
         status, _, answer = self.ask("POST", f"/predict{query}", form(*contents), content_type=FORM)
         return status, answer.get("predictions", answer)
 
@@ -125,7 +125,7 @@ def running(place, load=load_stub, access=None, **limits):
             assert not thread.is_alive()
 
 
-def form(*contents, name="pictures", file="a.png"):
+def form(*contents, name="images", file="a.png"):
     """A body of multipart/form-data."""
     parts = [
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{file}"\r\n'
@@ -137,8 +137,8 @@ def form(*contents, name="pictures", file="a.png"):
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
 
 
-def picture(value, side=6, kind="PNG"):
-    """An encoded picture of one brightness, its first pixel as given."""
+def image(value, side=6, kind="PNG"):
+    """An encoded image of one brightness, its first pixel as given."""
     data = io.BytesIO()
     Image.fromarray(np.full((side, side), value, np.uint8)).save(data, kind)
     return data.getvalue()

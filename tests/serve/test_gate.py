@@ -1,7 +1,7 @@
 """Who is let in: every way that a foreign page, another name or a wrong token could be tried."""
 
 import pytest
-from serve_stub import picture, running
+from serve_stub import image, running
 
 from onsight.errors import ConfigError
 from onsight.serve.settings import Access, read_token
@@ -84,7 +84,7 @@ def test_foreign_pages_are_refused_whatever_they_ask(server, origin):
 def test_a_page_of_our_own_may_ask(server):
     for host in ("localhost", "localhost:8000", "127.0.0.1:80"):
         headers = {"Host": host, "Origin": f"http://{host}", "Content-Type": "image/png"}
-        assert status(server, "POST", "/predict", headers, picture(1)) == 200
+        assert status(server, "POST", "/predict", headers, image(1)) == 200
     headers = {"Host": "localhost:80", "Origin": "http://localhost"}
     assert status(server, "GET", "/models", headers) == 200
     answer = server.ask("GET", "/models", Host="localhost", Origin="http://localhost")
@@ -136,7 +136,7 @@ def test_the_right_token_opens_all(locked):
     headers = {"Authorization": f"bearer {TOKEN}", "Content-Type": "image/png"}
     for path in GETS:
         assert status(locked, "GET", path, headers) == 200
-    assert status(locked, "POST", "/predict", headers, picture(1)) == 200
+    assert status(locked, "POST", "/predict", headers, image(1)) == 200
 
 
 def test_every_method_on_every_route(server):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from serve_stub import picture, running
+from serve_stub import image, running
 
 import onsight
 from onsight.models.catalog import make_model
 from onsight.models.file import ModelFile, save_model
 from onsight.models.head import head_of
+from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unlike import Unlike
 
 PREPROCESSING = Preprocessing(
     height=28,
@@ -24,7 +24,7 @@ PREPROCESSING = Preprocessing(
     std=(0.2,),
     precision="fp32",
 )
-PICTURES = [picture(value, side=28) for value in (10, 120, 250)]
+IMAGES = [image(value, side=28) for value in (10, 120, 250)]
 
 
 def plant_model(path, seed, rows=2000):
@@ -41,7 +41,7 @@ def plant_model(path, seed, rows=2000):
         provenance={},
         weights=dict(net.state_dict()),
         seen=np.zeros(5, np.int64),
-        unlike=Unlike(bank, 0.7, 0.01, 100),
+        out_of_distribution=OutOfDistributionDetector(bank, 0.7, 0.01, 100),
     )
     save_model(path, file)
     return path
@@ -56,10 +56,16 @@ def other(request, tmp_path):
 
 
 def answers(predictor):
-    """Everything that a predictor says of the pictures, bit for bit."""
+    """Everything that a predictor says of the images, bit for bit."""
     return [
-        (one.predicted, one.probability, one.probabilities.tobytes(), one.unlike, one.score)
-        for one in predictor.predictions(PICTURES)
+        (
+            one.predicted,
+            one.probability,
+            one.probabilities.tobytes(),
+            one.out_of_distribution,
+            one.score,
+        )
+        for one in predictor.predictions(IMAGES)
     ]
 
 
@@ -76,11 +82,11 @@ def test_a_served_model_keeps_its_answers_when_a_copy_over_it_stops_halfway(tmp_
     path = plant_model(tmp_path / "served.safetensors", seed=0)
     other = plant_model(tmp_path / "other", seed=1, rows=50).read_bytes()
     with running(path, onsight.load) as server:
-        before = server.predict(*PICTURES)
+        before = server.predict(*IMAGES)
         assert before[0] == 200
         path.write_bytes(other[:-100])
-        assert server.predict(*PICTURES) == before
+        assert server.predict(*IMAGES) == before
         for _ in range(2):
             server.shelf.look()
         assert "new file cannot be used" in server.ask("GET", "/ready")[2]["models"]["served"]
-        assert server.predict(*PICTURES) == before
+        assert server.predict(*IMAGES) == before

@@ -8,11 +8,11 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from PIL import Image
-from serve_stub import FORM, StubRunner, form, load_stub, picture, running, until
+from serve_stub import FORM, StubRunner, form, image, load_stub, running, until
 
 import onsight
 from odd_files import odd_files
-from onsight.inference.pictures import read_picture
+from onsight.inference.images import read_image
 from onsight.serve.settings import Access
 
 VALUES = (0, 40, 128, 200, 255)
@@ -20,12 +20,12 @@ VALUES = (0, 40, 128, 200, 255)
 
 def expected(content):
     runner = StubRunner()
-    return runner.run(read_picture(content, runner.format)[None]).probabilities[0]
+    return runner.run(read_image(content, runner.format)[None]).probabilities[0]
 
 
-def test_every_form_of_a_picture_gives_the_same_answer(server):
+def test_every_form_of_a_image_gives_the_same_answer(server):
     for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"):
-        content = picture(90, kind=kind)
+        content = image(90, kind=kind)
         status, (row,) = server.predict(content)
         assert (status, row["name"], row["problem"]) == (200, "a.png", None)
         want = expected(content)
@@ -37,8 +37,8 @@ def test_every_form_of_a_picture_gives_the_same_answer(server):
             assert raw["predictions"][0] == {**row, "name": None}
 
 
-def test_several_pictures_are_answered_in_order(server):
-    contents = [picture(value) for value in VALUES * 5]
+def test_several_images_are_answered_in_order(server):
+    contents = [image(value) for value in VALUES * 5]
     status, rows = server.predict(*contents, query="?top=1")
     assert status == 200
     for content, row in zip(contents, rows, strict=True):
@@ -65,7 +65,7 @@ def test_the_answers_equal_those_of_a_run_in_python(trained, bars):
     ]
 
 
-def test_odd_pictures_are_answered_as_in_python(trained):
+def test_odd_images_are_answered_as_in_python(trained):
     contents = [data for _, data in odd_files()]
     expected = onsight.load(trained.path)
     shares = expected.predict_proba(contents)
@@ -80,12 +80,12 @@ def test_odd_pictures_are_answered_as_in_python(trained):
 
 
 def test_only_what_cannot_be_used_has_a_problem(server):
-    status, rows = server.predict(picture(10), b"no picture", b"", picture(250))
+    status, rows = server.predict(image(10), b"no image", b"", image(250))
     assert status == 200
     assert [row["predicted"] for row in rows] == ["dark", None, None, "light"]
     assert rows[1]["problem"]
     assert rows[2]["problem"] == "empty file (0 bytes)"
-    status, rows = server.predict(b"no picture", b"")
+    status, rows = server.predict(b"no image", b"")
     assert status == 422
     assert len(rows) == 2
 
@@ -103,7 +103,7 @@ def test_only_what_cannot_be_used_has_a_problem(server):
         (404, "/predict?model=", "image/png", b""),
         (415, "/predict", "application/json", b"[" * 50_000),
         (415, "/predict", "text/plain", b"x"),
-        (415, "/predict", "application/x-www-form-urlencoded", b"pictures=x"),
+        (415, "/predict", "application/x-www-form-urlencoded", b"images=x"),
         (400, "/predict", FORM, b""),
         (400, "/predict", FORM, form()),
         (400, "/predict", FORM, form(b"x", name="file")),
@@ -126,39 +126,39 @@ def test_what_is_wrong_is_said(server, status, path, kind, body):
 
 def test_names_and_classes_are_only_data(server):
     name = "../../etc/<script>é\u202e.png"
-    body = form(picture(1)).replace(b"a.png", name.encode())
+    body = form(image(1)).replace(b"a.png", name.encode())
     answer = server.ask("POST", "/predict", body, content_type=FORM)[2]
     assert answer["predictions"][0]["name"] == name
 
 
-def test_batches_gather_under_load_and_a_single_picture_waits_for_nothing(model):
+def test_batches_gather_under_load_and_a_single_image_waits_for_nothing(model):
     with running(model, lambda path: load_stub(path, 0.02)) as served:
         runner = served.runner
         runner.batches.clear()
-        served.predict(picture(1))
+        served.predict(image(1))
         assert runner.batches == [1]
-        served.predict(*(picture(value) for value in range(40)))
+        served.predict(*(image(value) for value in range(40)))
         assert sum(runner.batches) == 41
         assert max(runner.batches) == runner.at_once
         assert len(runner.batches) <= 9
 
 
-def test_metrics_count_pictures_and_requests(model):
+def test_metrics_count_images_and_requests(model):
     with running(model) as served:
-        served.predict(picture(1), b"x")
+        served.predict(image(1), b"x")
         served.ask("GET", "/nothing")
         text = served.ask("GET", "/metrics")[2].decode()
-    assert 'onsight_pictures_total{model="light",outcome="used"} 1.0' in text
-    assert 'onsight_pictures_total{model="light",outcome="refused"} 1.0' in text
+    assert 'onsight_images_total{model="light",outcome="used"} 1.0' in text
+    assert 'onsight_images_total{model="light",outcome="refused"} 1.0' in text
     assert 'onsight_requests_total{code="200",route="/predict"} 1.0' in text
     assert 'onsight_requests_total{code="404",route="(other)"} 1.0' in text
-    assert 'onsight_queue_pictures{model="light"} 0.0' in text
+    assert 'onsight_queue_images{model="light"} 0.0' in text
     assert "nothing" not in text
 
 
 def test_the_log_is_json_and_names_no_file(model, capfd):
     with running(model) as served:
-        served.ask("POST", "/predict", form(picture(1), file="secret.png"), content_type=FORM)
+        served.ask("POST", "/predict", form(image(1), file="secret.png"), content_type=FORM)
         served.ask("GET", "/secret")
     lines = capfd.readouterr().err.splitlines()
     events = [json.loads(line) for line in lines]
@@ -174,13 +174,13 @@ def test_a_model_of_several_is_named(tmp_path):
         told = served.ask("GET", "/models")[2]
         assert (told["models"], told["default"]) == (["blind", "plain"], "blind")
         rows = [
-            served.predict(picture(255), query=f"?model={name}")[1] for name in ("blind", "plain")
+            served.predict(image(255), query=f"?model={name}")[1] for name in ("blind", "plain")
         ]
     assert [row[0]["predicted"] for row in rows] == ["dark", "light"]
-    assert np.isclose(rows[1][0]["probability"], expected(picture(255)).max())
+    assert np.isclose(rows[1][0]["probability"], expected(image(255)).max())
 
 
-def test_heat_is_laid_over_a_picture_for_the_class_that_is_asked_for(trained, bars):
+def test_heat_is_laid_over_a_image_for_the_class_that_is_asked_for(trained, bars):
     pytest.importorskip("captum")
     body = sorted(bars.rglob("*.png"))[3].read_bytes()
     with running(trained.path, onsight.load) as served:
@@ -196,7 +196,7 @@ def test_heat_is_laid_over_a_picture_for_the_class_that_is_asked_for(trained, ba
         assert drawn["across"] != drawn["down"]
 
 
-def test_the_training_pictures_that_look_most_alike_are_found(trained, bars):
+def test_the_training_images_that_look_most_alike_are_found(trained, bars):
     path = sorted(bars.rglob("*.png"))[7]
     with running(trained.path, onsight.load) as served:
         assert served.ask("GET", "/model")[2]["can"]["similar"]
@@ -217,7 +217,7 @@ def test_the_training_pictures_that_look_most_alike_are_found(trained, bars):
             (one["similarity"] for one in found), reverse=True
         )
         assert {one["label"] for one in found} <= {"across", "down"}
-        content = base64.b64decode(found[0]["picture"].partition("base64,")[2])
+        content = base64.b64decode(found[0]["image"].partition("base64,")[2])
         assert Image.open(io.BytesIO(content)).size == (12, 12)
         if found[0]["similarity"] > 0.9999:  # it was itself trained on
             assert np.array_equal(Image.open(io.BytesIO(content)), Image.open(path))

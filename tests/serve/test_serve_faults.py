@@ -1,11 +1,11 @@
-"""Faults of one picture, of the network, of its thread and of its file hurt nobody else."""
+"""Faults of one image, of the network, of its thread and of its file hurt nobody else."""
 
 import random
 import threading
 
 import numpy as np
 import pytest
-from serve_stub import load_stub, picture, running, until
+from serve_stub import image, load_stub, running, until
 
 from onsight.errors import ModelError
 
@@ -13,12 +13,12 @@ FATAL = 77
 
 
 def hostile():
-    """Pictures that others have crashed on, each with whether it can be used."""
-    content = picture(100, side=40)
-    bomb = bytearray(picture(0, kind="BMP"))
+    """Images that others have crashed on, each with whether it can be used."""
+    content = image(100, side=40)
+    bomb = bytearray(image(0, kind="BMP"))
     bomb[18:26] = (60_000).to_bytes(4, "little") * 2
     return [
-        (picture(5, side=1), True),
+        (image(5, side=1), True),
         (content[: len(content) // 2], False),
         (bytes(bomb), False),
         (b"", False),
@@ -28,14 +28,14 @@ def hostile():
     ]
 
 
-def test_a_hostile_picture_among_others_changes_nothing_for_them(server):
+def test_a_hostile_image_among_others_changes_nothing_for_them(server):
     rng = random.Random(1)
-    solo = {value: server.predict(picture(value))[1][0] for value in range(0, 250, 25)}
+    solo = {value: server.predict(image(value))[1][0] for value in range(0, 250, 25)}
     for round_ in range(60):
         bad, is_usable = hostile()[round_ % len(hostile())]
         values = rng.choices(list(solo), k=rng.randrange(1, 12))
         place = rng.randrange(len(values) + 1)
-        contents = [picture(value) for value in values]
+        contents = [image(value) for value in values]
         contents.insert(place, bad)
         status, rows = server.predict(*contents)
         assert status == 200
@@ -48,14 +48,14 @@ def test_a_hostile_picture_among_others_changes_nothing_for_them(server):
     assert server.batcher.is_alive
 
 
-def test_a_picture_that_the_network_fails_on_fails_alone(model):
+def test_a_image_that_the_network_fails_on_fails_alone(model):
     with running(model) as server:
         server.runner.fatal[FATAL] = ValueError("planted")
-        contents = [picture(value) for value in (1, FATAL, 250)]
+        contents = [image(value) for value in (1, FATAL, 250)]
         status, rows = server.predict(*contents)
         assert status == 200
         assert [row["predicted"] for row in rows] == ["dark", None, "light"]
-        assert rows[1]["problem"] == "the model failed on this picture"
+        assert rows[1]["problem"] == "the model failed on this image"
         assert server.predict(contents[1])[0] == 500
         assert server.predict(contents[0])[0] == 200
 
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_is_restarted_and_what_waited_is_answered(model):
         statuses = []
 
         def client(value):
-            statuses.append((value, server.predict(picture(value))[0]))
+            statuses.append((value, server.predict(image(value))[0]))
 
         for _ in range(3):
             threads = [threading.Thread(target=client, args=(n,)) for n in (1, 2, FATAL, 3, 250)]
@@ -88,14 +88,14 @@ def test_ready_is_honest_while_a_worker_is_dead(model, monkeypatch):
         start, allowed = server.batcher.start, threading.Event()
         monkeypatch.setattr(server.batcher, "start", lambda: allowed.is_set() and start())
         server.runner.fatal[FATAL] = SystemExit("planted")
-        server.predict(picture(FATAL))
+        server.predict(image(FATAL))
         until(lambda: not server.batcher.is_alive)
         status, _, answer = server.ask("GET", "/ready")
         assert (status, answer["models"]) == (503, {"light": "its worker is being restarted"})
         assert server.is_healthy()
         allowed.set()
         until(lambda: server.ask("GET", "/ready")[0] == 200)
-        assert server.predict(picture(1))[0] == 200
+        assert server.predict(image(1))[0] == 200
 
 
 def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_not(tmp_path):
@@ -106,7 +106,7 @@ def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_no
 
         def client():
             while not ended.is_set():
-                answers.append(server.predict(picture(255)))
+                answers.append(server.predict(image(255)))
 
         threads = [threading.Thread(target=client) for _ in range(4)]
         for thread in threads:
@@ -132,7 +132,7 @@ def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_no
         assert {status for status, _ in answers} == {200}
         found = [rows[0]["predicted"] for _, rows in answers]
         assert set(found) == {"light", "dark"}
-        assert server.predict(picture(255))[1][0]["predicted"] == "dark"
+        assert server.predict(image(255))[1][0]["predicted"] == "dark"
 
 
 def test_models_that_cannot_be_served_are_named(tmp_path):
@@ -164,11 +164,11 @@ def test_a_client_that_leaves_costs_nobody_anything(model):
     with running(model, lambda path: load_stub(path, 0.1), queued=8) as server:
         import socket
 
-        content = picture(3)
+        content = image(3)
         head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
         for _ in range(6):
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
                 connection.sendall(head % len(content) + content)
         assert server.predict(content)[0] == 200
         until(lambda: server.batcher.length == 0)
-        assert np.sum(server.runner.batches) == 8  # with the first, of a blank picture
+        assert np.sum(server.runner.batches) == 8  # with the first, of a blank image

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from serve_stub import FORM, form, load_stub, picture, running, until
+from serve_stub import FORM, form, image, load_stub, running, until
 
 LIMIT = 100_000
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
@@ -34,7 +34,7 @@ def status_of(answer):
 
 @pytest.mark.parametrize(("size", "status"), [(LIMIT - 1, 200), (LIMIT, 200), (LIMIT + 1, 413)])
 def test_a_body_may_have_so_many_bytes_and_not_one_more(server, size, status):
-    content = picture(7)
+    content = image(7)
     padded = content + b"\0" * (size - len(content))
     assert server.ask("POST", "/predict", padded, content_type="image/png")[0] == status
     inside = form(content)
@@ -52,7 +52,7 @@ def test_a_body_may_have_so_many_bytes_and_not_one_more(server, size, status):
 
 
 def test_a_length_that_lies_harms_nobody(server):
-    content = picture(7)
+    content = image(7)
     longer = POST + b"Content-Length: %d\r\n\r\n" % (len(content) - 5) + content
     assert send(server, longer).rpartition(b"HTTP/1.1 ")[2][:3] == b"400"  # of what is left over
     declared = POST + b"Content-Length: %d\r\nConnection: close\r\n\r\n"
@@ -66,7 +66,7 @@ def test_a_length_that_lies_harms_nobody(server):
 
 def test_a_hundred_thousand_chunks_of_a_byte(server):
     head = POST + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    body = picture(7)
+    body = image(7)
     filled = body + b"\0" * (LIMIT - len(body))
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in filled) + b"0\r\n\r\n"
     assert status_of(send(server, head, chunks)) == 200
@@ -75,13 +75,13 @@ def test_a_hundred_thousand_chunks_of_a_byte(server):
 
 
 def test_parts_are_counted_while_they_come(server):
-    content = picture(7)
+    content = image(7)
     assert server.predict(*[content] * 64)[0] == 200
     assert server.predict(*[content] * 65)[0] == 413
     with running_small(server) as small:
         assert small.predict(*[b""] * 10_000)[0] == 413
         assert small.is_healthy()
-    head = b'--frontier\r\nContent-Disposition: form-data; name="pictures"\r\n'
+    head = b'--frontier\r\nContent-Disposition: form-data; name="images"\r\n'
     for headers in (b"X: y\r\n" * 2000, b"X: " + b"y" * 60_000 + b"\r\n"):
         answer = server.ask("POST", "/predict", head + headers + b"\r\n", content_type=FORM)
         assert answer[0] == 400
@@ -164,7 +164,7 @@ def test_slow_clients_are_cut_off_while_others_are_answered(model):
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            assert server.predict(picture(9))[0] == 200
+            assert server.predict(image(9))[0] == 200
         assert ended.keys() == starts.keys()
         assert all(seconds < 10 for seconds, _ in ended.values()), ended
         for name in ("silent", "line", "headers", "body", "chunks", "form", "empty lines"):
@@ -199,7 +199,7 @@ def test_a_full_queue_refuses_at_once_and_nothing_else_goes_wrong(model):
         def client():
             for _ in range(3):
                 status, headers, _ = server.ask(
-                    "POST", "/predict", picture(9), content_type="image/png"
+                    "POST", "/predict", image(9), content_type="image/png"
                 )
                 longest[0] = max(longest[0], server.batcher.length)
                 statuses.append(status)
@@ -213,9 +213,9 @@ def test_a_full_queue_refuses_at_once_and_nothing_else_goes_wrong(model):
         assert set(statuses) == {200, 503}
         assert len(statuses) == 120
         assert longest[0] <= 12
-        assert server.predict(picture(9))[0] == 200
+        assert server.predict(image(9))[0] == 200
         assert server.batcher.length == 0
-        assert server.predict(*[picture(9)] * 13)[0] == 503
+        assert server.predict(*[image(9)] * 13)[0] == 503
 
 
 def test_bodies_together_have_a_bound(model):

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from serve_stub import picture
+from serve_stub import image
 
 from onsight.cli import main
 
@@ -50,7 +50,7 @@ def ask(port, connection=None):
     except ConnectionRefusedError:
         return None
     try:
-        connection.request("POST", "/predict", picture(200), {"Content-Type": "image/png"})
+        connection.request("POST", "/predict", image(200), {"Content-Type": "image/png"})
         answer = connection.getresponse()
         answer.read()
         return answer.status

@@ -1,4 +1,4 @@
-"""The winner is chosen by validation pictures alone, and compared on test pictures."""
+"""The winner is chosen by validation images alone, and compared on test images."""
 
 import json
 
@@ -13,7 +13,7 @@ def swept(name, validation, accuracy, loss=1.0):
     return SweptRun(name, name, {}, validation, loss, 500, accuracy, 0.0, 1.0, 500, 1.0)
 
 
-def test_the_test_pictures_choose_nothing():
+def test_the_test_images_choose_nothing():
     runs = [swept("a", 0.80, 0.99), swept("b", 0.81, 0.50), swept("c", None, 1.0)]
     assert choose(runs).name == "b"
 

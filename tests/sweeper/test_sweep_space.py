@@ -31,8 +31,8 @@ def test_every_combination_once_with_the_fields_own_types():
         (["optimizer=sgd,,adam"], "a value beside a comma is missing"),
         (["learning_rate=0.001,1e-3"], "1e-3 is there twice"),
         (["seed=1", "seed=2"], "--try seed is given twice"),
-        (["test_fraction=0.1,0.2"], "same held-out pictures"),
-        (["folds=1,5"], "same held-out pictures"),
+        (["test_fraction=0.1,0.2"], "same held-out images"),
+        (["folds=1,5"], "same held-out images"),
         (["log=none,tensorboard"], "no difference to a model"),
     ],
 )

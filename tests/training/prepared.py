@@ -1,11 +1,11 @@
-"""Placed pictures for tests of the step, the plan and their timing."""
+"""Placed images for tests of the step, the plan and their timing."""
 
 import torch
 
 from onsight.config import make_config
 from onsight.report.console import SilentReporter
-from onsight.training.pictures.open_data import find_data, open_data
-from onsight.training.pictures.training_data import place
+from onsight.training.images.open_data import find_data, open_data
+from onsight.training.images.training_data import place
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from onsight.data.augment import Augmentation
-from onsight.data.loader import Batch, Loader, Pictures
+from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.evaluation.per_image import evaluate_batches
 from onsight.models.catalog import make_model
@@ -40,7 +40,7 @@ PLAIN = {
     "model": "lenet",
     "optimizer": "sgd",
     "rate": 0.05,
-    "count": 311,  # the last batch of an epoch has 11 pictures
+    "count": 311,  # the last batch of an epoch has 11 images
     "batch": 30,
     "steps": 24,
     "weights": None,
@@ -56,8 +56,8 @@ CASES = {
     "in parts": PLAIN | {"weights": True, "accumulate": 3},
     "batch norm": PLAIN | {"model": "compact"},
     "batch norm in parts": PLAIN | {"model": "compact", "steps": 8, "accumulate": 4},
-    "fewer pictures than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
-    "batch norm, fewer pictures than ranks": PLAIN
+    "fewer images than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
+    "batch norm, fewer images than ranks": PLAIN
     | {"model": "compact", "count": 32, "batch": 10, "steps": 8},
     "compiled": PLAIN | {"compiled": True, "steps": 12},
     "compiled in parts": PLAIN | {"compiled": True, "accumulate": 2, "steps": 4},
@@ -81,14 +81,14 @@ class Idle(nn.Module):
         return self.used(images.flatten(1))
 
 
-def make_pictures(count):
-    """Pictures whose class shows in a bright band of rows."""
+def make_images(count):
+    """Images whose class shows in a bright band of rows."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % 4
     pixels = torch.randint(0, 100, (count, *SHAPE), dtype=torch.uint8, generator=generator)
     for label in range(4):
         pixels[labels == label, 4 * label : 4 * label + 4] += 100
-    return Pictures(pixels.view(count, -1), torch.arange(count), labels, SHAPE)
+    return Images(pixels.view(count, -1), torch.arange(count), labels, SHAPE)
 
 
 def augmented(batch, augmentation, epoch):
@@ -105,10 +105,10 @@ def augmented(batch, augmentation, epoch):
     return tuple(map(torch.cat, zip(*map(apply, pairs), strict=True)))
 
 
-def compiled(pictures, replica):
+def compiled(images, replica):
     """By torch's own compiler, but for its last part: generating code takes too long for a test."""
     with unittest.mock.patch("torch.compile", partial(torch.compile, backend="aot_eager")):
-        return Compiled(replica.parallel, pictures // replica.world.size, False)
+        return Compiled(replica.parallel, images // replica.world.size, False)
 
 
 class StandIn:
@@ -170,7 +170,7 @@ def graphs_stand_in(graph, world):
 
 
 def train(case, world):
-    """Loss and pictures of each step, and the final weights."""
+    """Loss and images of each step, and the final weights."""
     facts = CASES[case]
     torch.manual_seed(0)
     net = Idle() if facts["model"] == "idle" else make_model(facts["model"], (1, 16, 16), 4)
@@ -191,13 +191,13 @@ def train(case, world):
     if graph:
         for group in optimizer.param_groups:
             group["fused"] = True  # as on a GPU: others take no notice of a bad loss
-        step = GraphedStep(net, loss, optimizer, pictures=facts["batch"], together=3, **parts)
+        step = GraphedStep(net, loss, optimizer, images=facts["batch"], together=3, **parts)
     else:
         step = Step(net, loss, optimizer, **parts)
     augmentation = Augmentation.of(**facts["augmentation"])
     ids = torch.arange(facts["count"])
     place = {"rank": world.rank, "ranks": world.size, "with_next": augmentation.mixes}
-    loader = Loader(make_pictures(facts["count"]), ids, facts["batch"], CPU, **place)
+    loader = Loader(make_images(facts["count"]), ids, facts["batch"], CPU, **place)
     losses, seen, epoch = [], [], 0
     before = world.watchdog.syncs if world.size > 1 else 0
     while len(losses) < facts["steps"]:
@@ -211,11 +211,11 @@ def train(case, world):
         with graphs_stand_in(graph, world):
             losses += step.flush()
         epoch += 1
-    pictures = [[i for share in shares for i in json.loads(share)] for shares in seen]
+    images = [[i for share in shares for i in json.loads(share)] for shares in seen]
     weights = {name: tensor.flatten().tolist() for name, tensor in net.state_dict().items()}
     syncs = world.watchdog.syncs - before if world.size > 1 else 0
     said = world.gather(f"{case}/refused", step.refused)
-    found = {"losses": losses, "pictures": pictures, "weights": weights, "syncs": syncs}
+    found = {"losses": losses, "images": images, "weights": weights, "syncs": syncs}
     return found | {
         "refused": said,
         "replays": getattr(step.recording, "replays", 0) if graph else 0,
@@ -223,14 +223,16 @@ def train(case, world):
 
 
 def evaluate(count, world):
-    """The per-image results of a fixed network over this many pictures."""
+    """The per-image results of a fixed network over this many images."""
     torch.manual_seed(3)
     net = make_model("lenet", (1, 16, 16), 4).eval()
     ids = torch.arange(1001)[:count]
-    loader = Loader(make_pictures(1001), ids, 4, CPU, world.rank, world.size)
+    loader = Loader(make_images(1001), ids, 4, CPU, world.rank, world.size)
     part = evaluate_batches(lambda images: net(SCALING.apply(images)), loader.in_order())
     columns = vars(gather_per_image(part, ids, world))
-    columns["unlike"] = np.nan_to_num(columns["unlike"], nan=-1.0)  # NaN differs from itself
+    columns["out_of_distribution"] = np.nan_to_num(
+        columns["out_of_distribution"], nan=-1.0
+    )  # NaN differs from itself
     return {name: column.tolist() for name, column in columns.items()}
 
 

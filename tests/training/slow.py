@@ -16,7 +16,7 @@ class Clock:
 
 
 class Slow(nn.Module):
-    """Each picture takes step_seconds in training and judge_seconds in evaluation."""
+    """Each image takes step_seconds in training and judge_seconds in evaluation."""
 
     clock = Clock()  # of the class, so that copies share it
     step_seconds = judge_seconds = 0.0

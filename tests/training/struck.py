@@ -1,6 +1,6 @@
 """Runs of two ranks, struck by signals at planted instants, and what became of them.
 
-The signals come from a user's network, whose module notes every completed step with its pictures
+The signals come from a user's network, whose module notes every completed step with its images
 and strikes its own process: in a step, while evaluating after an epoch or judging at the end, or
 while a checkpoint is being written.
 """
@@ -74,7 +74,7 @@ def train(self, start=None):
 
 def end_epoch(self):
     now.update(epoch=self.progress.epoch, place="evaluating")
-    if RANK > 0:  # the few pictures are all on the first rank; the others wait for it
+    if RANK > 0:  # the few images are all on the first rank; the others wait for it
         strike("evaluating", now["epoch"], 0)
     real_end_epoch(self)
 
@@ -200,8 +200,8 @@ def noted_after(notes, number, watched):
     return None, ""
 
 
-def check_pictures(notes, epochs):
-    """Each epoch's pictures exactly once, and a repeated step has the same; returns the repeats.
+def check_images(notes, epochs):
+    """Each epoch's images exactly once, and a repeated step has the same; returns the repeats.
 
     Whatever was repeated replaced what it repeated. Where a number of ranks completed a step only
     in part, another start of them has it whole.
@@ -215,13 +215,13 @@ def check_pictures(notes, epochs):
         for ranks, ids in found:
             batches[ranks] += ids
         whole = set(max(batches.values(), key=len))
-        for pictures in batches.values():
-            assert len(pictures) == len(set(pictures)), (epoch, step)  # other shares would overlap
-            assert set(pictures) <= whole, (epoch, step)
+        for images in batches.values():
+            assert len(images) == len(set(images)), (epoch, step)  # other shares would overlap
+            assert set(images) <= whole, (epoch, step)
         seen[epoch] += whole
     assert sorted(seen) == list(range(epochs))
-    for epoch, pictures in seen.items():
-        assert sorted(pictures) == sorted(set(seen[0])), epoch
+    for epoch, images in seen.items():
+        assert sorted(images) == sorted(set(seen[0])), epoch
     return sum(_times(found) - 1 for found in shares.values())
 
 

@@ -43,7 +43,7 @@ def test_a_users_mistake_is_not_repeated(monkeypatch, tmp_path):
 
     def once(*arguments):
         attempts.append(1)
-        raise launch.RankFailed("no such picture", 2)
+        raise launch.RankFailed("no such image", 2)
 
     monkeypatch.setattr(launch, "_launch_once", once)
     with pytest.raises(launch.RankFailed):

@@ -65,10 +65,10 @@ def test_a_network_gets_its_own_weights_back(tmp_path):
 
 
 def judged_again(net, data, tensors):
-    """Validation accuracy and loss of weights, for the pictures of a run."""
+    """Validation accuracy and loss of weights, for the images of a run."""
     net.load_state_dict(tensors)
     ids, device = data.dataset.ids(VALIDATION), torch.device("cpu")
-    batches = Loader(data.pictures, ids, 16, device).in_order()
+    batches = Loader(data.images, ids, 16, device).in_order()
     found = evaluate_batches(Classifier(net, data.normalization, "fp32", device), batches)
     return float((found.labels == found.predicted).mean()), -float(found.losses.mean())
 
@@ -168,7 +168,7 @@ def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
 def test_time_for_blends_is_kept_only_if_it_is_little():
     clock = [0.0]
     budget = Budget(101.5, lambda: clock[0])
-    budget.reserve(tested=0, validation=10, picture_seconds=0.1)
+    budget.reserve(tested=0, validation=10, image_seconds=0.1)
     budget.begin(0.0)
     before = budget.left_seconds
     budget.keep_validations(3)

@@ -47,9 +47,9 @@ def test_training_gets_the_time_that_evaluating_and_closing_leave():
     clock = Clock(2.0)
     budget = Budget(60, clock)
     clock.now = 10.0
-    budget.reserve(tested=900, validation=100, picture_seconds=0.004)
+    budget.reserve(tested=900, validation=100, image_seconds=0.004)
     budget.begin(0.0)
-    # 900 pictures are tested, and 100 validated, once more used to fit the temperature, and again
+    # 900 images are tested, and 100 validated, once more used to fit the temperature, and again
     # with 100 of training to tell unlike ones.
     assert budget.left_seconds == pytest.approx(60 - 1.8 - 5.2 - 10)
     assert budget.share == 0
@@ -94,29 +94,29 @@ def test_a_step_that_would_end_too_late_is_not_begun():
 
 def test_validation_takes_at_most_a_tenth_of_the_time():
     budget = Budget(101.5, Clock(0.0))
-    budget.reserve(tested=100, validation=1000, picture_seconds=0.2)
+    budget.reserve(tested=100, validation=1000, image_seconds=0.2)
     assert budget.validated == int(0.1 * (100 - 20) / 0.2) == 40
-    # 8 s for the temperature, and twice 8 s for what tells unlike pictures
+    # 8 s for the temperature, and twice 8 s for what tells unlike images
     assert budget.validation_seconds == pytest.approx(100 - 20 - 8 - 16)
     assert budget.left_seconds == pytest.approx(100 - 20 - 8 - 16 - 8)
-    budget.reserve(tested=100, validation=10, picture_seconds=0.2)
+    budget.reserve(tested=100, validation=10, image_seconds=0.2)
     assert budget.validated == 10
 
 
 def test_the_temperature_is_fitted_on_what_there_is_still_time_for():
     clock = Clock(0.0)
     budget = Budget(101.5, clock)
-    budget.reserve(tested=100, validation=40, picture_seconds=0.2)  # 20 s and four times 8 s
-    for now, pictures in ((56.0, 40), (57.1, 34), (63.9, 0), (90.0, 0)):
+    budget.reserve(tested=100, validation=40, image_seconds=0.2)  # 20 s and four times 8 s
+    for now, images in ((56.0, 40), (57.1, 34), (63.9, 0), (90.0, 0)):
         clock.now = now
-        assert budget.pictures_to_calibrate() == pictures
-    for now, pictures in ((64.0, 40), (65.1, 37), (79.9, 0), (90.0, 0)):
+        assert budget.images_to_calibrate() == images
+    for now, images in ((64.0, 40), (65.1, 37), (79.9, 0), (90.0, 0)):
         clock.now = now
-        assert budget.pictures_to_compare() == pictures
-    budget.reserve(tested=100, validation=1000, picture_seconds=1.0)
-    assert budget.pictures_to_calibrate() == budget.validated == 0
-    budget.reserve(tested=0, validation=5000, picture_seconds=1e-5)
-    assert (budget.validated, budget.pictures_to_calibrate()) == (5000, 4096)
+        assert budget.images_to_compare() == images
+    budget.reserve(tested=100, validation=1000, image_seconds=1.0)
+    assert budget.images_to_calibrate() == budget.validated == 0
+    budget.reserve(tested=0, validation=5000, image_seconds=1e-5)
+    assert (budget.validated, budget.images_to_calibrate()) == (5000, 4096)
 
 
 def test_trials_take_a_tenth_of_the_budget_in_all():
@@ -194,7 +194,7 @@ def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
 
 def test_an_evaluation_of_a_moment_does_not_make_others_seem_slow():
     budget = Budget(60.0, lambda: 0.0)
-    budget.reserve(tested=10_000, validation=10, picture_seconds=1e-4)
+    budget.reserve(tested=10_000, validation=10, image_seconds=1e-4)
     before = budget.left_seconds
     budget.judged(10, 0.02)
     assert budget.left_seconds == before

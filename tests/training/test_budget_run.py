@@ -1,4 +1,4 @@
-"""Whole runs under a budget, by a fake clock; oracle: arithmetic with seconds per picture."""
+"""Whole runs under a budget, by a fake clock; oracle: arithmetic with seconds per image."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from slow import make_slow
 
 from onsight.errors import BudgetTooSmall
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training.pictures import open_data
+from onsight.training.images import open_data
 from onsight.training.run import train
 
 FIELDS = {"image_size": "32", "threads": 1, "residency": "map"}
@@ -65,7 +65,7 @@ def test_a_batch_that_allows_too_few_steps_is_made_smaller(bars, tmp_path, monke
     run = run_slow(bars, tmp_path, clock, net, 60)
     saved = tomllib.loads((run.path / "config.toml").read_text())
     plan = json.loads((run.path / "plan.json").read_text())["batch_size"]
-    # About 56 s for training: 30 steps of 16 pictures take 48 s, of 32 they would take 96 s.
+    # About 56 s for training: 30 steps of 16 images take 48 s, of 32 they would take 96 s.
     assert saved["batch_size"] == plan["value"] == 16
     assert plan["reason"] == "about 34 steps fit into the budget; with 128 only 4"
 
@@ -118,9 +118,9 @@ def test_too_small_a_budget_is_refused_before_decoding(bars, tmp_path, monkeypat
     monkeypatch.setattr(open_data, "open_dataset", None)
     with pytest.raises(BudgetTooSmall) as caught:
         run_slow(bars, tmp_path, clock, net, 20)
-    # Its trial forward passes of 2 pictures take 1 s each; 4 steps of 8 pictures 32 s, 12 tested
-    # pictures 6 s, saving and closing 1.5 s; more is what measuring took.
-    assert "--budget 20s is too short for slow:Slow at 32x32 on 120 pictures" in str(caught.value)
+    # Its trial forward passes of 2 images take 1 s each; 4 steps of 8 images 32 s, 12 tested
+    # images 6 s, saving and closing 1.5 s; more is what measuring took.
+    assert "--budget 20s is too short for slow:Slow at 32x32 on 120 images" in str(caught.value)
     least = int(str(caught.value).partition("at least about ")[2].split()[0])
     assert 1.1 * (32 + 6 + 1.5) < least < 1.1 * (32 + 6 + 1.5 + 40)
     assert caught.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""The temperature at the end of a run: fitted on validation pictures, shared by everything."""
+"""The temperature at the end of a run: fitted on validation images, shared by everything."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import onsight
-from onsight.data.loader import Pictures
+from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def noisy_task(count, overconfident=4.0):
-    """One-pixel pictures whose label follows from the brightness only with some probability."""
+    """One-pixel images whose label follows from the brightness only with some probability."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 1), dtype=torch.uint8, generator=generator)
     logit = (pixels[:, 0] / 255 - 0.5) * 6
@@ -33,7 +33,7 @@ def noisy_task(count, overconfident=4.0):
     net = nn.Sequential(nn.Flatten(), nn.Linear(1, 2, bias=False))
     net[1].weight.data = torch.tensor([[-3.0], [3.0]]) * overconfident
     classifier = Classifier(net, Normalization((0.5,), (1.0,)), "fp32", CPU)
-    return classifier, Pictures(pixels, torch.arange(count), labels, (1, 1, 1))
+    return classifier, Images(pixels, torch.arange(count), labels, (1, 1, 1))
 
 
 class RankInThread(World):
@@ -59,37 +59,37 @@ class RankInThread(World):
 
 
 def test_the_planted_overconfidence_is_divided_out():
-    classifier, pictures = noisy_task(4000)
-    before = classifier(pictures.pixels.view(-1, 1, 1, 1)[:9])
-    choice = calibrate(classifier, pictures, torch.arange(4000), World())
+    classifier, images = noisy_task(4000)
+    before = classifier(images.pixels.view(-1, 1, 1, 1)[:9])
+    choice = calibrate(classifier, images, torch.arange(4000), World())
     assert choice.value == classifier.temperature == pytest.approx(4.0, rel=0.15)
-    after = classifier(pictures.pixels.view(-1, 1, 1, 1)[:9])
+    after = classifier(images.pixels.view(-1, 1, 1, 1)[:9])
     assert torch.equal(after, before / choice.value)
 
 
 @pytest.mark.parametrize("count", [0, 100, 700])
 def test_ranks_share_the_work_and_get_one_temperature(count):
-    alone, pictures = noisy_task(1000)
+    alone, images = noisy_task(1000)
     ids = torch.arange(0, count)
-    choice = calibrate(alone, pictures, ids, World())
+    choice = calibrate(alone, images, ids, World())
     classifiers = [noisy_task(1000)[0] for _ in range(2)]
 
     def calibrate_rank(rank):
-        return calibrate(classifiers[rank], pictures, ids, RankInThread(rank))
+        return calibrate(classifiers[rank], images, ids, RankInThread(rank))
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(calibrate_rank, range(2))) == [choice, choice]
     assert [one.temperature for one in classifiers] == [alone.temperature] * 2
 
 
-def test_the_first_pictures_are_a_sample_and_none_leave_it_at_1(monkeypatch):
-    classifier, pictures = noisy_task(1000)
+def test_the_first_images_are_a_sample_and_none_leave_it_at_1(monkeypatch):
+    classifier, images = noisy_task(1000)
     monkeypatch.setattr(calibration, "SAMPLE", 300)
-    logits = classifier(pictures.pixels.view(-1, 1, 1, 1)[:300])
-    choice = calibrate(classifier, pictures, torch.arange(1000), World())
-    assert choice == choose_temperature(logits, pictures.labels[:300])
+    logits = classifier(images.pixels.view(-1, 1, 1, 1)[:300])
+    choice = calibrate(classifier, images, torch.arange(1000), World())
+    assert choice == choose_temperature(logits, images.labels[:300])
     classifier.temperature = 1.0
-    assert calibrate(classifier, pictures, torch.arange(0), World()).value == 1
+    assert calibrate(classifier, images, torch.arange(0), World()).value == 1
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated, render
     run, data = calibrated
     results = json.loads((run.path / "results.json").read_text())
     assert results["temperature"] < 0.8
-    assert "validation pictures" in results["temperature_reason"]
+    assert "validation images" in results["temperature_reason"]
     assert results["expected_calibration_error"] < results["expected_calibration_error_before"]
     again = onsight.evaluate(run.path, data, cache_folder="none")
     for same in ("accuracy", "loss", "calibration", "calibration_before", "temperature"):

@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """What ran compiled: pictures, whether of any shape, and torch's mode."""
+    """What ran compiled: images, whether of any shape, and torch's mode."""
     seen = []
 
     def compile_net(net, *, dynamic, mode):
@@ -73,13 +73,13 @@ def test_a_step_in_parts_trains_as_the_network_itself_and_goes_on_compiled_when_
     assert torch.allclose(net.weight, plain.weight, rtol=1e-12)
 
 
-def test_a_full_batch_is_that_of_the_config_or_all_pictures_if_there_are_fewer(bars, compiled):
+def test_a_full_batch_is_that_of_the_config_or_all_images_if_there_are_fewer(bars, compiled):
     fields = {"learning_rate": 0.01, "precision": "fp32", "threads": 1, "compile": "on"}
     for asked in (16, 1000):
         config, data = make_prepared(bars, batch_size=asked, **fields)
         training = int((data.dataset.splits == TRAIN).sum())
         step = make_step(config, data.new_network(config), data.dataset, CPU, World())
-        assert step.compiled.pictures == min(asked, training)
+        assert step.compiled.images == min(asked, training)
 
 
 def test_a_trial_of_another_batch_size_compiles_that_size(bars, compiled):

@@ -9,10 +9,10 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.sources.find import find_source
-from onsight.training.pictures.copies_hint import copies_hint, glance_at, with_alikeness
+from onsight.training.images.copies_hint import copies_hint, glance_at, with_alikeness
 
 
-def picture(seed: int, side: int = 48) -> Image.Image:
+def image(seed: int, side: int = 48) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 255, (5, 5, 3), np.uint8)
     return Image.fromarray(pixels).resize((side, side), Image.Resampling.BILINEAR)
 
@@ -22,7 +22,7 @@ def data(tmp_path):
     for number in range(40):
         place = tmp_path / "data" / "ab"[number % 2]
         place.mkdir(parents=True, exist_ok=True)
-        picture(number).save(place / f"{number}.png")
+        image(number).save(place / f"{number}.png")
     return tmp_path / "data"
 
 
@@ -41,35 +41,35 @@ def how_split(data, **fields):
     return with_alikeness(dataset.units.how, glance_at(dataset), dataset).reason
 
 
-def test_nothing_is_said_of_pictures_without_copies(data):
+def test_nothing_is_said_of_images_without_copies(data):
     assert hint(data) == ""
 
 
 def test_copies_are_counted_and_the_command_is_named(data):
     shutil.copy(data / "a/0.png", data / "a/same.png")
-    picture(1, 30).save(data / "b/near.png")
+    image(1, 30).save(data / "b/near.png")
     said = hint(data)
     assert said.startswith("1 identical copy and 1 near-duplicate: `onsight check pets` shows them")
     assert "keeps near-duplicates on one side" in said
 
 
 def test_known_near_duplicates_are_not_searched_again(data):
-    picture(1, 30).save(data / "b/near.png")
+    image(1, 30).save(data / "b/near.png")
     assert hint(data, split_near_duplicates="together") == ""
 
 
-def test_held_out_pictures_that_are_like_training_pictures_are_counted(tmp_path):
+def test_held_out_images_that_are_like_training_images_are_counted(tmp_path):
     for split in ("train", "test"):
         for number in range(20):
             place = tmp_path / split / "ab"[number % 2]
             place.mkdir(parents=True, exist_ok=True)
             is_copy = split == "test" and number in (3, 4, 8)
             shown = number if is_copy or split == "train" else 100 + number
-            picture(shown, 30 if is_copy else 60).save(place / f"{number}.png")
+            image(shown, 30 if is_copy else 60).save(place / f"{number}.png")
     said = how_split(tmp_path, validation_fraction=0)
     assert said == (
-        "identical pictures stay together; of 20 held-out pictures, 3 are near-duplicates of "
-        "training pictures"
+        "identical images stay together; of 20 held-out images, 3 are near-duplicates of "
+        "training images"
     )
     assert "near-duplicates of training" not in how_split(
         tmp_path, split_near_duplicates="together"
@@ -78,6 +78,5 @@ def test_held_out_pictures_that_are_like_training_pictures_are_counted(tmp_path)
 
 def test_nothing_held_out_is_like_nothing(data):
     assert (
-        how_split(data, validation_fraction=0, test_fraction=0)
-        == "identical pictures stay together"
+        how_split(data, validation_fraction=0, test_fraction=0) == "identical images stay together"
     )

@@ -13,7 +13,7 @@ from onsight import randomness
 from onsight.config import make_config
 from onsight.data import normalization
 from onsight.data.augment import Augmentation
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.models.classifier import Classifier, autocast
 from onsight.training.build import make_net, make_step
@@ -71,9 +71,9 @@ def to_fake(self, *args, memory_format=None, **kwargs):
 def make(precision, model="compact"):
     numbers = torch.arange(COUNT)
     pixels = torch.zeros(COUNT, SIDE * SIDE * 3, dtype=torch.uint8)
-    pictures = Pictures(pixels, numbers, numbers % 3, (SIDE, SIDE, 3))
+    images = Images(pixels, numbers, numbers % 3, (SIDE, SIDE, 3))
     dataset = types.SimpleNamespace(
-        pictures=pictures,
+        images=images,
         input_shape=(3, SIDE, SIDE),
         classes=["a", "b", "c"],
         counts=lambda split: np.array([22, 21, 21]),
@@ -82,13 +82,13 @@ def make(precision, model="compact"):
         {"model": model, "learning_rate": 0.1, "precision": precision, "class_weights": "none"}
     )
     net = make_net(config, dataset, CUDA).train()
-    return net, make_step(config, net, dataset, CUDA, World()), pictures.to(CUDA)
+    return net, make_step(config, net, dataset, CUDA, World()), images.to(CUDA)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.half)])
 def test_products_are_in_half_precision_and_the_loss_is_not(fake, precision, dtype):
-    net, step, pictures = make(precision)
-    batch = pictures.gather(torch.arange(BATCH, device=CUDA))
+    net, step, images = make(precision)
+    batch = images.gather(torch.arange(BATCH, device=CUDA))
     inputs = Normalization((0.5,) * 3, (0.5,) * 3, (SIDE, SIDE)).apply(batch.images)
     assert inputs.dtype is torch.float32
     with Dtypes() as dtypes, autocast(precision, CUDA):
@@ -101,19 +101,19 @@ def test_products_are_in_half_precision_and_the_loss_is_not(fake, precision, dty
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_logits_are_fp32_whatever_the_precision(fake, precision):
-    net, _, pictures = make(precision)
+    net, _, images = make(precision)
     classifier = Classifier(net, Normalization((0.5,) * 3, (0.5,) * 3), precision, CUDA)
-    logits = classifier(pictures.gather(torch.arange(BATCH, device=CUDA)).images)
+    logits = classifier(images.gather(torch.arange(BATCH, device=CUDA)).images)
     assert logits.device == CUDA
     assert logits.dtype is torch.float32
 
 
 def test_every_augmentation_stays_on_cuda(fake):
-    _, _, pictures = make("fp32")
+    _, _, images = make("fp32")
     augmentation = Augmentation.of(
         flip=True, crop_area=0.5, rotate_degrees=5.0, jitter=0.3, cutout=0.2, mixup=0.4, cutmix=1.0
     )
-    loader = Loader(pictures, torch.arange(COUNT), BATCH, CUDA, with_next=True)
+    loader = Loader(images, torch.arange(COUNT), BATCH, CUDA, with_next=True)
     batch = next(loader._shared([torch.arange(BATCH, device=CUDA)], (0, 0)))
     numbers = augmentation.draw(0, 0, batch.ids)
     inputs, targets = augmentation.apply(batch, numbers, Normalization((0.5,) * 3, (0.5,) * 3), 3)

@@ -17,7 +17,7 @@ from onsight.training.fine_tuning import (
     choose_freezing,
     settle_fine_tuning,
 )
-from onsight.training.pictures.fit_batch import fit_batch, usual_batch
+from onsight.training.images.fit_batch import fit_batch, usual_batch
 from onsight.training.step.ema import MovingAverage
 from onsight.training.step.growing import Timing
 from onsight.training.step.optim import choose_learning_rate, make_optimizer
@@ -62,7 +62,7 @@ def test_what_is_asked_for_stays_even_where_it_is_the_default():
 
 
 @pytest.mark.parametrize("training", [100, 1000, 2000, 5000, 100_000])
-def test_few_pictures_are_fine_tuned_with_in_smaller_batches(training):
+def test_few_images_are_fine_tuned_with_in_smaller_batches(training):
     size = usual_batch(make_config(TUNED), training).value
     assert size in (32, 64, 128)
     assert size == 32 or training >= 30 * size
@@ -134,7 +134,7 @@ def test_a_run_writes_down_what_it_chose_and_repeats_it(bars, tmp_path):
 
 
 def test_a_head_alone_gets_the_time_that_is_too_short_for_an_epoch():
-    # Of 50 s, 30 are for fine-tuning: at 0.1 s for a picture, 300 pictures once.
+    # Of 50 s, 30 are for fine-tuning: at 0.1 s for an image, 300 images once.
     assert not choose_freezing(0.1, 50.0, 299).value
     short = choose_freezing(0.1, 50.0, 600)
     assert short.value

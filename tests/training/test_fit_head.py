@@ -9,7 +9,7 @@ import torch
 import onsight
 from onsight.data.cache import find_cache_folder
 from onsight.features.heads.choose import HeadSettings
-from onsight.features.heads.fewer_pictures import WithFewer
+from onsight.features.heads.fewer_images import WithFewer
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
@@ -56,7 +56,7 @@ def test_the_model_file_predicts_what_the_run_said(bars, tmp_path):
 def test_kept_features_give_the_same_bits(bars, tmp_path, monkeypatch):
     first = onsight.train(bars, out=tmp_path / "first", freeze=True, **QUICK)
     kept = sorted((find_cache_folder() / "features").iterdir())
-    assert len(kept) == 4  # training and validation pictures, and the mirror images of both
+    assert len(kept) == 4  # training and validation images, and the mirror images of both
     rows = {len(read_tensors(path)[0]["features"]) for path in kept}
     assert rows == {first.results["used"] - first.results["images"] - n for n in rows_left(first)}
 
@@ -120,7 +120,7 @@ def test_layers_near_the_input_change_less(bars, tmp_path, weights):
     assert all(torch.equal(checkpoint[f"model.{name}"], start[name]) for name in statistics)
 
 
-def test_folds_compute_each_picture_once(bars, tmp_path, monkeypatch):
+def test_folds_compute_each_image_once(bars, tmp_path, monkeypatch):
     from onsight.training import fit_head
 
     computed, real = [], fit_head.compute_features
@@ -140,7 +140,7 @@ def test_folds_compute_each_picture_once(bars, tmp_path, monkeypatch):
 
 @pytest.fixture
 def fits(monkeypatch):
-    """The pictures, and the head, of every head that is fitted after the choice of its penalty."""
+    """The images, and the head, of every head that is fitted after the choice of its penalty."""
     noted, real = [], HeadSettings.fit
 
     def fit(self, data, *rest):
@@ -152,7 +152,7 @@ def fits(monkeypatch):
     return noted
 
 
-def test_the_kept_head_learns_from_validation_pictures_once_they_have_judged(
+def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
     calibrated, real = [], train_once.set_temperature
@@ -177,7 +177,7 @@ def test_the_kept_head_learns_from_validation_pictures_once_they_have_judged(
     assert torch.equal(calibrated[0], judged(validation.views[0]))
 
 
-def test_a_run_judged_by_validation_pictures_never_learns_from_them(bars, tmp_path, fits):
+def test_a_run_judged_by_validation_images_never_learns_from_them(bars, tmp_path, fits):
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, test_fraction=0, **QUICK)
     ((_, head),) = fits
     assert run.results["split"] == "validation"
@@ -185,13 +185,13 @@ def test_a_run_judged_by_validation_pictures_never_learns_from_them(bars, tmp_pa
     assert "fitted" not in run.results
 
 
-def test_fine_tuning_keeps_validation_pictures_for_its_epochs(bars, tmp_path, fits, weights):
+def test_fine_tuning_keeps_validation_images_for_its_epochs(bars, tmp_path, fits, weights):
     fits.clear()
     onsight.train(bars, out=tmp_path / "run", weights=str(weights), epochs=1, **QUICK)
     assert len(fits) == 1
 
 
-def test_the_models_of_folds_learn_from_validation_pictures_too(bars, tmp_path, fits):
+def test_the_models_of_folds_learn_from_validation_images_too(bars, tmp_path, fits):
     fields = {"freeze": True, "folds": 3, **QUICK}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     counts = [len(data) for data, _ in fits]
@@ -210,7 +210,7 @@ def test_a_head_is_not_fitted_again_without_the_time(
     assert len(fits) == heads
 
 
-def test_a_frozen_run_says_what_more_pictures_would_bring(bars, tmp_path, monkeypatch):
+def test_a_frozen_run_says_what_more_images_would_bring(bars, tmp_path, monkeypatch):
     law = [WithFewer(n, round(2000 * (1 - 0.8 * n**-0.3)), 2000) for n in (20, 40, 80, 160)]
     monkeypatch.setattr(fit_head, "right_with_fewer", lambda *_: law)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)

@@ -1,4 +1,4 @@
-"""What fits into a budget, by made-up paces: picture size, batch size, least budget."""
+"""What fits into a budget, by made-up paces: image size, batch size, least budget."""
 
 import pytest
 import torch
@@ -12,17 +12,17 @@ from onsight.report.console import SilentReporter
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
 from onsight.training.budget import Budget
-from onsight.training.pictures.fit_batch import fit_batch
-from onsight.training.pictures.fit_size import fit_image_size
-from onsight.training.pictures.fit_to_budget import Undecoded
-from onsight.training.pictures.least_budget import (
+from onsight.training.images.fit_batch import fit_batch
+from onsight.training.images.fit_size import fit_image_size
+from onsight.training.images.fit_to_budget import Undecoded
+from onsight.training.images.least_budget import (
     Workload,
-    evaluated_pictures,
+    evaluated_images,
     is_enough,
     least_budget_seconds,
     too_small,
 )
-from onsight.training.pictures.pace import Pace
+from onsight.training.images.pace import Pace
 from onsight.training.step.growing import Timing
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ SLOW = Pace((224, 224), 0.002, 0.5, Timing({2: 0.2}), Timing({2: 0.04}))
 WORK = Workload(decoded=5000, evaluated=500)
 
 
-def test_larger_pictures_are_chosen_only_with_enough_time():
+def test_larger_images_are_chosen_only_with_enough_time():
     pace = Pace((64, 64), 0.001, 0.0, Timing({128: 0.128}), Timing({1: 0.0}))
     for seconds, side in ((0.5, 32), (2, 32), (3.5, 48), (6, 64), (60, 96), (200, 128)):
         assert fit_image_size(pace, 1000, seconds, 0.0).value == (side, side)
@@ -41,7 +41,7 @@ def test_larger_pictures_are_chosen_only_with_enough_time():
 
 
 def test_the_least_budget_is_the_sum_of_its_parts():
-    # spent 4, decoding 10, two networks 1, four steps of 8 pictures 3.2, evaluation 10, closing 2
+    # spent 4, decoding 10, two networks 1, four steps of 8 images 3.2, evaluation 10, closing 2
     assert least_budget_seconds(SLOW, WORK, 4.0, 2.0) == pytest.approx(30.2)
     larger = Workload(5000, 500, batch_size=128)
     assert least_budget_seconds(SLOW, larger, 4.0, 2.0) == pytest.approx(30.2 - 3.2 + 51.2)
@@ -55,7 +55,7 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
     # At 64x64 steps and evaluation take 8% of 13.2 s: 19.7 s in all; at 96x96 it is 21.0 s,
     # which is too close to 22 s.
     assert str(too_small(budget, config, SLOW, WORK)) == (
-        "--budget 22s is too short for resnet18 at 224x224 on 5,000 pictures: at least "
+        "--budget 22s is too short for resnet18 at 224x224 on 5,000 images: at least "
         "about 35 s here; give that, or --image-size 64"
     )
     assert is_enough(Budget(32.0, clock), SLOW, WORK)
@@ -63,16 +63,16 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
 
 
 def test_every_view_and_a_recalibration_count_as_evaluated():
-    assert evaluated_pictures(make_config({}), 900, 50, 100) == 100
-    assert evaluated_pictures(make_config({}), 900, 50, 0) == 50  # the only held-out part
-    assert evaluated_pictures(make_config({"tta": "flip-shift"}), 900, 50, 100) == 700
+    assert evaluated_images(make_config({}), 900, 50, 100) == 100
+    assert evaluated_images(make_config({}), 900, 50, 0) == 50  # the only held-out part
+    assert evaluated_images(make_config({"tta": "flip-shift"}), 900, 50, 100) == 700
     fields = {"recalibrate_norm": True}
-    assert evaluated_pictures(make_config(fields), 900, 50, 100) == 1000
-    assert evaluated_pictures(make_config(fields), 10_000, 50, 100) == 4196
-    assert evaluated_pictures(make_config(fields | {"freeze": True}), 900, 50, 100) == 100
+    assert evaluated_images(make_config(fields), 900, 50, 100) == 1000
+    assert evaluated_images(make_config(fields), 10_000, 50, 100) == 4196
+    assert evaluated_images(make_config(fields | {"freeze": True}), 900, 50, 100) == 100
 
 
-def test_a_frozen_run_has_to_compute_features_of_four_pictures_a_class_besides(bars):
+def test_a_frozen_run_has_to_compute_features_of_four_images_a_class_besides(bars):
     source = find_source(str(bars))
     workloads = [
         Undecoded(source, make_config({"freeze": freeze}), CPU, 1).workload()
@@ -104,12 +104,12 @@ def test_the_batch_shrinks_until_thirty_steps_fit(fields, seconds, fitted):
 
 def test_a_plan_is_measured_with_as_much_of_a_batch_as_there_is_time_for():
     step = Timing({8: 0.08})
-    # A round is 4 options, each with a network of 0.5 s and 4 steps of 0.01 s per picture.
-    assert Allowed(60.0, 0.5, step).pictures(128, 5.0) == 32  # 4 * (0.5 + 4 * 0.32) = 7.1 s
-    assert Allowed(60.0, 0.5, step).pictures(128, 50.0) == 128  # 22.5 s of 30
-    assert Allowed(8.0, 0.5, step).pictures(128, 5.0) == 8  # 3.3 s of 4
-    assert Allowed(6.0, 0.5, step).pictures(128, 5.0) == 0
-    assert UNLIMITED.pictures(128, 5.0) == 128
+    # A round is 4 options, each with a network of 0.5 s and 4 steps of 0.01 s per image.
+    assert Allowed(60.0, 0.5, step).images(128, 5.0) == 32  # 4 * (0.5 + 4 * 0.32) = 7.1 s
+    assert Allowed(60.0, 0.5, step).images(128, 50.0) == 128  # 22.5 s of 30
+    assert Allowed(8.0, 0.5, step).images(128, 5.0) == 8  # 3.3 s of 4
+    assert Allowed(6.0, 0.5, step).images(128, 5.0) == 0
+    assert UNLIMITED.images(128, 5.0) == 128
 
 
 def test_compiling_is_tried_only_if_it_fits():

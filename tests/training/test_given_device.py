@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from onsight.config import make_config
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.models import classifier as classifier_module
 from onsight.models.classifier import Classifier
 from onsight.training.build import make_net, make_step
-from onsight.training.pictures.residency import place_pictures
+from onsight.training.images.residency import place_images
 from onsight.training.ranks.world import World
 
 GIVEN = torch.device("meta")
@@ -22,9 +22,9 @@ GIVEN = torch.device("meta")
 @pytest.fixture
 def dataset():
     pixels = torch.zeros(12, 16 * 16, dtype=torch.uint8)
-    pictures = Pictures(pixels, torch.arange(12), torch.arange(12) % 3, (16, 16, 1))
+    images = Images(pixels, torch.arange(12), torch.arange(12) % 3, (16, 16, 1))
     return types.SimpleNamespace(
-        pictures=pictures,
+        images=images,
         input_shape=(1, 16, 16),
         classes=["a", "b", "c"],
         counts=lambda split: np.array([4, 4, 4]),
@@ -40,13 +40,13 @@ def test_model_loss_and_data_go_to_the_given_device(dataset):
     tensors = [*net.state_dict().values(), *step.loss.state_dict().values(), *step.loss.buffers()]
     assert len(tensors) > len(net.state_dict())
     assert {tensor.device for tensor in tensors} == {GIVEN}
-    pictures = place_pictures(dataset.pictures, "device", GIVEN)
-    assert {t.device for t in (pictures.pixels, pictures.rows, pictures.labels)} == {GIVEN}
+    images = place_images(dataset.images, "device", GIVEN)
+    assert {t.device for t in (images.pixels, images.rows, images.labels)} == {GIVEN}
 
 
 @pytest.mark.parametrize("mixes", [False, True])
 def test_batches_from_the_memory_map_go_to_the_given_device(dataset, mixes):
-    loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN, 1, 2, with_next=mixes)
+    loader = Loader(dataset.images, torch.arange(12), 5, GIVEN, 1, 2, with_next=mixes)
     batches = [*loader.epoch(0, 0), *loader.in_order()]
     assert len(batches) == 4
     assert {tensor.device for batch in batches for tensor in batch[:4]} == {GIVEN}
@@ -56,6 +56,6 @@ def test_evaluation_computes_on_the_given_device(dataset, monkeypatch):
     monkeypatch.setattr(classifier_module, "autocast", lambda *_: nullcontext())  # no meta there
     net = make_net(make_config({"model": "lenet"}), dataset, GIVEN)
     classifier = Classifier(net, Normalization((0.5,), (0.5,)), "fp32", GIVEN)
-    loader = Loader(dataset.pictures, torch.arange(12), 5, GIVEN)
+    loader = Loader(dataset.images, torch.arange(12), 5, GIVEN)
     logits = [classifier(batch.images) for batch in loader.in_order()]
     assert {tensor.device for tensor in logits} == {GIVEN}

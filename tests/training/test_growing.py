@@ -9,14 +9,14 @@ from onsight.training.step.growing import Timing, time_growing
 
 @pytest.fixture
 def worker(monkeypatch):
-    """A function that makes work of (overhead + pictures * each) seconds, and its calls."""
+    """A function that makes work of (overhead + images * each) seconds, and its calls."""
     clock, calls = Clock(), []
     monkeypatch.setattr(growing.time, "perf_counter", clock)
 
     def make(overhead, each, first=0.0):
-        def timed(pictures):
-            seconds = overhead + pictures * each + (0 if calls else first)
-            calls.append(pictures)
+        def timed(images):
+            seconds = overhead + images * each + (0 if calls else first)
+            calls.append(images)
             clock.now += seconds
             return seconds
 
@@ -33,7 +33,7 @@ def test_batches_grow_as_long_as_there_is_time(worker):
     assert timing.seconds == pytest.approx({2: 0.02, 8: 0.08, 32: 0.32})
     assert timing.at(128) == pytest.approx(1.28)
     assert timing.at(16) == pytest.approx(0.16)
-    assert timing.per_picture == pytest.approx(0.01)
+    assert timing.per_image == pytest.approx(0.01)
 
 
 def test_warming_up_does_not_count(worker):
@@ -53,7 +53,7 @@ def test_work_that_is_mostly_overhead_grows_faster(worker):
     assert max(calls) == 128
 
 
-def test_fewer_pictures_than_the_smallest_batch(worker):
+def test_fewer_images_than_the_smallest_batch(worker):
     make, calls, _ = worker
     assert time_growing(make(0.0, 0.5), 1, 1.0).seconds == {1: 0.5}
     assert set(calls) == {1}
@@ -62,5 +62,5 @@ def test_fewer_pictures_than_the_smallest_batch(worker):
 def test_the_shorter_of_two_timings_counts():
     both = Timing({2: 1.0, 8: 3.0}).best(Timing({2: 0.5, 32: 9.0}))
     assert both.seconds == {2: 0.5, 8: 3.0, 32: 9.0}
-    assert both.per_picture == pytest.approx(0.25)
+    assert both.per_image == pytest.approx(0.25)
     assert both.scaled(2.0, ranks=2).seconds == {4: 1.0, 16: 6.0, 64: 18.0}

@@ -49,7 +49,7 @@ def test_a_hidden_layer_is_kept_where_no_plane_separates_the_classes():
 @pytest.mark.parametrize(
     ("count", "judged", "is_curved", "seconds"),
     [(600, 200, False, 1e9), (499, 200, True, 1e9), (600, 99, True, 1e9), (600, 200, True, 1e-3)],
-    ids=["a plane does", "few pictures", "few to judge", "no time"],
+    ids=["a plane does", "few images", "few to judge", "no time"],
 )
 def test_otherwise_the_linear_head_stays(count, judged, is_curved, seconds):
     chosen, head = tried(count, judged, is_curved, seconds)
@@ -126,7 +126,7 @@ def draw_patterns(folder):
 
 @pytest.fixture(scope="module")
 def patterns(build_once):
-    """Grey pictures whose class says whether two corners are alike, which no plane separates."""
+    """Grey images whose class says whether two corners are alike, which no plane separates."""
     return build_once("patterns", draw_patterns)
 
 

@@ -1,4 +1,4 @@
-"""Oracles: plain runs with the same pictures in the same split, digests, and Wilson's formula."""
+"""Oracles: plain runs with the same images in the same split, digests, and Wilson's formula."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ def folded(shared_bars, tmp_path_factory):
     return run, seen
 
 
-def test_every_picture_is_judged_once(folded, shared_bars):
+def test_every_image_is_judged_once(folded, shared_bars):
     run, _ = folded
     rows = predictions(run)
     paths = {path.relative_to(shared_bars).as_posix() for path in shared_bars.rglob("*.png")}
@@ -101,18 +101,18 @@ def test_a_fold_is_judged_as_a_plain_run_on_that_split_would_judge_it(
     assert len(expected) == 40
 
 
-def test_the_model_that_is_kept_is_trained_on_all_pictures(folded, shared_bars, tmp_path):
+def test_the_model_that_is_kept_is_trained_on_all_images(folded, shared_bars, tmp_path):
     run, _ = folded
     whole = train(shared_bars, tmp_path / "whole", **SMALL, test_fraction=0, folds=1)
     assert_equal(weights(run), weights(whole))
     assert (
         sum(row["train_images"] + row["validation_images"] for row in run.results["classes"]) == 120
     )
-    with pytest.raises(DataError, match="every picture of .* was used to train"):
+    with pytest.raises(DataError, match="every image of .* was used to train"):
         onsight.evaluate(run.path, shared_bars)
 
 
-def test_no_copy_of_a_judged_picture_is_trained_on(bars, tmp_path, monkeypatch):
+def test_no_copy_of_a_judged_image_is_trained_on(bars, tmp_path, monkeypatch):
     for path in list(bars.rglob("*.png"))[::2]:
         Image.open(path).save(path.with_name(f"copy-{path.name}"))
     seen = note_trainings(monkeypatch)
@@ -167,14 +167,14 @@ def test_a_stopped_run_resumes_to_the_same_bits(
     assert not list(out.glob("folds/*/checkpoints"))
 
 
-def test_changed_pictures_are_noticed_when_a_run_resumes(folded, bars, tmp_path):
+def test_changed_images_are_noticed_when_a_run_resumes(folded, bars, tmp_path):
     out = shutil.copytree(folded[0].path, tmp_path / "run")
     Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
-    with pytest.raises(DataError, match="the pictures changed"):
+    with pytest.raises(DataError, match="the images changed"):
         train(bars, out, resume=True)
 
 
-def test_a_network_in_memory_is_trained_once_and_on_all_pictures(bars, tmp_path):
+def test_a_network_in_memory_is_trained_once_and_on_all_images(bars, tmp_path):
     def make():
         torch.manual_seed(1)
         return nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
@@ -219,7 +219,7 @@ class Clock:
 def test_each_training_gets_an_equal_share_of_a_budget():
     clock = Clock()
     budget = Budget(79, clock)  # 10 s are spent and 9 s are kept for closing
-    budget.reserve(tested=0, validation=0, picture_seconds=0.1)
+    budget.reserve(tested=0, validation=0, image_seconds=0.1)
     first = budget.part(1 / 3, tested=20, validation=0)
     assert first.left_seconds == pytest.approx(20 - 2)
     assert first.share == 0

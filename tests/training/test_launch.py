@@ -93,7 +93,7 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
         assert reported[name] == expected[name]
     assert err.count("; torch ") == 1
     assert err.count("epoch 1/3") == 1  # that of the model that is kept
-    assert err.count("of the 16 pictures of a batch") == 2
+    assert err.count("of the 16 images of a batch") == 2
     assert files_of(path) == files_of(alone)
     assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
     mine, theirs = (rows_of(run / "predictions.csv") for run in (alone, path))

@@ -32,7 +32,7 @@ def classifier_of(config, data, net=None):
 
 
 def all_wrong(dataset, split=TEST):
-    """Every picture of a split as a mistake, the last one the worst."""
+    """Every image of a split as a mistake, the last one the worst."""
     ids = dataset.ids(split).numpy()
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
@@ -41,7 +41,7 @@ def all_wrong(dataset, split=TEST):
 
 
 def features_of(classifier, data, ids):
-    return with_features(classifier, data.pictures.gather(torch.as_tensor(ids)).images)[1].numpy()
+    return with_features(classifier, data.images.gather(torch.as_tensor(ids)).images)[1].numpy()
 
 
 def expected(classifier, data, queries, among):
@@ -52,18 +52,18 @@ def expected(classifier, data, queries, among):
     return among[rows], 1 - distances
 
 
-def test_the_nearest_training_pictures_are_found(prepared):
+def test_the_nearest_training_images_are_found(prepared):
     config, data = prepared
     classifier, wrong = classifier_of(config, data), all_wrong(data.dataset)
     found = find_lookalikes(config, data.dataset, classifier, wrong)
     train = data.dataset.ids(TRAIN).numpy()
-    pictures, similarities = expected(classifier, data, wrong.ids[::-1].copy(), train)
-    assert np.array_equal(found.pictures, pictures[:40])
+    images, similarities = expected(classifier, data, wrong.ids[::-1].copy(), train)
+    assert np.array_equal(found.images, images[:40])
     assert np.allclose(found.similarities, similarities[:40], atol=1e-4)
     assert (found.searched, found.of, found.reason) == (len(train), len(train), "")
 
 
-def test_of_many_training_pictures_a_sample_is_searched(prepared, monkeypatch):
+def test_of_many_training_images_a_sample_is_searched(prepared, monkeypatch):
     monkeypatch.setattr(lookalikes, "_SAMPLE", 20)
     monkeypatch.setattr(lookalikes, "_FEWEST", 20)
     config, data = prepared
@@ -72,7 +72,7 @@ def test_of_many_training_pictures_a_sample_is_searched(prepared, monkeypatch):
         config, data.dataset, classifier_of(config, data), all_wrong(data.dataset)
     )
     assert (found.searched, found.of) == (20, len(train))
-    assert set(found.pictures.ravel()) <= set(train[:20])
+    assert set(found.images.ravel()) <= set(train[:20])
 
 
 def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path):
@@ -87,22 +87,22 @@ def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path)
     wrong = all_wrong(data.dataset)
     found = find_lookalikes(config, data.dataset, classifier, wrong)
     assert found.searched == len(train)
-    pictures, _ = expected(classifier, data, wrong.ids[::-1].copy(), train.numpy())
-    assert np.array_equal(found.pictures, pictures[:40])
+    images, _ = expected(classifier, data, wrong.ids[::-1].copy(), train.numpy())
+    assert np.array_equal(found.images, images[:40])
 
 
 def test_no_mistake_is_its_own_lookalike(prepared):
-    """Folds judge training pictures."""
+    """Folds judge training images."""
     config, data = prepared
     wrong = all_wrong(data.dataset, TRAIN)
     found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
     assert found.of == len(wrong) - 40
-    assert not set(found.pictures.ravel()) & set(wrong.ids[-40:])
+    assert not set(found.images.ravel()) & set(wrong.ids[-40:])
 
 
-def budget_of(seconds_left, picture_seconds):
+def budget_of(seconds_left, image_seconds):
     budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
-    budget.reserve(24, 0, picture_seconds)
+    budget.reserve(24, 0, image_seconds)
     return budget
 
 
@@ -117,7 +117,7 @@ def test_without_time_nothing_is_searched_and_that_is_said(
     config, data = prepared
     wrong = all_wrong(data.dataset)
     found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong, budget)
-    assert (len(found.pictures), found.searched) == (0, 0)
+    assert (len(found.images), found.searched) == (0, 0)
     assert "no time" in found.reason
 
 
@@ -139,13 +139,13 @@ def test_the_gallery_keeps_them_side_by_side(prepared, tmp_path):
     gallery = json.loads((tmp_path / "gallery.json").read_text())
     assert gallery["lookalikes"] == {"searched": found.of, "of": found.of, "reason": ""}
     assert [item["path"] for item in gallery["wrong"]] == [
-        pack.index.locators[picture] for picture in wrong.ids[::-1]
+        pack.index.locators[image] for image in wrong.ids[::-1]
     ]
-    item, pictures = gallery["wrong"][1], found.pictures[1]
-    assert [near["path"] for near in item["near"]] == [pack.index.locators[p] for p in pictures]
+    item, images = gallery["wrong"][1], found.images[1]
+    assert [near["path"] for near in item["near"]] == [pack.index.locators[p] for p in images]
     assert all(near["path"].startswith(near["label"]) for near in item["near"])
-    with Image.open(tmp_path / item["near_file"]) as image:
-        strip = np.asarray(image)
-    for column, picture in enumerate(pictures):
+    with Image.open(tmp_path / item["near_file"]) as opened:
+        strip = np.asarray(opened)
+    for column, image in enumerate(images):
         left = column * 14 + 1
-        assert np.array_equal(strip[:, left : left + 12], pack.pixels[pack.rows[picture], :, :, 0])
+        assert np.array_equal(strip[:, left : left + 12], pack.pixels[pack.rows[image], :, :, 0])

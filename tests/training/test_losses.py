@@ -55,13 +55,13 @@ def test_balanced_weights_equal_scikit_learns():
     assert torch.allclose(weights.double(), torch.from_numpy(expected), rtol=1e-6)
 
 
-def test_a_class_without_pictures_has_weight_zero():
+def test_a_class_without_images_has_weight_zero():
     for how in ("none", "root", "balanced"):
         assert class_weights(torch.tensor([5, 0, 5]), how).tolist() == [1.0, 0.0, 1.0]
 
 
 def test_root_weights_go_half_of_the_way():
-    """In logarithms, between none and balanced; the mean over the pictures stays 1."""
+    """In logarithms, between none and balanced; the mean over the images stays 1."""
     counts = torch.tensor([900, 90, 9, 1])
     none, root, balanced = (class_weights(counts, how) for how in ("none", "root", "balanced"))
     assert none.tolist() == [1.0] * 4
@@ -70,7 +70,7 @@ def test_root_weights_go_half_of_the_way():
         assert (weights * counts).sum().item() == pytest.approx(counts.sum().item(), rel=1e-6)
 
 
-def test_weights_are_chosen_where_a_class_has_over_five_times_the_pictures_of_another():
+def test_weights_are_chosen_where_a_class_has_over_five_times_the_images_of_another():
     for counts, how in [
         ([50, 10, 0], "none"),
         ([51, 10, 0], "root"),
@@ -80,7 +80,7 @@ def test_weights_are_chosen_where_a_class_has_over_five_times_the_pictures_of_an
         choice = choose_class_weights("auto", torch.tensor(counts))
         assert choice.value == how
     assert choose_class_weights("auto", torch.tensor([2000, 20])).reason == (
-        "the largest class has 100 times the training pictures of the smallest"
+        "the largest class has 100 times the training images of the smallest"
     )
     for asked in ("none", "balanced"):
         assert choose_class_weights(asked, torch.tensor([2000, 20])).value == asked

@@ -44,7 +44,7 @@ def test_a_run_that_loses_a_rank_ends_as_if_nothing_had_been(shared_bars, tmp_pa
     assert "rank 1 (process " in line
     assert "was lost, killed by SIGKILL" in line
     assert watched.text.count("started again") == 1
-    assert struck.check_pictures(notes, EPOCHS) <= 2 * INTERVAL
+    assert struck.check_images(notes, EPOCHS) <= 2 * INTERVAL
     assert_weights_of_an_undisturbed_run(run, shared_bars, tmp_path)
 
 
@@ -85,9 +85,9 @@ def test_ranks_are_started_again_as_often_as_asked_then_the_run_ends(lost):
 
 
 @pytest.mark.soak
-def test_every_picture_counts_once_and_little_is_repeated(lost):
+def test_every_image_counts_once_and_little_is_repeated(lost):
     # Checkpoints are written beside the step: one more may be lost with the process.
-    assert struck.check_pictures(lost.notes, EPOCHS) <= len(FAULTS) * (2 * INTERVAL)
+    assert struck.check_images(lost.notes, EPOCHS) <= len(FAULTS) * (2 * INTERVAL)
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Runs on DATA in memory. Oracle: the same pictures as PNGs in class folders."""
+"""Runs on DATA in memory. Oracle: the same images as PNGs in class folders."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_the_run_says_where_its_data_was(shared_bars, tmp_path, monkeypatch):
     run = train(arrays_of(shared_bars))
     assert run.path.name == "arrays"
     assert run.results["data"] == "arrays in memory (120)"
-    assert run.results["found"] == "arrays in memory, 2 classes, 120 pictures"
+    assert run.results["found"] == "arrays in memory, 2 classes, 120 images"
     assert command(run.path, run.results["data"]) is None
     assert command(run.path, str(shared_bars)) is not None
     with pytest.raises(OutputError, match="trained on arrays in memory .120., which no command"):
@@ -86,12 +86,12 @@ def test_a_run_resumes_with_the_same_arrays_only(shared_bars, tmp_path):
     train((images, names), out=out, resume=True)
     assert run.path == out
     images[7, 3, 3] ^= 1
-    with pytest.raises(DataError, match="the pictures changed"):
+    with pytest.raises(DataError, match="the images changed"):
         train((images, names), out=out, resume=True)
 
 
-def test_pictures_in_memory_are_not_sent_to_other_ranks(shared_bars, tmp_path):
-    with pytest.raises(ConfigError, match="pictures in memory cannot be sent to other processes"):
+def test_images_in_memory_are_not_sent_to_other_ranks(shared_bars, tmp_path):
+    with pytest.raises(ConfigError, match="images in memory cannot be sent to other processes"):
         train(arrays_of(shared_bars), out=tmp_path / "run", ranks=2)
     assert not (tmp_path / "run").exists()
 

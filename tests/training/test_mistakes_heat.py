@@ -1,4 +1,4 @@
-"""Heat of mistakes at the end of a run. Oracle: the heat of the same pictures, computed alone."""
+"""Heat of mistakes at the end of a run. Oracle: the heat of the same images, computed alone."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ def prepared(bars):
 
 
 def all_wrong(dataset):
-    """Every test picture as a mistake, the last one the worst."""
+    """Every test image as a mistake, the last one the worst."""
     ids = dataset.ids(TEST).numpy()
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
@@ -46,16 +46,16 @@ def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):
     data, classifier = prepared
     wrong = all_wrong(data.dataset)
     found = find_heat(data.dataset, classifier, wrong)
-    images = data.pictures.gather(torch.from_numpy(wrong.ids[::-1].copy())).images
+    images = data.images.gather(torch.from_numpy(wrong.ids[::-1].copy())).images
     expected = heat_maps(classifier, images, torch.from_numpy(wrong.predicted[::-1].copy()))
     assert found.reason == ""
     assert len(found.heats) == min(40, len(wrong))
     assert np.allclose(found.heats, expected[:40], atol=1e-5)
 
 
-def budget_of(seconds_left, picture_seconds):
+def budget_of(seconds_left, image_seconds):
     budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
-    budget.reserve(24, 0, picture_seconds)
+    budget.reserve(24, 0, image_seconds)
     return budget
 
 
@@ -95,7 +95,7 @@ def test_without_mistakes_nothing_is_missing(prepared):
     assert find_heat(data.dataset, classifier, right).reason == ""
 
 
-def test_the_gallery_keeps_it_drawn_over_the_picture(prepared, tmp_path):
+def test_the_gallery_keeps_it_drawn_over_the_image(prepared, tmp_path):
     data, classifier = prepared
     wrong, pack = all_wrong(data.dataset), data.dataset.pack
     nothing = Lookalikes(np.zeros((0, 3), np.int64), np.zeros((0, 3), np.float32), 0, 0)

@@ -1,4 +1,4 @@
-"""Oracle: the recipe's training as its tutorials write it, on the same pictures in this order."""
+"""Oracle: the recipe's training as its tutorials write it, on the same images in this order."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training.pictures import open_data
+from onsight.training.images import open_data
 from onsight.training.step.step import Step
 
 EPOCHS, IMAGES = 2, 402
@@ -98,9 +98,9 @@ class Precise(LeNet):
 
 def plain_loop(dataset, batch_size, net=None):
     """Losses and final weights of the loop that every tutorial writes."""
-    pictures, ids = dataset.pictures, dataset.ids(TRAIN)
+    images, ids = dataset.images, dataset.ids(TRAIN)
     assert len(ids) == IMAGES
-    x = pictures.pixels[pictures.rows].view(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()
+    x = images.pixels[images.rows].view(-1, 32, 32, 3).permute(0, 3, 1, 2).contiguous()
     x = (x.float() / 255 - 0.5) / 0.5
     net = net or recipes_net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9)
@@ -109,7 +109,7 @@ def plain_loop(dataset, batch_size, net=None):
         order = ids[permutation(0, epoch, len(ids))]
         for batch in torch.split(order, batch_size):
             optimizer.zero_grad()
-            loss = F.cross_entropy(net(x[batch]), pictures.labels[batch])
+            loss = F.cross_entropy(net(x[batch]), images.labels[batch])
             loss.backward()
             optimizer.step()
             losses.append(loss.item())

@@ -377,16 +377,16 @@ def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_pat
 
 
 class Room(torch.nn.Module):
-    """A network in float64 with memory to train on only this many pictures at once."""
+    """A network in float64 with memory to train on only this many images at once."""
 
-    def __init__(self, pictures):
+    def __init__(self, images):
         super().__init__()
         torch.manual_seed(0)
         self.net = LeNet((1, 32, 32), 2).double()
-        self.pictures = pictures
+        self.images = images
 
     def forward(self, inputs):
-        if torch.is_grad_enabled() and len(inputs) > self.pictures:
+        if torch.is_grad_enabled() and len(inputs) > self.images:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.net(inputs.double())
 

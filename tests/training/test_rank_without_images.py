@@ -22,7 +22,7 @@ class Statistics:
 
 @pytest.mark.parametrize("statistics", [None, Statistics()])
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_rank_without_a_picture_counts_for_nothing(statistics, count):
+def test_a_rank_without_a_image_counts_for_nothing(statistics, count):
     seen = []
 
     def forward(inputs):

@@ -1,4 +1,4 @@
-"""Several ranks act as one: the same pictures, losses, weights and results as a single process."""
+"""Several ranks act as one: the same images, losses, weights and results as a single process."""
 
 import json
 import os
@@ -40,15 +40,15 @@ def shared(request, build_once):
     return found
 
 
-# Batch norm's statistics are those of a part, and the pictures of a part depend on the number of
+# Batch norm's statistics are those of a part, and the images of a part depend on the number of
 # ranks: such a run only has to succeed.
 SAME = [case for case in ranked.CASES if case != "batch norm in parts"]
 
 
-def test_every_step_has_the_pictures_and_the_loss_of_one_process(alone, shared):
+def test_every_step_has_the_images_and_the_loss_of_one_process(alone, shared):
     for case in SAME:
         mine, theirs = alone["trained"][case], shared["trained"][case]
-        assert theirs["pictures"] == mine["pictures"], case
+        assert theirs["images"] == mine["images"], case
         assert theirs["losses"] == pytest.approx(mine["losses"], rel=1e-10), case
 
 
@@ -62,9 +62,9 @@ def test_the_steps_learn(alone):
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
 
 
-def test_a_rank_without_a_picture_in_a_part_stays_in_step(alone, shared):
+def test_a_rank_without_a_image_in_a_part_stays_in_step(alone, shared):
     case = "batch norm in parts"
-    assert shared["trained"][case]["pictures"] == alone["trained"][case]["pictures"]
+    assert shared["trained"][case]["images"] == alone["trained"][case]["images"]
     assert np.isfinite(shared["trained"][case]["losses"]).all()
 
 
@@ -102,7 +102,7 @@ def test_ranks_that_record_leave_errors_of_nccl_to_the_watchdog(monkeypatch):
     assert os.environ[name] == "0"
 
 
-def test_every_picture_is_evaluated_once_with_the_same_bits(alone, shared):
+def test_every_image_is_evaluated_once_with_the_same_bits(alone, shared):
     for count in ranked.EVALUATED:
         mine, theirs = alone["evaluated"][str(count)], shared["evaluated"][str(count)]
         assert mine == theirs, count

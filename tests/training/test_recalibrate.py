@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import onsight
-from onsight.data.loader import Pictures
+from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.models.classifier import Classifier
@@ -19,10 +19,10 @@ CPU = torch.device("cpu")
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
-def make_pictures(count):
+def make_images(count):
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 36), dtype=torch.uint8, generator=generator)
-    return Pictures(pixels, torch.arange(count), torch.zeros(count, dtype=torch.int64), (6, 6, 1))
+    return Images(pixels, torch.arange(count), torch.zeros(count, dtype=torch.int64), (6, 6, 1))
 
 
 def make_classifier():
@@ -53,12 +53,12 @@ def by_hand(net, inputs):
 
 @pytest.mark.parametrize(("count", "used"), [(600, 512), (100, 100)])
 def test_statistics_equal_those_computed_in_float64(count, used):
-    classifier, pictures = make_classifier(), make_pictures(count)
+    classifier, images = make_classifier(), make_images(count)
     classifier.net.double().register_forward_pre_hook(lambda net, inputs: inputs[0].double())
     ids = torch.arange(count)
-    recalibrate_norms(classifier, pictures, ids)
+    recalibrate_norms(classifier, images, ids)
     net = classifier.net
-    inputs = classifier.normalization.apply(pictures.gather(ids[:used]).images)
+    inputs = classifier.normalization.apply(images.gather(ids[:used]).images)
     expected = by_hand(net, inputs)
     found = [net[1].running_mean, net[1].running_var, net[4].running_mean, net[4].running_var]
     assert torch.allclose(torch.stack(found), expected, rtol=1e-12, atol=1e-12)
@@ -66,24 +66,24 @@ def test_statistics_equal_those_computed_in_float64(count, used):
     assert net[1].momentum == 0.1
 
 
-def test_it_uses_only_the_first_training_pictures(monkeypatch):
+def test_it_uses_only_the_first_training_images(monkeypatch):
     monkeypatch.setattr(recalibrate, "SAMPLE", 2 * BATCH_SIZE)
     found = []
     for count in (2 * BATCH_SIZE, 3 * BATCH_SIZE):
         classifier = make_classifier()
-        recalibrate_norms(classifier, make_pictures(3 * BATCH_SIZE), torch.arange(count))
+        recalibrate_norms(classifier, make_images(3 * BATCH_SIZE), torch.arange(count))
         found.append(classifier.net[1].running_mean)
     assert torch.equal(*found)
 
 
-def test_nothing_changes_without_batch_norm_or_without_pictures():
+def test_nothing_changes_without_batch_norm_or_without_images():
     classifier = make_classifier()
     before = {name: value.clone() for name, value in classifier.net.state_dict().items()}
-    recalibrate_norms(classifier, make_pictures(10), torch.arange(0))
+    recalibrate_norms(classifier, make_images(10), torch.arange(0))
     for name, value in classifier.net.state_dict().items():
         assert torch.equal(value, before[name])
     plain = Classifier(nn.Flatten(), classifier.normalization, "fp32", CPU)
-    recalibrate_norms(plain, make_pictures(10), torch.arange(10))
+    recalibrate_norms(plain, make_images(10), torch.arange(10))
 
 
 def weights_of(run):

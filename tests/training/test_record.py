@@ -179,9 +179,9 @@ def test_every_epochs_model_file_is_that_epochs_network(recorded, bars):
     best = recorded.results["best_epoch"]
     kept, last = read_tensors(files[best - 1])[0], weights_of(recorded.path)
     assert all(torch.equal(kept[name], tensor) for name, tensor in last.items())
-    pictures = sorted(bars.rglob("*.png"))[:20]
+    images = sorted(bars.rglob("*.png"))[:20]
     own, plain = onsight.load(recorded.path), onsight.load(files[best - 1])
-    assert own.predict(pictures) == plain.predict(pictures)
+    assert own.predict(images) == plain.predict(images)
 
 
 def test_testing_each_epoch_influences_no_choice(bars, tmp_path):

@@ -1,4 +1,4 @@
-"""Where pictures are kept: the choice, and whole runs on JPEGs made here."""
+"""Where images are kept: the choice, and whole runs on JPEGs made here."""
 
 import json
 import os
@@ -14,18 +14,18 @@ from PIL import Image
 import onsight
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
-from onsight.data.loader import Pictures
+from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.data.sources.find import find_source
 from onsight.errors import ConfigError, DataError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training.build import make_augmentation
-from onsight.training.pictures import residency
-from onsight.training.pictures.residency import (
+from onsight.training.images import residency
+from onsight.training.images.residency import (
     choose_residency,
     choose_streaming,
-    place_pictures,
+    place_images,
 )
 from onsight.training.trainer import Trainer
 
@@ -49,15 +49,15 @@ def photos(tmp_path_factory):
         path = folder / ("dark" if number % 2 else "light") / f"{number:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         rough = rng.integers(0, 160, (4, 5, 3), np.uint8) + (0 if number % 2 else 90)
-        picture = Image.fromarray(rough.astype(np.uint8)).resize((80, 60))
-        picture.save(path, quality=90)
-    (folder / "dark" / "broken.jpg").write_bytes(b"no picture")
+        image = Image.fromarray(rough.astype(np.uint8)).resize((80, 60))
+        image.save(path, quality=90)
+    (folder / "dark" / "broken.jpg").write_bytes(b"no image")
     return folder
 
 
-def pictures_of(nbytes):
+def images_of(nbytes):
     pixels = torch.empty(nbytes, 1, dtype=torch.uint8, device="meta")
-    return Pictures(pixels, torch.arange(2), torch.arange(2), (1, 1, 1))
+    return Images(pixels, torch.arange(2), torch.arange(2), (1, 1, 1))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def room(monkeypatch):
 
 
 def test_auto_takes_the_first_place_with_enough_room(room):
-    small, large = pictures_of(3 * 10**8), pictures_of(5 * 10**8)
+    small, large = images_of(3 * 10**8), images_of(5 * 10**8)
     assert choose_residency(small, GPU).value == "device"
     assert choose_residency(small, CPU).value == "memory"
     assert choose_residency(large, GPU).value == "map"
@@ -85,12 +85,12 @@ def test_auto_takes_the_first_place_with_enough_room(room):
 
 @pytest.mark.parametrize("asked", ["memory", "map"])
 def test_the_place_asked_for_is_used(room, asked):
-    assert choose_residency(pictures_of(9 * 10**8), GPU, asked).value == asked
+    assert choose_residency(images_of(9 * 10**8), GPU, asked).value == asked
 
 
 def test_residency_device_is_refused_on_the_cpu():
     with pytest.raises(ConfigError, match="auto, memory, map or stream"):
-        choose_residency(pictures_of(5), CPU, "device")
+        choose_residency(images_of(5), CPU, "device")
 
 
 def streaming(photos, cache, **fields):
@@ -98,9 +98,7 @@ def streaming(photos, cache, **fields):
     return choose_streaming(config, find_source(str(photos)), (24, 24), cache)
 
 
-def test_pictures_are_streamed_only_if_a_pack_does_not_fit_on_the_disk(
-    photos, tmp_path, monkeypatch
-):
+def test_images_are_streamed_only_if_a_pack_does_not_fit_on_the_disk(photos, tmp_path, monkeypatch):
     asked_of, disk = [], types.SimpleNamespace(free=0)
 
     def usage(path):
@@ -127,27 +125,27 @@ def test_a_pack_that_exists_already_needs_no_room(photos, tmp_path, monkeypatch)
     monkeypatch.setattr(residency.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=0))
     assert not streaming(photos, tmp_path / "c").value
     assert streaming(photos, tmp_path / "other").value
-    os.utime(photos / "dark" / "001.jpg")  # now it might be another picture
+    os.utime(photos / "dark" / "001.jpg")  # now it might be another image
     assert streaming(photos, tmp_path / "c").value
 
 
-def test_a_copy_in_memory_has_the_same_pictures_in_storage_of_its_own(photos):
+def test_a_copy_in_memory_has_the_same_images_in_storage_of_its_own(photos):
     pixels = torch.randint(0, 256, (20, 12), dtype=torch.uint8)
-    mapped = Pictures(pixels, torch.randperm(20), torch.arange(20) % 3, (2, 2, 3))
-    placed = place_pictures(mapped, "memory", CPU)
+    mapped = Images(pixels, torch.randperm(20), torch.arange(20) % 3, (2, 2, 3))
+    placed = place_images(mapped, "memory", CPU)
     ids = torch.tensor([3, 0, 19])
     assert torch.equal(placed.gather(ids).images, mapped.gather(ids).images)
     assert placed.pixels.data_ptr() != pixels.data_ptr()
-    assert place_pictures(mapped, "map", CPU) is mapped
+    assert place_images(mapped, "map", CPU) is mapped
 
 
 def test_a_copy_for_an_accelerator_is_not_page_locked_only_its_batches_are(monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "empty_like", lambda *given, **named: asked.append(named))
     monkeypatch.setattr(torch, "empty", lambda *given, **named: asked.append(named))
-    pictures = Pictures(torch.zeros(2, 3), torch.arange(2), torch.arange(2), (1, 1, 3))
-    placed = place_pictures(pictures, "memory", GPU)
-    assert torch.equal(placed.pixels, pictures.pixels)
+    images = Images(torch.zeros(2, 3), torch.arange(2), torch.arange(2), (1, 1, 3))
+    placed = place_images(images, "memory", GPU)
+    assert torch.equal(placed.pixels, images.pixels)
     assert not asked
 
 
@@ -167,11 +165,11 @@ def streamed(photos, tmp_path_factory):
     return onsight.train(photos, out=folder / "run", residency="stream", cache_folder=kept, **FAST)
 
 
-def test_streamed_pictures_are_not_cropped_again(photos):
+def test_streamed_images_are_not_cropped_again(photos):
     fields = {"residency": "stream", "crop_area": 0.5, "flip": False, "translate": 0}
     config = make_config(fields)
     dataset = open_dataset(find_source(str(photos)), config, (24, 24), None, 1)
-    batch = dataset.pictures.gather(torch.arange(9))
+    batch = dataset.images.gather(torch.arange(9))
     augmentation = make_augmentation(config, dataset)
     scaling = Normalization((0.0,) * 3, (1.0,) * 3)
     inputs, _ = augmentation.apply(batch, augmentation.draw(0, 0, batch.ids), scaling, 2)
@@ -192,7 +190,7 @@ def test_memory_and_map_train_the_same_bits(photos, tmp_path):
 def test_a_streamed_run_learns_and_says_that_it_streamed(streamed):
     assert streamed.accuracy >= 0.9
     plan = json.loads((streamed.path / "plan.json").read_text())
-    assert plan["pictures"]["value"] == "stream"
+    assert plan["images"]["value"] == "stream"
     assert plan["packed_size"]["value"] == [24, 24]
     assert streamed.results["problems"] == 1
     assert list((streamed.path / "gallery").glob("*.png"))
@@ -210,7 +208,7 @@ def test_evaluation_and_prediction_of_a_streamed_run_are_bit_equal(streamed, pho
     assert all(word in row for word, row in zip(said, rows, strict=True))
 
 
-def test_a_model_of_streamed_pictures_never_sees_the_thumbnails(photos, tmp_path):
+def test_a_model_of_streamed_images_never_sees_the_thumbnails(photos, tmp_path):
     fields = FAST | {"image_size": "72", "model": "lenet", "epochs": 1}
     fields |= {"residency": "stream", "learning_rate": 1e-4}
     run = onsight.train(photos, out=tmp_path / "run", **fields)

@@ -235,7 +235,7 @@ def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
     config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
     onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), epochs=3)
     Image.new("L", (12, 12), 9).save(bars / "across" / "new.png")
-    with pytest.raises(DataError, match="the pictures changed"):
+    with pytest.raises(DataError, match="the images changed"):
         onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     with pytest.raises(OutputError, match="nothing to resume"):
         onsight.train(bars, out=tmp_path / "no such", resume=True, reporter=SilentReporter())
@@ -278,7 +278,7 @@ def test_a_run_killed_while_decoding_keeps_its_settings(bars, tmp_path):
 
 
 class TutorialNet(nn.Module):
-    """Reshapes by view(), which needs contiguous pictures, and ties two weights."""
+    """Reshapes by view(), which needs contiguous images, and ties two weights."""
 
     def __init__(self):
         super().__init__()
@@ -306,7 +306,7 @@ def test_a_tutorials_net_trains_and_ends_with_the_evaluated_weights(bars, tmp_pa
 
 def test_a_net_with_the_wrong_number_of_outputs_is_refused(bars, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
-    with pytest.raises(ModelError, match="7 numbers per picture, but the data has 2 classes"):
+    with pytest.raises(ModelError, match="7 numbers per image, but the data has 2 classes"):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
 
 
@@ -474,7 +474,7 @@ def test_the_users_files_are_not_touched(bars, tmp_path):
 
 
 def test_every_file_is_used_or_listed(bars, tmp_path):
-    (bars / "across" / "notes.txt").write_text("no picture")
+    (bars / "across" / "notes.txt").write_text("no image")
     (bars / "down" / "empty.png").write_bytes(b"")
     (bars / "down" / "cut.png").write_bytes((bars / "down" / "000.png").read_bytes()[:60])
     (bars / "stray.png").write_bytes((bars / "down" / "000.png").read_bytes())

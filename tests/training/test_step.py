@@ -99,7 +99,7 @@ def test_a_non_finite_loss_changes_nothing(bad, accumulate):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_memory_that_does_not_hold_one_picture_is_an_error():
+def test_memory_that_does_not_hold_one_image_is_an_error():
     class Full(nn.Linear):
         def forward(self, inputs):
             raise torch.OutOfMemoryError("out of memory")
@@ -107,7 +107,7 @@ def test_memory_that_does_not_hold_one_picture_is_an_error():
     step = make_step(Full(12, 3))
     with pytest.raises(torch.OutOfMemoryError):
         step(*make_batches(1, size=5)[0])
-    assert step.accumulate == 4  # 8 parts of 5 pictures would hold no less
+    assert step.accumulate == 4  # 8 parts of 5 images would hold no less
 
 
 def test_refusing_more_parts_leaves_the_step_as_it_was():

@@ -37,10 +37,10 @@ def test_a_trial_makes_the_same_steps_as_a_run(bars, tmp_path):
 
 def test_every_batch_is_full(bars):
     trial = make_trial(bars, test_fraction=0.1)
-    pictures = len(trial.ids)
-    for size in (7, pictures - 1, pictures):
+    images = len(trial.ids)
+    for size in (7, images - 1, images):
         batches = trial._batches(size)
-        assert {len(next(batches)[2].ids) for _ in range(3 * (pictures // size))} == {size}
+        assert {len(next(batches)[2].ids) for _ in range(3 * (images // size))} == {size}
 
 
 def test_threads_are_set_for_the_work_and_restored_even_if_it_fails():

@@ -30,15 +30,15 @@ def write(folder, images, labels):
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory, pictures):
-    """Pictures that no model has seen."""
-    images, labels = pictures
-    return write(tmp_path_factory.mktemp("others"), np.flip(images, 1), labels)
+def files(tmp_path_factory, images):
+    """Images that no model has seen."""
+    pixels, labels = images
+    return write(tmp_path_factory.mktemp("others"), np.flip(pixels, 1), labels)
 
 
 @pytest.fixture(scope="module")
-def run_folder(tmp_path_factory, pictures):
-    data = write(tmp_path_factory.mktemp("pictures"), *pictures)
+def run_folder(tmp_path_factory, images):
+    data = write(tmp_path_factory.mktemp("images"), *images)
     folder = tmp_path_factory.mktemp("runs") / "run"
     onsight.train(str(data), out=str(folder), device="cpu", epochs=1, **FEW)
     return folder
@@ -73,10 +73,10 @@ def test_predict_gives_the_same_rows(machine_off, run_folder, files, capsys, dev
     assert found.count("\n") > 60
 
 
-def test_everything_is_where_it_should_be(machine_off, tmp_path, pictures):
+def test_everything_is_where_it_should_be(machine_off, tmp_path, images):
     with machine_off() as machine:
         onsight.train(
-            pictures,
+            images,
             out=str(tmp_path / "run"),
             model="compact",
             device=str(DEVICE),
@@ -88,14 +88,14 @@ def test_everything_is_where_it_should_be(machine_off, tmp_path, pictures):
     assert {row["device"] for row in placement} == {str(DEVICE)}
 
 
-def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkeypatch):
+def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, images, monkeypatch):
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     monkeypatch.setattr(planning, "_LEAST_SECONDS", 60.0)  # however busy the machine is
     monkeypatch.setattr(planning, "_MOST_SECONDS", 60.0)
     monkeypatch.setattr(pick_fastest, "_ROUNDS", 2)
     settings = {**SETTINGS, "plan": "fresh", "precision": "fp32", "batch_size": 8}
     with machine_off() as machine:
-        onsight.train(pictures, out=str(tmp_path / "run"), device=str(DEVICE), epochs=1, **settings)
+        onsight.train(images, out=str(tmp_path / "run"), device=str(DEVICE), epochs=1, **settings)
         machine.check()
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     timed = {row["cuda_graph"]: row.get("images_per_second") for row in plan["measured"]["value"]}
@@ -105,13 +105,13 @@ def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, pictures, monkey
 
 @pytest.mark.parametrize("cuda_graph", [pytest.param("off", marks=pytest.mark.soak), "on"])
 def test_a_stopped_run_goes_on_to_the_same_bits(
-    machine_off, tmp_path, pictures, monkeypatch, cuda_graph
+    machine_off, tmp_path, images, monkeypatch, cuda_graph
 ):
     from onsight.training.trainer import Trainer
 
     def train(folder, **settings):
         onsight.train(
-            pictures,
+            images,
             out=str(folder),
             **SETTINGS | ({"model": "compact", "ema": 0.9} if cuda_graph == "off" else {}),
             device=str(DEVICE),
@@ -146,7 +146,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 
 
 def test_a_run_with_a_budget_trains_with_steps_as_a_graph(
-    machine_off, tmp_path, pictures, capsys, monkeypatch
+    machine_off, tmp_path, images, capsys, monkeypatch
 ):
     fields = {"model": "lenet", "cuda_graph": "on", "folds": "1", "plan": "default"}
     readings = itertools.count()
@@ -154,7 +154,7 @@ def test_a_run_with_a_budget_trains_with_steps_as_a_graph(
         monkeypatch.setattr(f"time.{name}", lambda: 0.01 * next(readings))
     with machine_off() as machine:
         run = onsight.train(
-            pictures, out=str(tmp_path / "run"), device=str(DEVICE), budget="6s", **fields
+            images, out=str(tmp_path / "run"), device=str(DEVICE), budget="6s", **fields
         )
         machine.check()
     assert run.results["epochs"] > 1

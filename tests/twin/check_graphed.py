@@ -17,10 +17,10 @@ from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import set_learning_rate
 
 WARM_UP, TOGETHER = 3, 4  # steps; fewer than in use, for the tests to be quick
-# Pictures: two replays after the warm-up, one step left, and a short batch.
+# Images: two replays after the warm-up, one step left, and a short batch.
 COUNT = BATCH * 3 * TOGETHER + 5
 
-# Launches to augment a chunk of some 8,000 pictures; and for a replay: itself, and the copies of
+# Launches to augment a chunk of some 8,000 images; and for a replay: itself, and the copies of
 # inputs, targets and learning rates to where it reads them and of the losses to the host.
 PER_CHUNK, PER_REPLAY = 70, 5
 

@@ -1,7 +1,7 @@
 """Steps of two ranks replayed as a graph, on the twin: this one, and another that is its mirror.
 
 torch's own DistributedDataParallel, its process group replaced by torch's fake one: the other rank
-is taken to have the same pictures, so the update has to be that of a single process with them.
+is taken to have the same images, so the update has to be that of a single process with them.
 """
 
 from contextlib import contextmanager
@@ -72,7 +72,7 @@ def world(machine, monkeypatch):
 
 
 def of_one(count=STEPS + 1, **settings):
-    """An update of a single process, and a loader of its pictures."""
+    """An update of a single process, and a loader of its images."""
     return make("lenet", count * BATCH, learning_rate=RATE, **settings)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from on_twin import BATCH, DEVICE, IS_SIMULATED, PICTURES, config_and_pictures, make, steady
+from on_twin import BATCH, DEVICE, IMAGES, IS_SIMULATED, config_and_images, make, steady
 
 from onsight.data.normalization import measure
 from onsight.evaluation.per_image import evaluate_batches
@@ -10,8 +10,8 @@ from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
 from onsight.training.autotune import room as room_module
 from onsight.training.autotune.room import move_if_room
-from onsight.training.pictures.residency import choose_residency
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.residency import choose_residency
+from onsight.training.images.training_data import TrainingData
 
 STEPS = 50  # of an epoch, whose augmentation is launched with the first of them
 
@@ -85,9 +85,9 @@ def test_an_evaluation_waits_only_at_its_end(machine, views):
     evaluate_batches(judge, loader.in_order())
     machine.record.clear()
     found = evaluate_batches(judge, loader.in_order())
-    assert len(found) == PICTURES
+    assert len(found) == IMAGES
     columns = 8
-    assert len(machine.record.waits) <= columns + 1  # and the pictures' numbers, once
+    assert len(machine.record.waits) <= columns + 1  # and the images' numbers, once
 
 
 def test_a_resumed_epoch_has_the_chunks_of_a_whole_one(machine):
@@ -109,19 +109,19 @@ def test_the_same_batch_in_another_epoch_has_other_numbers(machine):
 
 
 @pytest.mark.parametrize(("room", "place"), [(2.4, "device"), (1.01, "memory")])
-def test_many_pictures_go_to_the_device_if_a_measured_step_leaves_the_room(
+def test_many_images_go_to_the_device_if_a_measured_step_leaves_the_room(
     machine, monkeypatch, room, place
 ):
     monkeypatch.setattr(room_module, "_CHUNK_BYTES", 0)
-    config, dataset = config_and_pictures("lenet", 16_000)
-    size = dataset.pictures.nbytes
+    config, dataset = config_and_images("lenet", 16_000)
+    size = dataset.images.nbytes
     memory = machine.memories[DEVICE.index]
     monkeypatch.setattr(memory, "limit_bytes", memory.used_bytes + int(room * size))
-    kept = choose_residency(dataset.pictures, DEVICE)
+    kept = choose_residency(dataset.images, DEVICE)
     assert kept.value == "memory"
-    normalization = measure(dataset.pictures, torch.arange(100))
-    data = TrainingData(dataset, dataset.pictures.copied(), normalization, DEVICE)
+    normalization = measure(dataset.images, torch.arange(100))
+    data = TrainingData(dataset, dataset.images.copied(), normalization, DEVICE)
     chosen, data = move_if_room(config, data, kept, 1)
     assert chosen.value == place
-    assert data.pictures.device == (DEVICE if place == "device" else torch.device("cpu"))
+    assert data.images.device == (DEVICE if place == "device" else torch.device("cpu"))
     assert "a step" in chosen.reason

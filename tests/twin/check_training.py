@@ -74,9 +74,9 @@ SINGLE = {
 }
 
 
-def train(pictures, folder, device, **settings):
+def train(images, folder, device, **settings):
     config = COMMON | {"cache_folder": str(folder.parent / "cache")} | settings
-    return onsight.train(pictures, out=str(folder), device=device, **config)
+    return onsight.train(images, out=str(folder), device=device, **config)
 
 
 def outcome(folder):
@@ -112,12 +112,12 @@ def assert_same_outcome(found, expected, is_rounded):
         ),
     ],
 )
-def test_the_weights_are_those_of_the_cpu(tmp_path, pictures, machine_off, number, settings):
-    train(pictures, tmp_path / "cpu", "cpu", **settings)
+def test_the_weights_are_those_of_the_cpu(tmp_path, images, machine_off, number, settings):
+    train(images, tmp_path / "cpu", "cpu", **settings)
     with machine_off() as machine:
         # On the second device, the current one is another; a few runs are on the first.
         device = f"twin:{int(number % 4 > 0)}" if IS_SIMULATED else DEVICE
-        train(pictures, tmp_path / "device", str(device), **settings)
+        train(images, tmp_path / "device", str(device), **settings)
         machine.check()
     # On a GPU, the norm of all gradients is summed in another order; with AVX-512 it is seen.
     is_rounded = IS_SIMULATED and "clip_norm" in settings

@@ -51,7 +51,7 @@ def as_exact_as_the_cpu():
         yield
 
 
-def planted_pictures(count=60, side=12, classes=3):
+def planted_images(count=60, side=12, classes=3):
     """Noise with a class's colour weakened: (images, labels)."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
@@ -76,9 +76,9 @@ def no_waiting_for_disks():
 
 
 @pytest.fixture(scope="session")
-def pictures():
+def images():
     """Sixty of them, 12 x 12."""
-    return planted_pictures()
+    return planted_images()
 
 
 @pytest.fixture

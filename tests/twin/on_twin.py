@@ -14,7 +14,7 @@ import torch
 
 from onsight.config import make_config
 from onsight.data.index import TRAIN
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import measure
 from onsight.training.build import make_net, make_update
 from onsight.training.step.seen_in_step import waits
@@ -26,7 +26,7 @@ IS_SIMULATED = _NAME.startswith("twin")
 if IS_SIMULATED:
     install()
 DEVICE = torch.device(_NAME)
-SIDE, CLASSES, PICTURES, BATCH = 32, 3, 96, 16
+SIDE, CLASSES, IMAGES, BATCH = 32, 3, 96, 16
 
 
 class RealDevice:
@@ -82,13 +82,13 @@ def number_of(cell):
         return cell
 
 
-def config_and_pictures(model, count, **settings):
-    """A config, and a dataset of pictures of noise."""
+def config_and_images(model, count, **settings):
+    """A config, and a dataset of images of noise."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, SIDE * SIDE * 3), generator=generator).byte()
     numbers = torch.arange(count)
     dataset = types.SimpleNamespace(
-        pictures=Pictures(pixels, numbers, numbers % CLASSES, (SIDE, SIDE, 3)),
+        images=Images(pixels, numbers, numbers % CLASSES, (SIDE, SIDE, 3)),
         input_shape=(3, SIDE, SIDE),
         classes=["a", "b", "c"],
         counts=lambda split: np.array([40, 30, 26]),
@@ -98,15 +98,15 @@ def config_and_pictures(model, count, **settings):
     return make_config({"model": model, **common, **settings}), dataset
 
 
-def make(model="lenet", count=PICTURES, module=None, device=DEVICE, world=None, **settings):
-    """(update, loader) on a device, for pictures of noise. module: a net of the test's own."""
-    config, dataset = config_and_pictures(model, count, **settings)
-    pictures, numbers = dataset.pictures, dataset.ids(TRAIN)
-    normalization = measure(pictures, numbers)
+def make(model="lenet", count=IMAGES, module=None, device=DEVICE, world=None, **settings):
+    """(update, loader) on a device, for images of noise. module: a net of the test's own."""
+    config, dataset = config_and_images(model, count, **settings)
+    images, numbers = dataset.images, dataset.ids(TRAIN)
+    normalization = measure(images, numbers)
     net = make_net(config, dataset, device, module).train()
     update = make_update(config, net, dataset, normalization, device, world)
     mixes = update.augmentation.mixes
-    loader = Loader(pictures.to(device), numbers, BATCH, device, with_next=mixes)
+    loader = Loader(images.to(device), numbers, BATCH, device, with_next=mixes)
     return update, loader
 
 

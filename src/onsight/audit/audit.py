@@ -19,13 +19,13 @@ _SHOWN = 3  # findings of each kind that the summary shows
 class Audit:
     """What `onsight.check` returns.
 
-    data: DATA as given; files: how many are listed; pictures: how many of them can be used;
+    data: DATA as given; files: how many are listed; images: how many of them can be used;
     ignored: findings left out because a person judged them right; notes: what was not checked.
     """
 
     data: str
     files: int
-    pictures: int
+    images: int
     classes: dict[str, int]
     findings: tuple[Finding, ...]
     ignored: int
@@ -44,7 +44,7 @@ class Audit:
 
     def lines(self) -> Iterator[str]:
         """The summary, for a terminal."""
-        can_be_used = f"{self.pictures:,} of {plural(self.files, 'file')} can be used"
+        can_be_used = f"{self.images:,} of {plural(self.files, 'file')} can be used"
         yield f"{can_be_used}, in {plural(len(self.classes), 'class', 'classes')}"
         for kind, heading in KINDS.items():
             found = self.of(kind)
@@ -68,14 +68,14 @@ class Audit:
 
     def _repr_html_(self) -> str:
         counts = {heading: len(self.of(kind)) for kind, heading in KINDS.items()}
-        return facts_table(f"Audit of {self.data}, n = {self.pictures:,}", counts)
+        return facts_table(f"Audit of {self.data}, n = {self.images:,}", counts)
 
     def facts(self) -> dict[str, Any]:
         """Everything as plain values, as --json prints it."""
         return {
             "data": self.data,
             "files": self.files,
-            "pictures": self.pictures,
+            "images": self.images,
             "classes": self.classes,
             "counts": {kind: len(self.of(kind)) for kind in KINDS},
             "ignored": self.ignored,

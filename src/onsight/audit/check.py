@@ -34,7 +34,7 @@ from onsight.hardware.devices import choose_device
 from onsight.report.console import Reporter
 from onsight.words import percent
 
-_FEWEST = 20  # pictures to judge labels by
+_FEWEST = 20  # images to judge labels by
 
 
 def check(
@@ -51,7 +51,7 @@ def check(
     cache_folder: str = "",
     reporter: Reporter | None = None,
 ) -> Audit:
-    """Audit DATA: unusable files, copies, leaks, wrong labels, poor pictures; nothing is changed.
+    """Audit DATA: unusable files, copies, leaks, wrong labels, poor images; nothing is changed.
 
     quick: without judging labels, which takes most of the time; ignore: a CSV file with the ids of
     findings to leave out. Raises DataError, ConfigError, DiskError.
@@ -74,14 +74,14 @@ def check(
         judged = judge_labels(features.values, subject.pack.index.labels, _groups(subject, near))
         note = (
             f"labels were judged by heads on {features.made_by}, five of them, each for the "
-            f"pictures it had not seen: {_agreement(judged)}"
+            f"images it had not seen: {_agreement(judged)}"
         )
     findings = _findings(subject, near, judged)
     left = [one for one in findings if one.id not in ignored]
     return Audit(
         data=name_data(taken),
         files=len(source.index) + len(source.problems),
-        pictures=len(subject.pack),
+        images=len(subject.pack),
         classes=subject.counts(),
         findings=tuple(left),
         ignored=len(findings) - len(left),
@@ -114,7 +114,7 @@ def _why_not(subject: Subject) -> str:
     if len(subject.classes) < 2:
         return "labels were not judged: there is only one class"
     if len(subject.pack) < _FEWEST:
-        return f"labels were not judged: fewer than {_FEWEST} pictures"
+        return f"labels were not judged: fewer than {_FEWEST} images"
     if find_spec("cleanlab") is None:
         return f"labels were not judged: that takes {INSTALL}"
     return ""

@@ -1,4 +1,4 @@
-"""A manifest of the pictures to train from: without unusable files, copies and contradictions."""
+"""A manifest of the images to train from: without unusable files, copies and contradictions."""
 
 from pathlib import Path
 
@@ -12,17 +12,17 @@ from onsight.words import listed
 
 
 def write_clean_manifest(audit: Audit, path: Path) -> str:
-    """Write path,label,split of the pictures that are left, and say in a line what was left out.
+    """Write path,label,split of the images that are left, and say in a line what was left out.
 
     Of copies under one label the first stays, in the highest split; of copies under two labels,
     none. Labels that look wrong stay: a person must judge them. Raises OutputError for DATA whose
-    pictures are no files, or where a file would be replaced; DiskError.
+    images are no files, or where a file would be replaced; DiskError.
     """
     subject = audit.subject
     folder = subject.source.root if subject.source.root.is_dir() else subject.source.root.parent
     if subject.source.kind not in ("folders", "manifest", "names"):
         raise OutputError(
-            f"--write-manifest lists files, but {audit.data} holds pictures inside others: "
+            f"--write-manifest lists files, but {audit.data} holds images inside others: "
             "unpack it first"
         )
     if path.exists():
@@ -43,11 +43,11 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     write_csv(path, ("path", "label", "split"), rows)
     left_out = [f"{len(audit.of('unusable')):,} unusable"]
     left_out += [f"{len(numbers):,} {what}" for what, numbers in dropped.items()]
-    return f"{path}: {int((~gone).sum()):,} pictures; left out: {listed(left_out)}"
+    return f"{path}: {int((~gone).sum()):,} images; left out: {listed(left_out)}"
 
 
 def _dropped(audit: Audit) -> dict[str, set[int]]:
-    """Which pictures are left out, and why."""
+    """Which images are left out, and why."""
     contradictions: set[int] = set()
     copies: set[int] = set()
     rank = {name: place for place, name in enumerate(("", *SPLIT_NAMES[1:]))}

@@ -1,4 +1,4 @@
-"""Copies of pictures: identical or nearly so, on both sides of a split, under two labels."""
+"""Copies of images: identical or nearly so, on both sides of a split, under two labels."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ _SCALE = 40.0  # grey levels of difference at which a score would be 0
 
 
 def copies(subject: Subject, near: Sequence[NearDuplicate]) -> Iterator[Finding]:
-    """Findings for identical pictures, each with the one that counts, and near-duplicates."""
+    """Findings for identical images, each with the one that counts, and near-duplicates."""
     yield from _identical(subject)
     for pair in near:
         places = subject.place(pair.first), subject.place(pair.second)

@@ -1,6 +1,6 @@
-"""Features of all pictures, for judging their labels: a backbone's if its weights are here.
+"""Features of all images, for judging their labels: a backbone's if its weights are here.
 
-n pictures, D features, C channels.
+n images, D features, C channels.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from onsight.data.duplicates.signatures import planes
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.data.pack import Pack
 from onsight.features.feature_pass import (
@@ -26,7 +26,7 @@ from onsight.models.pretrained import OFFLINE_MODEL, has_offline_weights, offlin
 from onsight.report.console import Reporter
 
 _LEAST_SIDE = 96  # pixels that a backbone is given at least
-_ROWS = 1024  # pictures at once
+_ROWS = 1024  # images at once
 _PIXELS = 16  # pixels a side that are features where there is no backbone
 
 
@@ -40,19 +40,19 @@ class Features(NamedTuple):
 def features_of(
     pack: Pack, cache_folder: Path | None, device: torch.device, reporter: Reporter
 ) -> Features:
-    """The features of every picture, kept in the cache; of small pictures without weights, pixels.
+    """The features of every image, kept in the cache; of small images without weights, pixels.
 
     Raises DiskError.
     """
     if not has_offline_weights(OFFLINE_MODEL):
         hint = offline_hint()
         reporter.say(
-            f"labels are judged by small copies of the pictures: {hint}, which judges better"
+            f"labels are judged by small copies of the images: {hint}, which judges better"
         )
         return Features(_pixels(pack), f"{_PIXELS}x{_PIXELS} pixels")
     classifier = _classifier(pack, device)
     ids = torch.arange(len(pack))
-    loader = feature_loader(Loader(Pictures.of(pack), ids, 1, device))
+    loader = feature_loader(Loader(Images.of(pack), ids, 1, device))
 
     def compute() -> Tensor:
         with reporter.bar("features", len(pack)) as bar:

@@ -1,4 +1,4 @@
-"""A finding: what is wrong, or may be, with one picture, two pictures or a class."""
+"""A finding: what is wrong, or may be, with one image, two images or a class."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Any
 # Every kind of finding with its heading, gravest first.
 KINDS = {
     "leakage": "Copies on both sides of a split",
-    "two-labels": "The same picture under two labels",
+    "two-labels": "The same image under two labels",
     "label": "Labels that look wrong",
     "unusable": "Files that cannot be used",
-    "identical": "Identical pictures",
+    "identical": "Identical images",
     "near-duplicate": "Near-duplicates",
     "classes": "Classes",
-    "quality": "Pictures that are hard to learn from",
+    "quality": "Images that are hard to learn from",
 }
 # What --fail-on may name, and the kinds that it means.
 GROUPS = {
@@ -28,9 +28,9 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Place:
-    """A picture, a file or a class that a finding is about.
+    """An image, a file or a class that a finding is about.
 
-    split: as given with the data, empty if none is; number: of the picture in the pack, None for
+    split: as given with the data, empty if none is; number: of the image in the pack, None for
     anything else.
     """
 
@@ -58,7 +58,7 @@ class Finding:
         """The same in every check of the same files, whatever else is added to them."""
         kind = "copies" if self.kind in GROUPS["twins"] else self.kind
         parts = [kind, *sorted(place.path for place in self.places)]
-        if self.kind == "quality":  # of which one picture may have several
+        if self.kind == "quality":  # of which one image may have several
             parts.append(self.what.partition(" (")[0])
         text = "\0".join(parts).encode("utf-8", "surrogateescape")
         return hashlib.sha256(text).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What the files of pictures say before they are decoded: format, mode and size."""
+"""What the files of images say before they are decoded: format, mode and size."""
 
 import io
 from collections.abc import Callable
@@ -21,14 +21,14 @@ class Header(NamedTuple):
 
 
 class HeaderReader:
-    """Reads the pictures of a source, and keeps the header of each that it has read."""
+    """Reads the images of a source, and keeps the header of each that it has read."""
 
     def __init__(self, read: Callable[[int], bytes | Pixels]) -> None:
         self._read = read
         self.headers: dict[int, Header] = {}
 
     def __call__(self, row: int) -> bytes | Pixels:
-        """What the source gives. Raises PictureError."""
+        """What the source gives. Raises ImageError."""
         content = self._read(row)
         header = _header(content)
         if header:

@@ -1,6 +1,6 @@
-"""Labels that look wrong: judged by a head on features, each picture by one that has not seen it.
+"""Labels that look wrong: judged by a head on features, each image by one that has not seen it.
 
-n pictures, K classes, D features.
+n images, K classes, D features.
 """
 
 from collections.abc import Iterator
@@ -19,26 +19,26 @@ from onsight.evaluation.results import ConfusedPair
 from onsight.features.heads.choose import COARSE, HeadSettings, choose_head
 from onsight.features.heads.labelled import LabelledFeatures
 
-_PENALTY_PICTURES = 2000  # enough to choose a penalty with
+_PENALTY_IMAGES = 2000  # enough to choose a penalty with
 INSTALL = 'pip install "onsight[check]"'
 
 
 class Judged(NamedTuple):
-    """What models that had not seen a picture made of it. probabilities: float32 (n, K)."""
+    """What models that had not seen an image made of it. probabilities: float32 (n, K)."""
 
     probabilities: NDArray[np.float32]
     labels: NDArray[np.int32]
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """The likeliest class of each picture: int64 (n,)."""
+        """The likeliest class of each image: int64 (n,)."""
         return np.asarray(self.probabilities.argmax(1))
 
 
 def judge_labels(features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]) -> Judged:
     """Fit heads on the features of all folds but one, and judge that one, for every fold.
 
-    groups: uint8 (n, 16), equal for copies of a picture, which share a fold.
+    groups: uint8 (n, 16), equal for copies of an image, which share a fold.
     """
     classes = int(labels.max()) + 1
     data = LabelledFeatures(features[None], torch.from_numpy(labels).long())
@@ -54,13 +54,13 @@ def judge_labels(features: Tensor, labels: NDArray[np.int32], groups: NDArray[np
 
 
 def _settings(data: LabelledFeatures, classes: int) -> HeadSettings:
-    some = data.take(torch.arange(min(len(data), _PENALTY_PICTURES)))
+    some = data.take(torch.arange(min(len(data), _PENALTY_IMAGES)))
     chosen = choose_head(some, data.take(torch.arange(0)), classes, penalties=COARSE).settings
     return chosen if isinstance(chosen, HeadSettings) else HeadSettings(COARSE[1])
 
 
 def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The pictures whose labels look wrong, the surest first, and how sure: 0 to 1.
+    """The images whose labels look wrong, the surest first, and how sure: 0 to 1.
 
     How many is found by confident learning (Northcutt and others, 2021), as cleanlab has it, which
     must be installed; which, by the probability of the label itself.
@@ -75,7 +75,7 @@ def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def label_findings(subject: Subject, judged: Judged) -> Iterator[Finding]:
-    """A finding for each picture whose label looks wrong."""
+    """A finding for each image whose label looks wrong."""
     rows, scores = suspects(judged)
     predicted = judged.predicted
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):

@@ -12,15 +12,15 @@ from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
 from onsight.data.sources.source import Source
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.report.console import Reporter
 from onsight_explain.cores import usable_cores
 
-_SIZE = (128, 128)  # pixels at which larger pictures are looked at
+_SIZE = (128, 128)  # pixels at which larger images are looked at
 
 
 def open_subject(source: Source, config: Config, kept: Path | None, reporter: Reporter) -> Subject:
-    """Decode all pictures, or reopen them, and read the headers of their files.
+    """Decode all images, or reopen them, and read the headers of their files.
 
     Raises DataError if none can be used, DiskError.
     """
@@ -38,7 +38,7 @@ def open_subject(source: Source, config: Config, kept: Path | None, reporter: Re
 
 def _read_headers(reader: HeaderReader, pack: Pack, progress: Progress) -> None:
     def read(row: int) -> None:
-        with suppress(PictureError):
+        with suppress(ImageError):
             reader(row)
 
     with ThreadPoolExecutor(usable_cores()) as pool:

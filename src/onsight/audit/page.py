@@ -1,4 +1,4 @@
-"""The page of a check: one HTML file that opens offline, pictures side by side."""
+"""The page of a check: one HTML file that opens offline, images side by side."""
 
 import base64
 import io
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # its method save imports this module
 
 NAME, TABLE = "check.html", "check.csv"
 _MOST = 48  # findings of a kind that are shown
-_SIDE = 128  # pixels of a picture's longer side at most
-_TINY = 64  # pixels: smaller pictures stay crisp
+_SIDE = 128  # pixels of an image's longer side at most
+_TINY = 64  # pixels: smaller images stay crisp
 _MARK = b'<meta name="generator" content="onsight check">'
 
 
@@ -66,19 +66,19 @@ def _content(audit: "Audit") -> dict[str, Any]:
 
 
 def _card(audit: "Audit", finding: Finding) -> dict[str, Any]:
-    pictures = [{"place": place, "uri": _thumbnail(audit, place)} for place in finding.places]
-    return {"finding": finding, "pictures": pictures}
+    images = [{"place": place, "uri": _thumbnail(audit, place)} for place in finding.places]
+    return {"finding": finding, "images": images}
 
 
 def _thumbnail(audit: "Audit", place: Place) -> str:
-    """A picture as it is packed, as a data URI; empty for what is no picture."""
+    """An image as it is packed, as a data URI; empty for what is no image."""
     if place.number is None:
         return ""
     pack = audit.subject.pack
     pixels = pack.pixels[pack.rows[place.number]]
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     header = audit.subject.header(place.number)
-    if header:  # packed pictures are squeezed to one shape
+    if header:  # packed images are squeezed to one shape
         scale = max(image.size) / max(header.height, header.width)
         image = image.resize(
             (max(1, round(scale * header.width)), max(1, round(scale * header.height)))

@@ -1,6 +1,6 @@
-"""Pictures that are hard to learn from: blank, dark, blurred, tiny, oddly shaped, out of style.
+"""Images that are hard to learn from: blank, dark, blurred, tiny, oddly shaped, out of style.
 
-n pictures, B batch, H height, W width, C channels.
+n images, B batch, H height, W width, C channels.
 """
 
 from collections.abc import Iterator
@@ -19,23 +19,23 @@ _BATCH = 1024
 _BLANK = 4.0  # grey levels of standard deviation; below, hardly anything is to be seen
 _DARK, _BRIGHT = 40.0, 225.0  # grey levels that 95% of the pixels stay below, or above
 _FAINT = 16.0  # grey levels of standard deviation: more is a bright or dark ground with a subject
-_BLURRED = 0.15  # times the fine detail of the median picture
-_SHARP = 4.0  # grey levels: below, the median picture has no detail to compare with
-_SMALL = 0.25  # times the longer side of the median picture
+_BLURRED = 0.15  # times the fine detail of the median image
+_SHARP = 4.0  # grey levels: below, the median image has no detail to compare with
+_SMALL = 0.25  # times the longer side of the median image
 _ODD_SHAPE = 3.0  # times as long as wide
 _FLAT, _PHOTOGRAPHS = 0.6, 0.25  # share of pixels equal to their neighbour: drawings, photographs
 _USED = "used as it is"
 
 
 class Usual(NamedTuple):
-    """The median picture's fine detail in grey levels, and its longer side in pixels."""
+    """The median image's fine detail in grey levels, and its longer side in pixels."""
 
     detail: float
     side: float
 
 
 class Look(NamedTuple):
-    """Measures of n pictures, float32 (n,), in grey levels from 0 to 255.
+    """Measures of n images, float32 (n,), in grey levels from 0 to 255.
 
     contrast: standard deviation; low, high: what 5% of the pixels are below, above; detail: mean
     difference of neighbouring pixels but one, less that of slow changes; flat: share of pixels
@@ -50,7 +50,7 @@ class Look(NamedTuple):
 
 
 def quality(subject: Subject) -> Iterator[Finding]:
-    """Findings about single pictures, from their pixels and their files."""
+    """Findings about single images, from their pixels and their files."""
     look = measure(subject)
     sides = [max(header.height, header.width) for header in subject.headers.values()]
     usual = Usual(float(np.median(look.detail)), float(np.median(sides)) if sides else 0.0)
@@ -61,7 +61,7 @@ def quality(subject: Subject) -> Iterator[Finding]:
 
 
 def measure(subject: Subject) -> Look:
-    """Measure all pictures as they are packed."""
+    """Measure all images as they are packed."""
     pack = subject.pack
     parts = [
         _measure(pack.take(np.arange(first, min(first + _BATCH, len(pack)))))
@@ -83,7 +83,7 @@ def _measure(images: Tensor) -> tuple[Tensor, ...]:
 def _found(
     subject: Subject, look: Look, usual: Usual, number: int
 ) -> Iterator[tuple[str, str, float]]:
-    """What is wrong with a picture, what training does, and how grave it is."""
+    """What is wrong with an image, what training does, and how grave it is."""
     contrast = float(look.contrast[number])
     if contrast < _BLANK:
         yield f"nearly blank (contrast {contrast:.1f} of 255)", _USED, 1 - contrast / 255
@@ -116,7 +116,7 @@ def _shape(usual_side: float, height: int, width: int) -> Iterator[tuple[str, st
 
 
 def _out_of_style(subject: Subject, look: Look) -> Iterator[Finding]:
-    """Screenshots and drawings, where most pictures are photographs."""
+    """Screenshots and drawings, where most images are photographs."""
     if float(np.median(look.flat)) > _PHOTOGRAPHS:
         return
     for number in np.flatnonzero((look.flat > _FLAT) & (look.contrast >= _BLANK)).tolist():

@@ -1,4 +1,4 @@
-"""The pictures that are checked: decoded, with the headers of their files."""
+"""The images that are checked: decoded, with the headers of their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Subject:
         return [*self.source.problems, *self.pack.problems]
 
     def counts(self) -> dict[str, int]:
-        """Pictures of each class."""
+        """Images of each class."""
         counts = np.bincount(self.pack.index.labels, minlength=len(self.classes)).tolist()
         return dict(zip(self.classes, counts, strict=True))
 
     def place(self, number: int) -> Place:
-        """A picture by its number in the pack."""
+        """An image by its number in the pack."""
         index = self.pack.index
         return Place(
             index.locators[number],
@@ -46,5 +46,5 @@ class Subject:
         )
 
     def header(self, number: int) -> Header | None:
-        """The header of a picture's file, if it could be read."""
+        """The header of an image's file, if it could be read."""
         return self.headers.get(int(self.pack.sources[number]))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from onsight.cluster.image_model import ImageModel, Work
 from onsight.cluster.notes import Notes, ended_by_ray, raise_failure
-from onsight.cluster.picture_model import PictureModel, Work
 from onsight.cluster.row_stream import RowStream
 from onsight.cluster.session import HEAD
 from onsight.cluster.shares import live_nodes, share_among
@@ -63,7 +63,7 @@ class ClusterPredictions:
         stream = ray.remote(RowStream).options(num_cpus=0, resources=HEAD).remote()
         blocks = ray.put(_blocks(places, _BATCHES * predictor.runner.at_once))
         try:
-            ray.get(stream.begin.remote(blocks, PictureModel, (work, notes), share))
+            ray.get(stream.begin.remote(blocks, ImageModel, (work, notes), share))
             yield from _predictions(names, _tables(ray, stream))
         except ray.exceptions.RayError as error:
             raise_failure(ray.get(notes.why_failed.remote()))
@@ -71,10 +71,10 @@ class ClusterPredictions:
 
 
 def _place(one: Input) -> bytes:
-    """Where other machines find a picture. Raises ConfigError if it is no file."""
+    """Where other machines find an image. Raises ConfigError if it is no file."""
     if not one.file:
         raise ConfigError(
-            f"{one.name} is in an archive, but on a cluster every picture must be a file of its "
+            f"{one.name} is in an archive, but on a cluster every image must be a file of its "
             "own: unpack the archive on storage that all machines see"
         )
     return os.fsencode(os.path.abspath(one.name))

@@ -12,7 +12,7 @@ import numpy as np
 from onsight.inference.predictor import Prediction
 
 NUMBER, PATH = "number", "path"  # of an input; its path is bytes, as file systems have it
-_PLAIN = ("predicted", "probability", "problem", "unlike", "score")
+_PLAIN = ("predicted", "probability", "problem", "out_of_distribution", "score")
 _LISTS = ("probabilities", "features")
 
 
@@ -23,7 +23,7 @@ def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities
     found = list(predictions)
     text, exact, numerals = pyarrow.string(), pyarrow.float64(), pyarrow.list_(pyarrow.float32())
     types = {"predicted": text, "probability": exact, "problem": text}
-    types |= {"unlike": pyarrow.bool_(), "score": exact}
+    types |= {"out_of_distribution": pyarrow.bool_(), "score": exact}
     columns = {
         name: pyarrow.array([getattr(one, name) for one in found], kind)
         for name, kind in types.items()
@@ -40,9 +40,16 @@ def from_table(names: Sequence[str], table: Any) -> Iterator[Prediction]:
     plain = zip(*(table[name].to_pylist() for name in _PLAIN), strict=True)
     lists = zip(*(_arrays(table[name].combine_chunks()) for name in _LISTS), strict=True)
     for name, values, (probabilities, features) in zip(names, plain, lists, strict=True):
-        predicted, probability, problem, unlike, score = values
+        predicted, probability, problem, out_of_distribution, score = values
         yield Prediction(
-            name, predicted, probability, problem, probabilities, unlike, score, features
+            name,
+            predicted,
+            probability,
+            problem,
+            probabilities,
+            out_of_distribution,
+            score,
+            features,
         )
 
 

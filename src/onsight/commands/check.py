@@ -43,14 +43,14 @@ def check(
     write_manifest: Annotated[
         Path | None,
         Parameter(
-            help="Write a list to train from, without unusable files, copies and pictures under "
+            help="Write a list to train from, without unusable files, copies and images under "
             "two labels, to this new CSV file."
         ),
     ] = None,
     image_size: Annotated[
         str,
         Parameter(
-            help="Size in pixels to look at pictures with; `onsight train` with the same "
+            help="Size in pixels to look at images with; `onsight train` with the same "
             "--image-size does not decode them again. auto: their own if small, or 128."
         ),
     ] = "auto",
@@ -62,9 +62,9 @@ def check(
     cache_folder: CacheFolder = "",
     json_: Json = False,
 ) -> None:
-    """Find what is wrong with pictures before training: copies, leaks, wrong labels, bad files.
+    """Find what is wrong with images before training: copies, leaks, wrong labels, bad files.
 
-    Nothing of yours is changed. The page shows the pictures side by side, the gravest first;
+    Nothing of yours is changed. The page shows the images side by side, the gravest first;
     check.csv has a row for each finding.
     """
     from onsight_explain.spinning import choose_spinning

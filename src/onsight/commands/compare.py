@@ -17,7 +17,7 @@ def compare(
     ] = Path("compare.html"),
     json_: Json = False,
 ) -> None:
-    """Compare runs picture by picture: which is better, and whether that is more than noise.
+    """Compare runs image by image: which is better, and whether that is more than noise.
 
     Parameters
     ----------

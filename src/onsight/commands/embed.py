@@ -21,9 +21,9 @@ def embed(
     cluster: Annotated[str | None, Parameter(help=CLUSTER)] = None,
     json_: Json = False,
 ) -> None:
-    """Write the features of pictures to a file, for other programs.
+    """Write the features of images to a file, for other programs.
 
-    Features are the numbers that the network's last layer decides by: alike pictures have alike
+    Features are the numbers that the network's last layer decides by: alike images have alike
     features. The file also has paths, predicted classes, their probabilities, and the inputs that
     cannot be used with the reason.
 
@@ -32,7 +32,7 @@ def embed(
     model
         A run folder or a model file.
     paths
-        Pictures, or folders of pictures.
+        Images, or folders of images.
     """
     from onsight_explain.spinning import choose_spinning
 

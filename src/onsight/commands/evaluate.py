@@ -31,26 +31,24 @@ def evaluate(
     crop_boxes: CropBoxes = False,
     cache_folder: CacheFolder = "",
     module: Module = None,
-    csv: Annotated[
-        Path | None, Parameter(help="Write a row for every picture to this file.")
-    ] = None,
+    csv: Annotated[Path | None, Parameter(help="Write a row for every image to this file.")] = None,
     tta: Annotated[
         Tta,
         Parameter(
             help="Test-time augmentation: also report the accuracy of the mean over several views "
-            "of each picture."
+            "of each image."
         ),
     ] = "one",
     json_: Json = False,
 ) -> None:
-    """Evaluate a model on DATA, leaving out pictures that it was trained on.
+    """Evaluate a model on DATA, leaving out images that it was trained on.
 
     Parameters
     ----------
     model
         A run folder or a model file.
     data
-        Labelled pictures, in any form that `onsight train` takes.
+        Labelled images, in any form that `onsight train` takes.
     """
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
@@ -74,6 +72,6 @@ def evaluate(
     for problem in results.pop("problem_rows"):
         reporter.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
-        left_out = plural(results["seen"], "picture")
+        left_out = plural(results["seen"], "image")
         reporter.say(f"{left_out} left out: the model was trained or selected with them")
     show_results(results, json_)

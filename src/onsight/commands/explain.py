@@ -66,7 +66,7 @@ def explain(
     Parameters
     ----------
     subject
-        A run folder such as runs/pets; or labelled pictures in any form that `onsight train`
+        A run folder such as runs/pets; or labelled images in any form that `onsight train`
         takes, to explain the run it would start; or any PyTorch training script, which is run
         unchanged, as in `onsight explain train.py -- --epochs 3`. `onsight explain train.py --help`
         lists the options for scripts: they are those of `onsight-explain`.

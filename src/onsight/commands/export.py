@@ -31,7 +31,7 @@ def export(
     on: Annotated[
         str | None,
         Parameter(
-            help="Labelled pictures for the proof, in any form that `onsight train` takes; those "
+            help="Labelled images for the proof, in any form that `onsight train` takes; those "
             "that trained the model are left out. Default: those that the run held out."
         ),
     ] = None,
@@ -54,11 +54,11 @@ def export(
     cache_folder: CacheFolder = "",
     json_: Json = False,
 ) -> None:
-    """Export a model for other runtimes, and prove on held-out pictures that it says the same.
+    """Export a model for other runtimes, and prove on held-out images that it says the same.
 
-    The file takes pictures as bytes, uint8 (B, H, W, C) in the size that the model was trained
+    The file takes images as bytes, uint8 (B, H, W, C) in the size that the model was trained
     on, and gives probabilities: resizing, normalization and temperature are inside. It is written
-    only if its probabilities are within 0.001 of torch's on every held-out picture; agreement,
+    only if its probabilities are within 0.001 of torch's on every held-out image; agreement,
     accuracy, speed and sizes are printed and kept beside it as FILE.proof.json.
 
     Parameters

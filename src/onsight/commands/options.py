@@ -41,17 +41,17 @@ CropBoxes = Annotated[
     bool,
     Parameter(
         negative="",
-        help="What is inside each box of COCO, Pascal VOC or CVAT annotations is a picture.",
+        help="What is inside each box of COCO, Pascal VOC or CVAT annotations is an image.",
     ),
 ]
 LabelFrom = Annotated[
     str,
-    Parameter(help="A regular expression that finds each picture's label in its path."),
+    Parameter(help="A regular expression that finds each image's label in its path."),
 ]
 CacheFolder = Annotated[
     str,
     Parameter(
-        help="Where decoded pictures are kept for the next run; none: keep nothing. "
+        help="Where decoded images are kept for the next run; none: keep nothing. "
         "Empty: $ONSIGHT_CACHE or ~/.cache/onsight."
     ),
 ]

@@ -10,12 +10,12 @@ from onsight.commands.options import CLUSTER, Device, Json, Module
 _ROWS = Group("Rows", sort_key=1)
 _FILES = Group(
     "Where they go",
-    help="Without any of these, a line for each picture goes to stdout. Try: "
+    help="Without any of these, a line for each image goes to stdout. Try: "
     "onsight predict runs/pets new/ --csv out.csv",
     sort_key=2,
 )
 _INPUTS = (
-    "Pictures; folders of pictures; patterns in quotes, such as 'new/**/*.jpg'; a zip or tar; a "
+    "Images; folders of images; patterns in quotes, such as 'new/**/*.jpg'; a zip or tar; a "
     "CSV, JSONL or Parquet manifest with a column named path; or - for paths on stdin, one a line "
     "or each ended by NUL: find new -name '*.jpg' -print0 | onsight predict runs/pets -"
 )
@@ -35,7 +35,7 @@ def predict(
             group=_ROWS,
             help="Below this probability, from 0 to 1, say unsure instead of a class. "
             "Probabilities are calibrated: of predictions at 90%, about 90% are right, if the "
-            "pictures are like those that the model was evaluated on.",
+            "images are like those that the model was evaluated on.",
         ),
     ] = None,
     csv: Annotated[
@@ -62,14 +62,14 @@ def predict(
         Path | None,
         Parameter(
             group=_FILES,
-            help="Draw the first 64 pictures and their predictions into this PNG file.",
+            help="Draw the first 64 images and their predictions into this PNG file.",
         ),
     ] = None,
     heatmap: Annotated[
         Path | None,
         Parameter(
             group=_FILES,
-            help="Draw where each picture speaks for the predicted class, a PNG file for each, "
+            help="Draw where each image speaks for the predicted class, a PNG file for each, "
             "into this new folder. Needs captum.",
         ),
     ] = None,
@@ -87,10 +87,10 @@ def predict(
     device: Device = "auto",
     module: Module = None,
 ) -> None:
-    """Predict the class of pictures.
+    """Predict the class of images.
 
     Every input gets a row, in order; for one that cannot be used, the row says why. Any number of
-    pictures can be given: only a few are in memory at a time.
+    images can be given: only a few are in memory at a time.
 
     Parameters
     ----------

@@ -57,14 +57,14 @@ def serve(
         int,
         Parameter(
             group=_LIMITS,
-            help="How many pictures may wait for a model; requests beyond are refused with 503.",
+            help="How many images may wait for a model; requests beyond are refused with 503.",
         ),
     ] = 256,
 ) -> None:
-    """Answer HTTP requests with predictions, and show a page to drop pictures on.
+    """Answer HTTP requests with predictions, and show a page to drop images on.
 
     Try `onsight serve runs/birds`, then open the address that it prints, or ask with
-    `curl -F pictures=@bird.jpg http://127.0.0.1:8000/predict`.
+    `curl -F images=@bird.jpg http://127.0.0.1:8000/predict`.
 
     Nothing but this machine is answered unless --host says so. GET /openapi.json describes every
     URL, /metrics counts for Prometheus, /ready says whether all models work. A model whose file

@@ -23,7 +23,7 @@ def shard(
     ] = 100.0,
     problems: Annotated[
         Path | None,
-        Parameter(help="A CSV file for the pictures that are left out, with their reasons."),
+        Parameter(help="A CSV file for the images that are left out, with their reasons."),
     ] = None,
     data_format: DataFormat = "auto",
     label: Label = "",
@@ -34,15 +34,15 @@ def shard(
     """Write DATA as WebDataset shards: tar files that object stores read quickly.
 
     Millions of small files are slow to list, copy and read; a few thousand shards are not. Each
-    picture keeps its bytes and has its class beside it (000000012.jpg, 000000012.cls); shards are
+    image keeps its bytes and has its class beside it (000000012.jpg, 000000012.cls); shards are
     named by the split (train-000000.tar) and mixed, so that any few of them are a fair sample; an
     index.json lists them. Nothing of yours is changed.
 
     Write them once, then train from them wherever you are:
 
-    onsight shard pictures --out s3://bucket/pictures
+    onsight shard images --out s3://bucket/images
 
-    onsight train s3://bucket/pictures
+    onsight train s3://bucket/images
 
     The same command goes on where it was killed.
     """

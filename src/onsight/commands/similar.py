@@ -15,14 +15,14 @@ def similar(
     among: Annotated[
         str | None,
         Parameter(
-            help="The pictures to search: a folder, or any form that `onsight train` takes. "
+            help="The images to search: a folder, or any form that `onsight train` takes. "
             "Default: those that the model was trained with."
         ),
     ] = None,
-    top: Annotated[int, Parameter(help="How many pictures to find for each.")] = 5,
+    top: Annotated[int, Parameter(help="How many images to find for each.")] = 5,
     save_grid: Annotated[
         Path | None,
-        Parameter(help="Draw the first 16 pictures and what was found into this PNG file."),
+        Parameter(help="Draw the first 16 images and what was found into this PNG file."),
     ] = None,
     device: Device = "auto",
     data_format: DataFormat = "auto",
@@ -30,9 +30,9 @@ def similar(
     module: Module = None,
     json_: Json = False,
 ) -> None:
-    """Find the pictures that look most like others.
+    """Find the images that look most like others.
 
-    Pictures are compared by the features that the network's last layer decides by: their cosine
+    Images are compared by the features that the network's last layer decides by: their cosine
     similarity, 1 for equal ones and about 0 for unrelated ones. Copies are marked as identical.
 
     Parameters
@@ -40,7 +40,7 @@ def similar(
     model
         A run folder or a model file.
     paths
-        Pictures, or folders of pictures.
+        Images, or folders of images.
     """
     from onsight_explain.spinning import choose_spinning
 

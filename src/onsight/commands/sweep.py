@@ -46,7 +46,7 @@ def sweep(
 
     Try `onsight sweep demo --try learning_rate=0.001,0.003 --try model=lenet,compact --epochs 3`.
 
-    The winner is chosen by validation pictures; what to expect of it is measured on test pictures,
+    The winner is chosen by validation images; what to expect of it is measured on test images,
     which choose nothing, and there it is compared with every other run. Settings that are not
     tried are given as for `onsight train`, and are the same for all runs.
     """

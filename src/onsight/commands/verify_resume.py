@@ -27,12 +27,12 @@ def verify_resume(
 ) -> None:
     """See on your own DATA that a killed run, resumed, ends as if nothing had happened.
 
-    Trains twice on a few of your pictures: once undisturbed, once killed without warning (SIGKILL)
+    Trains twice on a few of your images: once undisturbed, once killed without warning (SIGKILL)
     at random moments and resumed each time. Then weights, optimizer, metrics and every prediction
     are compared bit for bit. Exit code 0: all equal; 1: something differs, which is named, and both
     runs are kept.
 
-    Unless you say otherwise: --model compact, --epochs 2, --train-pictures 512, --batch-size 32,
+    Unless you say otherwise: --model compact, --epochs 2, --train-images 512, --batch-size 32,
     --folds 1. Any setting of `onsight train` can be given, to verify it as you use it. Nothing of
     yours is changed; both runs are in a temporary folder. Takes a quarter of a minute and about
     five seconds for each kill.

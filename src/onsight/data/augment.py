@@ -1,4 +1,4 @@
-"""Augmentation of training batches: drawn from (seed, epoch, picture), applied on the device."""
+"""Augmentation of training batches: drawn from (seed, epoch, image), applied on the device."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -23,7 +23,7 @@ SETTINGS = {field.name for op in (*_PIXEL_OPS, *_INPUT_OPS, Mix) for field in fi
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The random changes of training pictures that are on."""
+    """The random changes of training images that are on."""
 
     pixel_ops: tuple[Op, ...]
     input_ops: tuple[Op, ...]
@@ -42,17 +42,17 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether pictures are mixed, so that targets are shares of classes."""
+        """Whether images are mixed, so that targets are shares of classes."""
         return bool(self.mix.columns)
 
     @property
     def columns(self) -> list[int]:
-        """The columns of random numbers that each picture needs."""
+        """The columns of random numbers that each image needs."""
         columns = [column for op in (*self.pixel_ops, *self.input_ops) for column in op.columns]
         return [*columns, *self.mix.columns]
 
     def draw(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
-        """The numbers in [0, 1) that each picture needs, by column. ids: int64 (B,)."""
+        """The numbers in [0, 1) that each image needs, by column. ids: int64 (B,)."""
         columns = self.columns
         if not columns:
             return {}
@@ -64,13 +64,13 @@ class Augmentation:
     ) -> tuple[Tensor, Tensor]:
         """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed.
 
-        When pictures are mixed, the batch's last one serves only as the partner of the one before.
+        When images are mixed, the batch's last one serves only as the partner of the one before.
         """
         inputs = self.change(batch.images, numbers, normalization)
         return self.mixed(inputs, batch.labels, numbers, classes)
 
     def change(self, images: Tensor, numbers: Numbers, normalization: Normalization) -> Tensor:
-        """What is done to each picture by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
+        """What is done to each image by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
         for op in self.pixel_ops:
             images = op.apply(images, numbers)
         inputs = normalization.apply(images)
@@ -81,7 +81,7 @@ class Augmentation:
     def mixed(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a batch, each picture mixed with the next one if that is on."""
+        """Inputs and targets of a batch, each image mixed with the next one if that is on."""
         if not self.mixes:
             return inputs, labels
         return self.mix.apply(inputs, labels, numbers, classes)

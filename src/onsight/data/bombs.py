@@ -1,15 +1,15 @@
-"""Pictures made to exhaust memory or time, refused by a look at their first bytes."""
+"""Images made to exhaust memory or time, refused by a look at their first bytes."""
 
 import struct
 
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.limits import EXPANSE_PIXELS, JPEG_SCANS, PIXELS_A_BYTE, SLOW_BMP_PIXELS
 
 _SCAN = b"\xff\xda"
 
 
 def refuse_bombs(data: bytes, pixel_limit: int) -> None:
-    """Raise PictureError for a picture that would take seconds or gigabytes to decode.
+    """Raise ImageError for an image that would take seconds or gigabytes to decode.
 
     pixel_limit: for formats whose decoder takes memory before it can be asked for the size.
     """
@@ -22,24 +22,24 @@ def refuse_bombs(data: bytes, pixel_limit: int) -> None:
 
 
 def refuse_pixels(height: int, width: int, limit: int) -> None:
-    """Raise PictureError for more pixels than the limit, or none."""
+    """Raise ImageError for more pixels than the limit, or none."""
     if height * width > limit:
-        raise PictureError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
+        raise ImageError(f"over {limit / 1e6:g} megapixels (--pixel-limit-megapixels)")
     if height < 1 or width < 1:
-        raise PictureError("has no pixels")
+        raise ImageError("has no pixels")
 
 
 def refuse_empty_expanse(height: int, width: int, count: int) -> None:
-    """Raise PictureError for very many pixels in very few bytes. count: of the file."""
+    """Raise ImageError for very many pixels in very few bytes. count: of the file."""
     pixels = height * width
     if pixels > EXPANSE_PIXELS and pixels > PIXELS_A_BYTE * count:
-        raise PictureError(f"{pixels / 1e6:.0f} megapixels in {count:,} bytes: a bomb, or blank")
+        raise ImageError(f"{pixels / 1e6:.0f} megapixels in {count:,} bytes: a bomb, or blank")
 
 
 def _refuse_many_scans(data: bytes) -> None:
     scans = data.count(_SCAN)
     if scans > JPEG_SCANS:
-        raise PictureError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
+        raise ImageError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
@@ -64,6 +64,6 @@ def _refuse_slow_bmp(data: bytes) -> None:
         return
     width, height, _, _, compression = struct.unpack("<iiHHI", data[18:34])
     if compression in (1, 2) and abs(width * height) > SLOW_BMP_PIXELS:
-        raise PictureError(
+        raise ImageError(
             f"a run-length encoded BMP over {SLOW_BMP_PIXELS / 1e6:g} megapixels, slow to decode"
         )

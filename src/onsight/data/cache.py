@@ -1,4 +1,4 @@
-"""Where decoded pictures are kept between runs."""
+"""Where decoded images are kept between runs."""
 
 import os
 from pathlib import Path

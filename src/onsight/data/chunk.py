@@ -7,13 +7,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 _MOST_BYTES = 128 << 20  # of a chunk as uint8 and as float32
-_MOST_PICTURES = 8192
+_MOST_IMAGES = 8192
 _BYTES_A_VALUE = 1 + 4
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """The pictures of consecutive batches: images uint8 (N, H, W, C); labels, ids int64 (N,)."""
+    """The images of consecutive batches: images uint8 (N, H, W, C); labels, ids int64 (N,)."""
 
     images: Tensor
     labels: Tensor
@@ -27,13 +27,13 @@ class Part(NamedTuple):
     start: int
 
 
-def pictures_at_once(values: int) -> int:
-    """How many pictures make a chunk. values: of each picture."""
-    return max(1, min(_MOST_PICTURES, _MOST_BYTES // (_BYTES_A_VALUE * values)))
+def images_at_once(values: int) -> int:
+    """How many images make a chunk. values: of each image."""
+    return max(1, min(_MOST_IMAGES, _MOST_BYTES // (_BYTES_A_VALUE * values)))
 
 
 def grouped(shares: Iterable[Tensor], at_once: int) -> Iterator[list[Tensor]]:
-    """Consecutive shares of picture numbers, together at most so many, but at least one share."""
+    """Consecutive shares of image numbers, together at most so many, but at least one share."""
     group: list[Tensor] = []
     count = 0
     for ids in shares:

@@ -1,4 +1,4 @@
-"""A random-resized crop cut out of a picture while it is decoded."""
+"""A random-resized crop cut out of an image while it is decoded."""
 
 import math
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat, background_of, to_channels
+from onsight.data.fit import ImageFormat, background_of, to_channels
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.resize import resize
 from onsight.limits import PADDED_PIXELS
 
 
 class Window(NamedTuple):
-    """A part of a picture: shares of its height and width, and a centre from -1 to 1."""
+    """A part of an image: shares of its height and width, and a centre from -1 to 1."""
 
     height: float
     width: float
@@ -22,7 +22,7 @@ class Window(NamedTuple):
 
 
 class _Box(NamedTuple):
-    """A part of a picture in fractional pixels."""
+    """A part of an image in fractional pixels."""
 
     top: float
     left: float
@@ -30,10 +30,10 @@ class _Box(NamedTuple):
     width: float
 
 
-def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat) -> Pixels:
-    """The window of a picture at the target's size and channels. Raises PictureError.
+def crop_image(content: bytes | Pixels, window: Window, target: ImageFormat) -> Pixels:
+    """The window of an image at the target's size and channels. Raises ImageError.
 
-    The window is a part of what target.fit would show of the picture (stretched, cropped or
+    The window is a part of what target.fit would show of the image (stretched, cropped or
     padded); its edges are rounded to pixels no larger than the result's.
     """
     if isinstance(content, bytes):
@@ -47,21 +47,21 @@ def crop_picture(content: bytes | Pixels, window: Window, target: PictureFormat)
     return resize(_cut(pixels, window, _frame(pixels, target)), target.height, target.width)
 
 
-def _least_size(window: Window, target: PictureFormat) -> tuple[int, int]:
-    """The least (height, width) of a whole picture whose window has the target's pixels."""
+def _least_size(window: Window, target: ImageFormat) -> tuple[int, int]:
+    """The least (height, width) of a whole image whose window has the target's pixels."""
     height, width = 1 / window.height, 1 / window.width
     if target.fit != "stretch":  # both sides shrink by the same factor
         height = width = max(height, width)
     return math.ceil(target.height * height), math.ceil(target.width * width)
 
 
-def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
-    """The picture in the smallest frame around it with the target's aspect ratio."""
+def _pad(pixels: Pixels, target: ImageFormat) -> Pixels:
+    """The image in the smallest frame around it with the target's aspect ratio."""
     height, width = pixels.shape[:2]
     frame_height = max(height, round(width * target.height / target.width))
     frame_width = max(width, round(height * target.width / target.height))
     scale = math.sqrt(PADDED_PIXELS / (frame_height * frame_width))
-    if scale < 1:  # a strip of a picture needs a frame of many times its pixels
+    if scale < 1:  # a strip of an image needs a frame of many times its pixels
         smaller = max(1, round(scale * height)), max(1, round(scale * width))
         return _pad(resize(pixels, *smaller), target)
     frame = np.empty((frame_height, frame_width, target.channels), np.uint8)
@@ -71,8 +71,8 @@ def _pad(pixels: Pixels, target: PictureFormat) -> Pixels:
     return frame
 
 
-def _frame(pixels: Pixels, target: PictureFormat) -> _Box:
-    """What is shown of a picture: all of it, or its centre in the target's aspect ratio."""
+def _frame(pixels: Pixels, target: ImageFormat) -> _Box:
+    """What is shown of an image: all of it, or its centre in the target's aspect ratio."""
     height, width = pixels.shape[:2]
     if target.fit != "crop":
         return _Box(0, 0, height, width)

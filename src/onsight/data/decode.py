@@ -1,6 +1,6 @@
 """From bytes to pixels: the decoder that training, evaluation and prediction share.
 
-`decode` gives a picture as it is stored: uint8 (H, W, C), C = 1 for grey and 3 for colour.
+`decode` gives an image as it is stored: uint8 (H, W, C), C = 1 for grey and 3 for colour.
 """
 
 import io
@@ -13,7 +13,7 @@ from onsight.data.bombs import refuse_bombs, refuse_pixels
 from onsight.data.foreign import foreign_kind
 from onsight.data.pillow_pixels import ORIENTATION, Colour, Pixels, decode_with_pillow
 from onsight.data.tiff_process import decode_tiff
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 VERSION = 4  # part of every pack's key: increase it when any decoded pixel may change
 
@@ -34,10 +34,10 @@ def decode(
 
     least: the smallest useful (height, width) in pixels; a JPEG at least three times as large is
     decoded at half scale or less, which saves most of the work; with closely, one at least twice
-    as large. grey: skip a JPEG's colours. Raises PictureError with the reason.
+    as large. grey: skip a JPEG's colours. Raises ImageError with the reason.
     """
     if not data:
-        raise PictureError("empty file (0 bytes)")
+        raise ImageError("empty file (0 bytes)")
     refuse_bombs(data, pixel_limit)
     if data[:3] == b"\xff\xd8\xff":
         pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
@@ -45,7 +45,7 @@ def decode(
             return pixels
     kind = foreign_kind(data)
     if kind:
-        raise PictureError(kind)
+        raise ImageError(kind)
     if data.startswith(_TIFF):
         return decode_tiff(data, background, pixel_limit)
     return decode_with_pillow(data, background, pixel_limit)
@@ -84,7 +84,7 @@ def _orientation(data: bytes) -> int:
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF does not make a picture unusable
+    except Exception:  # damaged EXIF does not make an image unusable
         return 1
 
 

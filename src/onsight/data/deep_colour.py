@@ -14,7 +14,7 @@ from PIL import Image, ImageFile
 
 _NATIVE = "L" if sys.byteorder == "little" else "B"
 _OPPOSITE = {"L": "B", "B": "L"}
-_ROWS = 256  # at a time, as whole values take six times the memory of the picture
+_ROWS = 256  # at a time, as whole values take six times the memory of the image
 _RAW_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
 
 Turn = Callable[[Image.Image], Image.Image]

@@ -1,4 +1,4 @@
-"""The size and channels that every picture is brought to."""
+"""The size and channels that every image is brought to."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,10 +13,10 @@ Fit = Literal["stretch", "crop", "pad"]
 
 
 @dataclass(frozen=True)
-class PictureFormat:
-    """What every picture becomes: uint8 (height, width, channels).
+class ImageFormat:
+    """What every image becomes: uint8 (height, width, channels).
 
-    input_size: (height, width) of the model's input if pictures are kept at another size.
+    input_size: (height, width) of the model's input if images are kept at another size.
     """
 
     height: int
@@ -39,7 +39,7 @@ class PictureFormat:
         return facts | ({"input_size": list(size)} if size else {})
 
 
-def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
+def fit(pixels: Pixels, target: ImageFormat) -> Pixels:
     """Bring decoded pixels to the target's size and channels."""
     pixels = to_channels(pixels, target.channels)
     if pixels.shape[:2] == (target.height, target.width):
@@ -56,7 +56,7 @@ def fit(pixels: Pixels, target: PictureFormat) -> Pixels:
     return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
 
 
-def background_of(target: PictureFormat) -> tuple[int, ...]:
+def background_of(target: ImageFormat) -> tuple[int, ...]:
     """The background in the target's channels."""
     return target.background if target.channels == 3 else (_luma(target.background),)
 

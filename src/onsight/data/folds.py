@@ -1,4 +1,4 @@
-"""Folds: parts of the pictures, each to be judged by a model that is trained on the others."""
+"""Folds: parts of the images, each to be judged by a model that is trained on the others."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from onsight.data.split import different, words
 from onsight.errors import ConfigError
 
 USUAL_FOLDS = 5
-ENOUGH_TEST_PICTURES = 200  # with fewer, the interval of the accuracy is wider than ±4%
-_FEWEST_PICTURES = 3  # of a class, for folds to be chosen unasked
+ENOUGH_TEST_IMAGES = 200  # with fewer, the interval of the accuracy is wider than ±4%
+_FEWEST_IMAGES = 3  # of a class, for folds to be chosen unasked
 
 
 def choose_folds(
@@ -23,20 +23,20 @@ def choose_folds(
     most: Callable[[], Choice[int]],
     is_by_time: bool = False,
 ) -> Choice[int]:
-    """In how many folds pictures are judged; 1: by a test part that is held out.
+    """In how many folds images are judged; 1: by a test part that is held out.
 
     most: called for how many folds there is time for, if none were asked for; is_by_time: whether
-    the latest pictures are the test part. Raises ConfigError for folds that were asked for but
+    the latest images are the test part. Raises ConfigError for folds that were asked for but
     cannot be made.
     """
     asked, tested = config.folds, int((index.splits == TEST).sum())
     if is_by_time:
         if asked not in ("auto", "1"):
             raise ConfigError(
-                f"--folds {asked} mixes earlier and later pictures, but this data has times: leave "
+                f"--folds {asked} mixes earlier and later images, but this data has times: leave "
                 "out --folds to test on the latest, or leave out the column of times"
             )
-        return Choice(1, "the latest pictures are the test part")
+        return Choice(1, "the latest images are the test part")
     _, first = different(digests)
     counts = np.bincount(index.labels[first], minlength=len(index.classes))
     rarest, fewest = index.classes[int(counts.argmin())], int(counts.min())
@@ -45,41 +45,41 @@ def choose_folds(
     folds = int(asked)
     if folds > 1 and tested:
         raise ConfigError(
-            f"--folds {folds} judges every picture, but this data has a test split of its own "
-            f"({tested:,} pictures): leave out --folds to use that"
+            f"--folds {folds} judges every image, but this data has a test split of its own "
+            f"({tested:,} images): leave out --folds to use that"
         )
     if folds > max(1, fewest):
         remedy = f"use --folds {fewest}" if fewest > 1 else "leave out --folds"
         raise ConfigError(
-            f"--folds {folds} needs {folds} different pictures of every class, but '{rarest}' has "
-            f"{fewest}: {remedy}, or add pictures"
+            f"--folds {folds} needs {folds} different images of every class, but '{rarest}' has "
+            f"{fewest}: {remedy}, or add images"
         )
     return Choice(folds, "as asked")
 
 
 def _choose_unasked(
     config: Config,
-    pictures: int,
+    images: int,
     tested: int,
     rarest: str,
     fewest: int,
     most: Callable[[], Choice[int]],
 ) -> Choice[int]:
-    expected = round(config.test_fraction * pictures)
+    expected = round(config.test_fraction * images)
     if tested:
         return Choice(1, "the data has a test split")
     usual = Config.model_fields["test_fraction"].default
     if config.test_fraction != usual or config.test_each_epoch:
         return Choice(1, "a test part was asked for")
-    if expected >= ENOUGH_TEST_PICTURES:
-        return Choice(1, f"a test part of about {expected:,} pictures is large enough")
-    if fewest < _FEWEST_PICTURES:
-        return Choice(1, f"'{rarest}' has too few different pictures: {fewest}")
+    if expected >= ENOUGH_TEST_IMAGES:
+        return Choice(1, f"a test part of about {expected:,} images is large enough")
+    if fewest < _FEWEST_IMAGES:
+        return Choice(1, f"'{rarest}' has too few different images: {fewest}")
     affordable = most()
     if affordable.value < 2:
         return Choice(1, affordable.reason)
     folds = min(USUAL_FOLDS, fewest, affordable.value)
-    reason = f"a test part would have only about {expected:,} pictures"
+    reason = f"a test part would have only about {expected:,} images"
     if folds == fewest < USUAL_FOLDS:
         reason += f"; no more folds, as '{rarest}' has {fewest}"
     elif folds < USUAL_FOLDS:
@@ -90,10 +90,10 @@ def _choose_unasked(
 def assign_folds(
     digests: NDArray[np.uint8], labels: NDArray[np.int32], folds: int
 ) -> NDArray[np.int8]:
-    """The fold of each picture, counted from 1: int8 (n,). Identical pictures share theirs.
+    """The fold of each image, counted from 1: int8 (n,). Identical images share theirs.
 
-    The folds have equally many different pictures of each class, give or take one. A picture goes
-    to the fold that its digest names, or if that is full to the next one, so that adding pictures
+    The folds have equally many different images of each class, give or take one. An image goes
+    to the fold that its digest names, or if that is full to the next one, so that adding images
     moves few others.
     """
     group, first = different(digests)

@@ -1,4 +1,4 @@
-"""The index: a row per picture (locator, label, split), as flat arrays.
+"""The index: a row per image (locator, label, split), as flat arrays.
 
 Text columns are one blob of UTF-8 plus offsets, so a million rows open instantly
 and take tens of megabytes instead of a million Python strings.
@@ -26,7 +26,7 @@ SPLIT_WORDS = {
 
 
 class Problem(NamedTuple):
-    """A picture (or file) that is not used, the stage that rejected it, and why."""
+    """An image (or file) that is not used, the stage that rejected it, and why."""
 
     path: str
     stage: str
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A picture as a source names it. split is UNSPLIT, TRAIN, VALIDATION or TEST."""
+    """An image as a source names it. split is UNSPLIT, TRAIN, VALIDATION or TEST."""
 
     locator: str
     label: str
@@ -80,7 +80,7 @@ class TextColumn(Sequence[str]):
 
 @dataclass(frozen=True)
 class Index:
-    """n pictures: locators (n), labels int32 (n) into classes, splits int8 (n)."""
+    """n images: locators (n), labels int32 (n) into classes, splits int8 (n)."""
 
     locators: TextColumn
     labels: NDArray[np.int32]
@@ -121,7 +121,7 @@ class Index:
         return cls(locators, codes[labels], splits, ordered)
 
     def take(self, rows: NDArray[np.int64]) -> "Index":
-        """These rows in this order; classes left without a picture are dropped."""
+        """These rows in this order; classes left without an image are dropped."""
         kept, labels = np.unique(self.labels[rows], return_inverse=True)
         return Index(
             self.locators.take(rows),

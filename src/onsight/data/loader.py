@@ -1,4 +1,4 @@
-"""Batches by (seed, epoch, step), gathered from the pack without a Python loop over pictures."""
+"""Batches by (seed, epoch, step), gathered from the pack without a Python loop over images."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.chunk import Chunk, Part, grouped, pictures_at_once
+from onsight.data.chunk import Chunk, Part, grouped, images_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
 from onsight.data.shards.order import shard_order
@@ -20,9 +20,9 @@ from onsight_explain.accelerator import has_streams
 
 
 class Batch(NamedTuple):
-    """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) picture numbers.
+    """images: uint8 (B, H, W, C); labels: int64 (B,); ids: int64 (B,) image numbers.
 
-    global_labels: labels of the whole batch, of which these pictures may be one rank's share.
+    global_labels: labels of the whole batch, of which these images may be one rank's share.
     part: the batch's place in a chunk, if it was gathered with others.
     """
 
@@ -34,11 +34,11 @@ class Batch(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where batches come from: pictures already decoded, or decoded on demand."""
+    """Where batches come from: images already decoded, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of every picture."""
+        """(H, W, C) of every image."""
 
     @property
     def device(self) -> torch.device:
@@ -47,24 +47,24 @@ class BatchSource(Protocol):
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
-        """A batch for each int64 (B,) of picture numbers.
+        """A batch for each int64 (B,) of image numbers.
 
         epoch_key: (seed, epoch) in training, else None; locked: the images are in page-locked
         memory, from which an accelerator copies by itself.
         """
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """The labels of these pictures. ids: int64 (B,)."""
+        """The labels of these images. ids: int64 (B,)."""
 
     def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
-        """The file and part of it that each picture is in: (B, 2); None if any order will do."""
+        """The file and part of it that each image is in: (B, 2); None if any order will do."""
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """All usable pictures, decoded into one tensor that batches are gathered from.
+class Images:
+    """All usable images, decoded into one tensor that batches are gathered from.
 
-    pixels: uint8 (n, H * W * C); rows: int64 (n,) the row of picture i; labels: int64 (n,).
+    pixels: uint8 (n, H * W * C); rows: int64 (n,) the row of image i; labels: int64 (n,).
     """
 
     pixels: Tensor
@@ -73,7 +73,7 @@ class Pictures:
     shape: tuple[int, int, int]
 
     @classmethod
-    def of(cls, pack: Pack) -> "Pictures":
+    def of(cls, pack: Pack) -> "Images":
         """The pack's memory map as tensors, without a copy."""
         return cls(
             torch.from_numpy(pack.pixels).view(len(pack.pixels), -1),
@@ -92,28 +92,28 @@ class Pictures:
 
     @property
     def device(self) -> torch.device:
-        """The device that the pictures are on."""
+        """The device that the images are on."""
         return self.pixels.device
 
-    def to(self, device: torch.device) -> "Pictures":
-        """The same pictures resident on a device."""
-        return Pictures(
+    def to(self, device: torch.device) -> "Images":
+        """The same images resident on a device."""
+        return Images(
             self.pixels.to(device), self.rows.to(device), self.labels.to(device), self.shape
         )
 
-    def copied(self) -> "Pictures":
-        """A copy of the pictures in RAM."""
-        return Pictures(self.pixels.clone(), self.rows, self.labels, self.shape)
+    def copied(self) -> "Images":
+        """A copy of the images in RAM."""
+        return Images(self.pixels.clone(), self.rows, self.labels, self.shape)
 
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
-        """The batch of each share of picture numbers, the same in every epoch."""
+        """The batch of each share of image numbers, the same in every epoch."""
         if self.device.type == "cpu":  # whose caches have room for a batch
             for ids in shares:
                 yield self.gather(ids, locked)
             return
-        for group in grouped(shares, pictures_at_once(math.prod(self.shape))):
+        for group in grouped(shares, images_at_once(math.prod(self.shape))):
             yield from self._gather_group(group)
 
     def _gather_group(self, group: list[Tensor]) -> Iterator[Batch]:
@@ -126,7 +126,7 @@ class Pictures:
             start += len(ids)
 
     def gather(self, ids: Tensor, locked: bool = False) -> Batch:
-        """The batch of these pictures. ids: int64 (B,); locked: in page-locked memory."""
+        """The batch of these images. ids: int64 (B,); locked: in page-locked memory."""
         here = _sent(ids, self.pixels.device)
         # torch locks a few such buffers once, and hands one out again when its copy has ended.
         size = len(here), self.pixels.shape[1]
@@ -137,7 +137,7 @@ class Pictures:
         return Batch(images.view(-1, *self.shape), labels, here, labels)
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """The labels of these pictures. ids: int64 (B,)."""
+        """The labels of these images. ids: int64 (B,)."""
         return self.labels.index_select(0, _sent(ids, self.labels.device))
 
     def shards_of(self, ids: Tensor) -> None:
@@ -146,14 +146,14 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Loader:
-    """Hands out batches of the pictures in `ids` (int64, on the CPU) to a device.
+    """Hands out batches of the images in `ids` (int64, on the CPU) to a device.
 
     rank of ranks gets its share of each training batch and, in order, every ranks-th batch;
-    with_next: each share ends with the picture that follows it in the batch (the first follows
+    with_next: each share ends with the image that follows it in the batch (the first follows
     the last), for mixing.
     """
 
-    pictures: BatchSource
+    images: BatchSource
     ids: Tensor
     batch_size: int
     device: torch.device
@@ -163,10 +163,10 @@ class Loader:
 
     @cached_property
     def steps(self) -> int:
-        """Batches per epoch; too few last pictures for batch norm join the batch before.
+        """Batches per epoch; too few last images for batch norm join the batch before.
 
         It needs two; on accelerators also one for each rank, as its statistics there would count
-        the blank picture of an empty one.
+        the blank image of an empty one.
         """
         full, rest = divmod(len(self.ids), self.batch_size)
         fewest = 2 if self.device.type == "cpu" else max(2, self.ranks)
@@ -174,7 +174,7 @@ class Loader:
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """The shuffled batches of an epoch, starting at a step."""
-        on = self.pictures.device
+        on = self.images.device
         order = self.ids[self._order(seed, epoch)].to(on)
         # A resumed epoch has the chunks of a whole one, as some kernels round by their size.
         begin = first_step if on.type == "cpu" else 0
@@ -183,15 +183,15 @@ class Loader:
         return _after(first_step - begin, batches)
 
     def in_order(self) -> Iterator[Batch]:
-        """Every picture once, in order; with several ranks, each picture on one of them."""
-        ids = self.ids.to(self.pictures.device)
+        """Every image once, in order; with several ranks, each image on one of them."""
+        ids = self.ids.to(self.images.device)
         shares = torch.split(ids, self.batch_size) if len(ids) else ()
         shares = shares[self.rank :: self.ranks]
-        return self._delivered(self.pictures.batches(shares, None, self._is_sent_ahead))
+        return self._delivered(self.images.batches(shares, None, self._is_sent_ahead))
 
     def _order(self, seed: int, epoch: int) -> Tensor:
-        """The places in `ids` of an epoch's pictures: shuffled, and by shards if these are read."""
-        shards = self.pictures.shards_of(self.ids)
+        """The places in `ids` of an epoch's images: shuffled, and by shards if these are read."""
+        shards = self.images.shards_of(self.ids)
         if shards is None:
             return permutation(seed, epoch, len(self.ids))
         sizes = np.full(self.steps, self.batch_size)
@@ -203,14 +203,14 @@ class Loader:
         return order[start:] if step == self.steps - 1 else order[start : start + self.batch_size]
 
     def _shared(self, global_batches: list[Tensor], epoch_key: tuple[int, int]) -> Iterator[Batch]:
-        """This rank's share of each global batch of picture numbers."""
+        """This rank's share of each global batch of image numbers."""
         if self.ranks == 1 and not self.with_next:
-            yield from self.pictures.batches(global_batches, epoch_key, self._is_sent_ahead)
+            yield from self.images.batches(global_batches, epoch_key, self._is_sent_ahead)
             return
         shares = map(self._share, global_batches)
-        batches = self.pictures.batches(shares, epoch_key, self._is_sent_ahead)
+        batches = self.images.batches(shares, epoch_key, self._is_sent_ahead)
         for batch, ids in zip(batches, global_batches, strict=True):
-            whole = batch.labels[:-1] if self.ranks == 1 else self.pictures.labels_of(ids)
+            whole = batch.labels[:-1] if self.ranks == 1 else self.images.labels_of(ids)
             yield batch._replace(global_labels=whole)
 
     def _share(self, ids: Tensor) -> Tensor:
@@ -222,11 +222,11 @@ class Loader:
 
     @property
     def _is_sent_ahead(self) -> bool:
-        return has_streams(self.device) and self.pictures.device != self.device
+        return has_streams(self.device) and self.images.device != self.device
 
     def _delivered(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, moved to the device that computes."""
-        if self.pictures.device == self.device:
+        if self.images.device == self.device:
             yield from batches
         elif self._is_sent_ahead:
             for images, labels, ids, whole in prefetch((one[:4] for one in batches), self.device):
@@ -238,7 +238,7 @@ class Loader:
 
 
 def places_of(ids: Tensor, some: Tensor) -> Tensor:
-    """Where some of these different picture numbers are among them. ids: int64 (n,), any order."""
+    """Where some of these different image numbers are among them. ids: int64 (n,), any order."""
     order = torch.argsort(ids)
     return order[torch.searchsorted(ids, some, sorter=order)]
 

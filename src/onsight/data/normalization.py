@@ -1,4 +1,4 @@
-"""From uint8 pictures to the model's input, alike in training, evaluation and prediction."""
+"""From uint8 images to the model's input, alike in training, evaluation and prediction."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,16 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onsight.data.loader import Pictures
+from onsight.data.loader import Images
 
-_SAMPLE = 10_000  # pictures are numbered by digest, so the first are a fair sample
+_SAMPLE = 10_000  # images are numbered by digest, so the first are a fair sample
 
 
 @dataclass(frozen=True)
 class Normalization:
     """Mean and standard deviation of each channel, for pixels from 0 to 1.
 
-    size: (height, width) of the input; larger pictures, packed with room for crops, are resized.
+    size: (height, width) of the input; larger images, packed with room for crops, are resized.
     """
 
     mean: tuple[float, ...]
@@ -33,7 +33,7 @@ class Normalization:
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Whole pictures (B, H, W, C) at another (height, width), each pixel the mean of its area.
+    """Whole images (B, H, W, C) at another (height, width), each pixel the mean of its area.
 
     Returns float32 (B, *size, C), 0 to 255, bilinear with antialiasing.
     """
@@ -50,16 +50,16 @@ def _rows(normalization: Normalization, pixels: int, device: torch.device) -> tu
     return mean, std
 
 
-def measure(pictures: Pictures, ids: Tensor) -> Normalization:
-    """The mean and deviation of each channel over the first 10,000 of these pictures.
+def measure(images: Images, ids: Tensor) -> Normalization:
+    """The mean and deviation of each channel over the first 10,000 of these images.
 
     Counted exactly by histogram, so neither order nor device changes a bit.
     """
-    channels = pictures.shape[2]
+    channels = images.shape[2]
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.zeros(channels, 256, dtype=torch.int64)
     for part in torch.split(ids[:_SAMPLE], 1000):
-        pixels = pictures.gather(part).images.view(-1, channels)
+        pixels = images.gather(part).images.view(-1, channels)
         for channel in range(channels):
             counts[channel] += torch.bincount(pixels[:, channel], minlength=256).cpu()
     shares = counts.double() / counts.sum(dim=1, keepdim=True)

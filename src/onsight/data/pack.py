@@ -1,4 +1,4 @@
-"""The pack: every picture decoded once, into one memory-mapped uint8 file.
+"""The pack: every image decoded once, into one memory-mapped uint8 file.
 
 A pack folder holds `pixels.bin` (n, H, W, C), `table.safetensors` (digests, locators,
 labels, splits; checksummed) and `pack.json` with a key made of everything that went in.
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from onsight.data import decode
 from onsight.data.block_checksums import block_checksums, is_intact
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, TextColumn
 from onsight.data.locks import locked
 from onsight.data.packing import Job, decode_all
@@ -41,11 +41,11 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class Pack:
-    """Usable pictures in the order of their digests.
+    """Usable images in the order of their digests.
 
-    pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the row of picture i
+    pixels: uint8 (n, H, W, C) in the order of decoding; rows: int64 (n,) the row of image i
     in pixels; sources: int64 (n,) its row in the source; digests: uint8 (n, 16); index: the n
-    pictures' locators, labels, splits.
+    images' locators, labels, splits.
     """
 
     pixels: Pixels
@@ -54,14 +54,14 @@ class Pack:
     digests: NDArray[np.uint8]
     index: Index
     problems: list[Problem]
-    format: PictureFormat
+    format: ImageFormat
     was_cached: bool
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, numbers: NDArray[np.int64]) -> torch.Tensor:
-        """A copy of these pictures: uint8 (m, H, W, C)."""
+        """A copy of these images: uint8 (m, H, W, C)."""
         return torch.from_numpy(self.pixels[self.rows[numbers]])
 
 
@@ -70,7 +70,7 @@ def open_pack(job: Job, cache_folder: Path | None) -> Pack:
 
     Without a cache folder, or with a deadline, the pack is an unnamed temporary file that ends with
     the process.
-    Raises DiskError; DataError if no picture can be used or, if the job is strict, at the first
+    Raises DiskError; DataError if no image can be used or, if the job is strict, at the first
     that cannot.
     """
     if cache_folder is None or job.deadline < math.inf:  # what is kept is whole
@@ -107,7 +107,7 @@ def is_packed(job: Job, cache_folder: Path | None) -> bool:
         return False
 
 
-def pack_key(source: Source, target: PictureFormat) -> str:
+def pack_key(source: Source, target: ImageFormat) -> str:
     """The digest of everything that determines a pack's content."""
     facts: list[Any] = [VERSION, decode.VERSION, PIL.__version__, simplejpeg.__version__]
     facts += [source.kind, str(source.root), source.fingerprint, target.facts()]
@@ -134,11 +134,11 @@ class _Table:
     digests: NDArray[np.uint8]
     index: Index
     problems: list[Problem]
-    format: PictureFormat
+    format: ImageFormat
 
 
 def _build(file: BinaryIO, job: Job) -> _Table:
-    """Decode all of a source's pictures into an open file and make their table."""
+    """Decode all of a source's images into an open file and make their table."""
     decoded = decode_all(file, job)
     if not decoded.source_rows:
         raise DataError(_nothing_usable(job.source, decoded.problems))
@@ -236,7 +236,7 @@ def _read(place: Path, key: str, job: Job) -> Pack | None:
     )
 
 
-def _map_pixels(file: BinaryIO, count: int, target: PictureFormat) -> Pixels:
+def _map_pixels(file: BinaryIO, count: int, target: ImageFormat) -> Pixels:
     """Map the pixel file copy-on-write: torch wants writable memory, but nothing is written."""
     shape = (count, target.height, target.width, target.channels)
     if os.fstat(file.fileno()).st_size != int(np.prod(shape)):
@@ -268,4 +268,4 @@ def _remove_abandoned(place: Path) -> None:
 def _nothing_usable(source: Source, problems: list[Problem]) -> str:
     reasons = Counter(problem.reason for problem in problems).most_common(3)
     listed = "; ".join(f"{count:,} x {reason}" for reason, count in reasons)
-    return f"none of the {len(source.index):,} pictures in {source.root} can be used: {listed}"
+    return f"none of the {len(source.index):,} images in {source.root} can be used: {listed}"

@@ -1,7 +1,7 @@
 """Decoding a whole source in threads into one file of pixels.
 
 Decoders release Python's lock, so threads use every core without copies between processes.
-Pictures are written in the source's order, whichever thread finishes first.
+Images are written in the source's order, whichever thread finishes first.
 """
 
 import hashlib
@@ -16,18 +16,18 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat, fit
+from onsight.data.fit import ImageFormat, fit
 from onsight.data.index import Problem
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.shards.ahead import Ahead
 from onsight.data.sources.part import DRAWN
 from onsight.data.sources.source import Source
 from onsight.data.split import DIGEST_BYTES
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 NO_TIME = "no time to decode it"
-_CHUNK = 64  # pictures per task: large enough to hide the pool's overhead, small for progress
-_CHUNK_BYTES = 16_000_000  # of large pictures: four tasks for each thread wait in memory
+_CHUNK = 64  # images per task: large enough to hide the pool's overhead, small for progress
+_CHUNK_BYTES = 16_000_000  # of large images: four tasks for each thread wait in memory
 
 Progress = Callable[[int], None]
 
@@ -36,14 +36,14 @@ Progress = Callable[[int], None]
 class Job:
     """What to decode, and how.
 
-    target.channels of 0 means 1 if every picture is stored grey, else 3; strict: raise
-    DataError at the first picture that cannot be used; progress: called with counts of pictures;
-    deadline: on the monotonic clock, after which pictures are left out, but none of the first
+    target.channels of 0 means 1 if every image is stored grey, else 3; strict: raise
+    DataError at the first image that cannot be used; progress: called with counts of images;
+    deadline: on the monotonic clock, after which images are left out, but none of the first
     `least` rows.
     """
 
     source: Source
-    target: PictureFormat
+    target: ImageFormat
     strict: bool = False
     threads: int = 1
     progress: Progress = lambda done: None
@@ -51,8 +51,8 @@ class Job:
     least: int = 0
 
 
-class Picture(NamedTuple):
-    """A decoded picture: its row in the source, its fitted pixels and its digest."""
+class Image(NamedTuple):
+    """A decoded image: its row in the source, its fitted pixels and its digest."""
 
     source_row: int
     pixels: Pixels
@@ -70,31 +70,31 @@ class Decoded:
 
 
 def decode_all(file: BinaryIO, job: Job) -> Decoded:
-    """Write every usable picture's pixels to a file; list the others with their reasons.
+    """Write every usable image's pixels to a file; list the others with their reasons.
 
-    The file holds one channel until the first colour picture, unless target.channels says
+    The file holds one channel until the first colour image, unless target.channels says
     otherwise.
     """
     target = job.target
     decoded = Decoded(channels=target.channels or 1)
     for chunk in _until_first_missed(job):
-        pictures = [item for item in chunk if isinstance(item, Picture)]
+        images = [item for item in chunk if isinstance(item, Image)]
         problems = [item for item in chunk if isinstance(item, Problem)]
         faults = [problem for problem in problems if problem.stage != DRAWN]
         if job.strict and faults:
             raise DataError(f"{faults[0].path}: {faults[0].reason}")
         decoded.problems += problems
-        if target.channels == 0 and any(picture.pixels.shape[2] == 3 for picture in pictures):
+        if target.channels == 0 and any(image.pixels.shape[2] == 3 for image in images):
             _widen(file, decoded, target)
-        file.write(b"".join(_to_file(one.pixels, decoded.channels) for one in pictures))
-        decoded.source_rows += [picture.source_row for picture in pictures]
-        decoded.digests += [picture.digest for picture in pictures]
+        file.write(b"".join(_to_file(one.pixels, decoded.channels) for one in images))
+        decoded.source_rows += [image.source_row for image in images]
+        decoded.digests += [image.digest for image in images]
         job.progress(len(chunk))
     return decoded
 
 
 def digest_of(pixels: Pixels) -> bytes:
-    """A digest of a decoded picture, the same for grey in one channel and in three."""
+    """A digest of a decoded image, the same for grey in one channel and in three."""
     if pixels.shape[2] == 3 and _has_equal_channels(pixels):
         pixels = pixels[:, :, :1]
     digest = hashlib.sha256(repr(pixels.shape).encode())
@@ -102,10 +102,10 @@ def digest_of(pixels: Pixels) -> bytes:
     return digest.digest()[:DIGEST_BYTES]
 
 
-def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pixels, Pixels]:
-    """(decoded, fitted) pixels of encoded bytes or plain pixels. Raises PictureError.
+def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
+    """(decoded, fitted) pixels of encoded bytes or plain pixels. Raises ImageError.
 
-    target.channels of 0 keeps the picture's own.
+    target.channels of 0 keeps the image's own.
     """
     if isinstance(content, bytes):
         grey = target.channels == 1
@@ -113,35 +113,35 @@ def prepare_picture(content: bytes | Pixels, target: PictureFormat) -> tuple[Pix
     else:
         pixels = content
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-            raise PictureError("pixels must be uint8 (H, W, 1) or (H, W, 3)")
+            raise ImageError("pixels must be uint8 (H, W, 1) or (H, W, 3)")
     if target.channels == 0:
         target = replace(target, channels=pixels.shape[2])
     return pixels, fit(pixels, target)
 
 
-def _until_first_missed(job: Job) -> Iterator[list[Picture | Problem]]:
-    """Decoded chunks in which nothing follows a picture that there was no time for.
+def _until_first_missed(job: Job) -> Iterator[list[Image | Problem]]:
+    """Decoded chunks in which nothing follows an image that there was no time for.
 
-    So the pictures decoded are the first of the source, as if no more had been asked for.
+    So the images decoded are the first of the source, as if no more had been asked for.
     """
     is_over = False
     for chunk in _decoded_chunks(job):
-        kept: list[Picture | Problem] = []
+        kept: list[Image | Problem] = []
         for item in chunk:
             is_over |= isinstance(item, Problem) and item.reason == NO_TIME
             kept.append(_missed(job, item) if is_over else item)
         yield kept
 
 
-def _missed(job: Job, item: Picture | Problem) -> Problem:
+def _missed(job: Job, item: Image | Problem) -> Problem:
     if isinstance(item, Problem):
         return Problem(item.path, DRAWN, NO_TIME)
     return Problem(job.source.index.locators[item.source_row], DRAWN, NO_TIME)
 
 
-def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
-    """Chunks of decoded pictures in order, with a bounded number in progress."""
-    waiting: deque[Future[list[Picture | Problem]]] = deque()
+def _decoded_chunks(job: Job) -> Iterator[list[Image | Problem]]:
+    """Chunks of decoded images in order, with a bounded number in progress."""
+    waiting: deque[Future[list[Image | Problem]]] = deque()
     count = len(job.source.index)
     each = job.target.height * job.target.width * (job.target.channels or 3)
     size = max(1, min(_CHUNK, _CHUNK_BYTES // each))
@@ -162,23 +162,23 @@ def _decoded_chunks(job: Job) -> Iterator[list[Picture | Problem]]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _decode_rows(job: Job, rows: range) -> list[Picture | Problem]:
+def _decode_rows(job: Job, rows: range) -> list[Image | Problem]:
     return [_decode_row(job, row) for row in rows]
 
 
-def _decode_row(job: Job, row: int) -> Picture | Problem:
+def _decode_row(job: Job, row: int) -> Image | Problem:
     locators = job.source.index.locators
     if row >= job.least and time.monotonic() > job.deadline:
         return Problem(locators[row], DRAWN, NO_TIME)
     try:
-        decoded, fitted = prepare_picture(job.source.read(row), job.target)
-    except PictureError as error:
+        decoded, fitted = prepare_image(job.source.read(row), job.target)
+    except ImageError as error:
         return Problem(locators[row], "decode", str(error))
-    return Picture(row, fitted, digest_of(decoded))
+    return Image(row, fitted, digest_of(decoded))
 
 
 def _has_equal_channels(pixels: Pixels) -> bool:
-    """Whether a colour picture has only greys; a few pixels are enough to rule most out."""
+    """Whether a colour image has only greys; a few pixels are enough to rule most out."""
     for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
         red, green, blue = part[..., 0], part[..., 1], part[..., 2]
         if not (np.array_equal(red, green) and np.array_equal(red, blue)):
@@ -192,15 +192,15 @@ def _to_file(pixels: Pixels, channels: int) -> bytes:
     return pixels.tobytes()
 
 
-def _widen(file: BinaryIO, decoded: Decoded, target: PictureFormat) -> None:
-    """Turn the grey pictures written so far into three channels in place, from the last on."""
+def _widen(file: BinaryIO, decoded: Decoded, target: ImageFormat) -> None:
+    """Turn the grey images written so far into three channels in place, from the last on."""
     if decoded.channels == 3:
         return
     decoded.channels = 3
-    picture_bytes = target.height * target.width
+    image_bytes = target.height * target.width
     for number in reversed(range(len(decoded.source_rows))):
-        file.seek(number * picture_bytes)
-        grey = np.frombuffer(file.read(picture_bytes), np.uint8)
-        file.seek(number * picture_bytes * 3)
+        file.seek(number * image_bytes)
+        grey = np.frombuffer(file.read(image_bytes), np.uint8)
+        file.seek(number * image_bytes * 3)
         file.write(np.repeat(grey, 3).tobytes())
     file.seek(0, 2)

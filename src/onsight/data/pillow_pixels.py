@@ -1,4 +1,4 @@
-"""What Pillow makes of a picture: upright uint8 (H, W, C), C = 1 for grey and 3 for colour."""
+"""What Pillow makes of an image: upright uint8 (H, W, C), C = 1 for grey and 3 for colour."""
 
 import io
 import warnings
@@ -12,7 +12,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from onsight.data.bombs import refuse_empty_expanse, refuse_pixels
 from onsight.data.deep_colour import is_deep_colour, read_deep_colour
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 Pixels = NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -29,7 +29,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def decode_with_pillow(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-    """Decode a file of any of FORMATS. Raises PictureError with the reason."""
+    """Decode a file of any of FORMATS. Raises ImageError with the reason."""
     with _reasons(pixel_limit), _open(data) as image:
         refuse_empty_expanse(image.height, image.width, len(data))
         if not is_deep_colour(image):
@@ -48,7 +48,7 @@ def decode_image(
     """The pixels of a Pillow image, by the same rules as those of a file; the image stays as it is.
 
     Equal to `decode` of its file, but for a JPEG, which Pillow decodes whole, and for colours of 16
-    bits, of which Pillow keeps the upper 8. Raises PictureError.
+    bits, of which Pillow keeps the upper 8. Raises ImageError.
     """
     with _reasons(pixel_limit):
         if image.mode == "La":  # which Pillow turns into nothing else
@@ -59,7 +59,7 @@ def decode_image(
 def encode_image(image: Image.Image) -> bytes | Pixels:
     """The pixels of a Pillow image, or its PNG if they depend on the background behind it.
 
-    There is no pixel limit, as the image is in memory already. Raises PictureError.
+    There is no pixel limit, as the image is in memory already. Raises ImageError.
     """
     limit = image.width * image.height
     if not (image.has_transparency_data or image.mode == "La"):
@@ -73,7 +73,7 @@ def encode_image(image: Image.Image) -> bytes | Pixels:
 
 
 def probe(data: bytes) -> tuple[int, int, int] | None:
-    """(height, width, channels) from a picture's header, or None if it cannot be read."""
+    """(height, width, channels) from an image's header, or None if it cannot be read."""
     try:
         with _open(data) as image:
             height, width = image.size[1], image.size[0]
@@ -91,23 +91,23 @@ def _open(data: bytes) -> ImageFile.ImageFile:
 
 @contextmanager
 def _reasons(pixel_limit: int) -> Iterator[None]:
-    """Turn whatever Pillow raises into a PictureError with one clear reason."""
+    """Turn whatever Pillow raises into a ImageError with one clear reason."""
     try:
         yield
-    except PictureError:
+    except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise PictureError(
-            "not a picture that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        raise ImageError(
+            "not an image that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
         ) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise PictureError(
+        raise ImageError(
             f"over {pixel_limit / 1e6:g} megapixels (--pixel-limit-megapixels)"
         ) from error
     except MemoryError as error:
-        raise PictureError("not enough memory to decode it") from error
+        raise ImageError("not enough memory to decode it") from error
     except Exception as error:  # Pillow's plugins raise many kinds on damaged files
-        raise PictureError(f"broken: {_first_line(error)}") from error
+        raise ImageError(f"broken: {_first_line(error)}") from error
 
 
 def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixels:
@@ -120,7 +120,7 @@ def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixe
     if image.mode in _DEEP_MODES:
         return _scale_deep(np.asarray(image), white, image.info.get("transparency"), background)
     if image.mode == "F":
-        raise PictureError("floating-point pixels have no stated range")
+        raise ImageError("floating-point pixels have no stated range")
     if image.has_transparency_data:
         return _flatten(image.convert("RGBA"), background, grey)
     pixels = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
@@ -137,7 +137,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    """Whether a picture is stored grey: one channel, or a palette of greys."""
+    """Whether an image is stored grey: one channel, or a palette of greys."""
     if image.mode in _GREY_MODES or image.mode in _DEEP_MODES:
         return True
     if image.mode not in ("P", "PA") or image.palette is None:
@@ -147,7 +147,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _white(image: Image.Image) -> int:
-    """The value of white in a grey picture of more than 8 bits."""
+    """The value of white in a grey image of more than 8 bits."""
     if image.format != "TIFF":
         return 65535
     bits = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))[0]  # type: ignore[attr-defined]
@@ -162,7 +162,7 @@ def _scale_deep(
     clear: the value of transparent pixels, which show the background.
     """
     if white > 65535 or (values.size and (values.min() < 0 or values.max() > white)):
-        raise PictureError("32-bit pixels have no stated range")
+        raise ImageError("32-bit pixels have no stated range")
     pixels = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
     if clear is None:
         return pixels[:, :, np.newaxis]
@@ -171,7 +171,7 @@ def _scale_deep(
 
 
 def _flatten(image: Image.Image, background: Colour, grey: bool) -> Pixels:
-    """Composite an RGBA picture over the background; grey stays grey over a grey one."""
+    """Composite an RGBA image over the background; grey stays grey over a grey one."""
     base = Image.new("RGBA", image.size, (*background, 255))
     base.alpha_composite(image)
     pixels = np.asarray(base, np.uint8)[:, :, :3]

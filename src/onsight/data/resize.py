@@ -1,4 +1,4 @@
-"""Pictures at another size, bilinear with antialiasing: by torch, or bit for bit without it.
+"""Images at another size, bilinear with antialiasing: by torch, or bit for bit without it.
 
 Within 1 grey level of Pillow's result; unlike Pillow's, threads do not wait for each other.
 """
@@ -15,10 +15,10 @@ _WEIGHT_LIMIT = 1 << 15  # weights are signed 16-bit numbers
 
 
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
-    """All of a picture (H, W, C) at another height and width.
+    """All of an image (H, W, C) at another height and width.
 
     Both ways give the same bytes. Torch is the faster one, but where a model runs without it,
-    loading it would take longer than the pictures.
+    loading it would take longer than the images.
     """
     way = _by_torch if "torch" in sys.modules else resize_without_torch
     return way(pixels, height, width)
@@ -46,7 +46,7 @@ def resize_without_torch(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _along(pixels: Pixels, axis: int, size: int) -> Pixels:
-    """A picture with one axis brought to another size."""
+    """An image with one axis brought to another size."""
     places, weights, bits = _taps(pixels.shape[axis], size)
     shape = [1, 1, 1]
     shape[axis] = size

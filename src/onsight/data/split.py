@@ -1,7 +1,7 @@
-"""The split: a function of each picture's digest, so that adding pictures moves no old one.
+"""The split: a function of each image's digest, so that adding images moves no old one.
 
-No rule that considers other pictures can promise that, so the shares hold for each class only
-in expectation: a class of n pictures has 0.1 n ± 0.3 sqrt(n) test pictures.
+No rule that considers other images can promise that, so the shares hold for each class only
+in expectation: a class of n images has 0.1 n ± 0.3 sqrt(n) test images.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def draw(digests: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def different(digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which pictures are identical: each one's group (n,), and a member of each group.
+    """Which images are identical: each one's group (n,), and a member of each group.
 
     Groups are numbered in the order of their digests.
     """
@@ -38,9 +38,9 @@ def assign(
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """The split of each picture: the given one, with missing splits taken from train.
+    """The split of each image: the given one, with missing splits taken from train.
 
-    If there are no given test (or validation) pictures, that share of train is drawn by digest.
+    If there are no given test (or validation) images, that share of train is drawn by digest.
     Returns int8 (n,) of TRAIN, VALIDATION or TEST.
     """
     splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
@@ -60,9 +60,9 @@ def assign_by_time(
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """The split of each picture by its time: the latest are for the test, those before validate.
+    """The split of each image by its time: the latest are for the test, those before validate.
 
-    Pictures of the same time are on the same side; a given split stays. times: float64 (n,).
+    Images of the same time are on the same side; a given split stays. times: float64 (n,).
     Returns int8 (n,) of TRAIN, VALIDATION or TEST.
     """
     splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
@@ -78,7 +78,7 @@ def assign_by_time(
 
 
 def leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Pictures that have an identical copy in a higher split: test above validation above train.
+    """Images that have an identical copy in a higher split: test above validation above train.
 
     Only a split that came with the data can have any. Returns bool (n,).
     """

@@ -1,6 +1,6 @@
-"""What a split must not divide: copies of a picture, and pictures of one group.
+"""What a split must not divide: copies of an image, and images of one group.
 
-n pictures.
+n images.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from onsight.words import listed, plural
 
 @dataclass(frozen=True)
 class SplitUnits:
-    """digests: uint8 (n, 16), equal for pictures that stay together; near: the same without groups.
+    """digests: uint8 (n, 16), equal for images that stay together; near: the same without groups.
 
     times: float64 (n,), equal within a unit, for a split by time; None for a split by digest;
     how: by what the split is drawn, and what it keeps together; knows_copies: whether these are
@@ -43,7 +43,7 @@ class SplitUnits:
     def assign(
         self, given: NDArray[np.int8], validation_fraction: float, test_fraction: float
     ) -> NDArray[np.int8]:
-        """The split of each picture: int8 (n,) of TRAIN, VALIDATION or TEST."""
+        """The split of each image: int8 (n,) of TRAIN, VALIDATION or TEST."""
         if self.times is not None:
             return assign_by_time(self.times, given, validation_fraction, test_fraction)
         return assign(self.digests, given, validation_fraction, test_fraction)
@@ -57,7 +57,7 @@ def split_units(
     Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
     given split divides.
     """
-    near, together = pack.digests, ["identical pictures"]
+    near, together = pack.digests, ["identical images"]
     pairs = _near_duplicates(source, pack, config, cache_folder)
     if pairs is not None:
         near = pack.digests[groups_of(len(pack), pairs)]
@@ -66,7 +66,7 @@ def split_units(
     if groups is not None:
         _refuse_divided(groups, pack)
         digests = _united(near, groups)
-        together.append(f"the pictures of {plural(len(set(groups) - {''}), 'group')}")
+        together.append(f"the images of {plural(len(set(groups) - {''}), 'group')}")
     times = None
     if source.times is not None:
         times = _latest(digests, source.times[pack.sources])
@@ -88,7 +88,7 @@ def _near_duplicates(
 
 
 def _groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
-    """Each picture's group, empty for none; None if there are no groups."""
+    """Each image's group, empty for none; None if there are no groups."""
     if config.group_by:
         pattern = _compiled(config.group_by)
         groups = [_match(pattern, locator) for locator in pack.index.locators]
@@ -128,7 +128,7 @@ def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
 
 
 def _united(near: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]:
-    """Digests equal for pictures of one group, and for all whom copies connect."""
+    """Digests equal for images of one group, and for all whom copies connect."""
     first: dict[object, int] = {}
     pairs = []
     for number, group in enumerate(groups):
@@ -140,14 +140,14 @@ def _united(near: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]
     for unit, group in zip(lowest.tolist(), groups, strict=True):
         if group:
             names[unit] = min(group, names.get(unit, group))
-    for unit, group in names.items():  # the name decides: more pictures of a group do not move it
+    for unit, group in names.items():  # the name decides: more images of a group do not move it
         name = hashlib.sha256(group.encode("utf-8", "surrogateescape")).digest()
         digests[unit] = np.frombuffer(name[:DIGEST_BYTES], np.uint8)
     return digests[lowest]
 
 
 def _latest(digests: NDArray[np.uint8], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The latest time of each picture's unit."""
+    """The latest time of each image's unit."""
     _, unit = np.unique(digests, axis=0, return_inverse=True)
     latest = np.full(unit.max() + 1, -np.inf)
     np.maximum.at(latest, unit, times)

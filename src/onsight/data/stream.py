@@ -1,4 +1,4 @@
-"""Pictures decoded from their source for every batch, in threads, ahead of the step."""
+"""Images decoded from their source for every batch, in threads, ahead of the step."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO, crop_windows
-from onsight.data.crop import Window, crop_picture
-from onsight.data.fit import PictureFormat
+from onsight.data.crop import Window, crop_image
+from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch
-from onsight.data.packing import prepare_picture
+from onsight.data.packing import prepare_image
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.shards.ahead import Ahead
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.randomness import uniform
 
 _AHEAD = 2  # batches being decoded while another is trained on
-_CHUNK = 8  # pictures per task: large enough to hide the pool's overhead, small to share evenly
+_CHUNK = 8  # images per task: large enough to hide the pool's overhead, small to share evenly
 
-_Windows = list[Window | None]  # one per picture; None shows all of it
+_Windows = list[Window | None]  # one per image; None shows all of it
 
 
 class _Begun(NamedTuple):
-    """A batch whose pictures are being decoded, and the tasks that decode them."""
+    """A batch whose images are being decoded, and the tasks that decode them."""
 
     batch: Batch
     tasks: list[Future[None]]
@@ -37,44 +37,44 @@ class _Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class Stream:
-    """The pictures of a source, decoded a batch at a time.
+    """The images of a source, decoded a batch at a time.
 
-    rows: int64 (n,) the row of picture i in the source; labels: int64 (n,); format: what every
-    picture becomes; crop_area: least area share of random-resized crops in training, 1 is off.
+    rows: int64 (n,) the row of image i in the source; labels: int64 (n,); format: what every
+    image becomes; crop_area: least area share of random-resized crops in training, 1 is off.
     """
 
     source: Source
     rows: NDArray[np.int64]
     labels: Tensor
-    format: PictureFormat
+    format: ImageFormat
     crop_area: float = 1.0
     threads: int = 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of every picture."""
+        """(H, W, C) of every image."""
         return self.format.height, self.format.width, self.format.channels
 
     @property
     def device(self) -> torch.device:
-        """Pictures are decoded on the CPU."""
+        """Images are decoded on the CPU."""
         return torch.device("cpu")
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all pictures would occupy."""
+        """Bytes that all images would occupy."""
         return len(self.rows) * int(np.prod(self.shape))
 
     def gather(self, ids: Tensor) -> Batch:
-        """The batch of these pictures as evaluation sees them. ids: int64 (B,)."""
+        """The batch of these images as evaluation sees them. ids: int64 (B,)."""
         return next(self.batches([ids], None))
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """The labels of these pictures. ids: int64 (B,)."""
+        """The labels of these images. ids: int64 (B,)."""
         return self.labels[ids]
 
     def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
-        """The file and the part of it that each picture is in, if the source has these: (B, 2)."""
+        """The file and the part of it that each image is in, if the source has these: (B, 2)."""
         shards = self.source.shards
         if shards is None:
             return None
@@ -84,10 +84,10 @@ class Stream:
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
     ) -> Iterator[Batch]:
-        """The batch of each share of picture numbers, a few decoded ahead.
+        """The batch of each share of image numbers, a few decoded ahead.
 
-        epoch_key: (seed, epoch) for drawing training crops; None gives whole pictures; locked:
-        decoded into page-locked memory. Raises DataError for a picture that can no longer be
+        epoch_key: (seed, epoch) for drawing training crops; None gives whole images; locked:
+        decoded into page-locked memory. Raises DataError for an image that can no longer be
         decoded.
         """
         under_way: deque[_Begun] = deque()
@@ -136,7 +136,7 @@ class Stream:
         return _Begun(Batch(images, labels, ids, labels), tasks)
 
     def _windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> _Windows:
-        """The part that is shown of each picture, None for all of it. ids: int64 (B,)."""
+        """The part that is shown of each image, None for all of it. ids: int64 (B,)."""
         if epoch_key is None or self.crop_area == 1:
             return [None] * len(ids)
         columns = [AREA, RATIO, CROP_Y, CROP_X]
@@ -145,18 +145,18 @@ class Stream:
         return [Window(*sides) for sides in torch.stack(sides, dim=1).tolist()]
 
     def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
-        """Decode pictures into their places in a batch. places: uint8 (len(rows), H, W, C)."""
+        """Decode images into their places in a batch. places: uint8 (len(rows), H, W, C)."""
         for row, window, place in zip(rows, windows, places, strict=True):
-            place[:] = self._picture(row, window)
+            place[:] = self._image(row, window)
 
-    def _picture(self, row: int, window: Window | None) -> Pixels:
-        """A picture of the source, or a window of it: uint8 (H, W, C). Raises DataError."""
+    def _image(self, row: int, window: Window | None) -> Pixels:
+        """An image of the source, or a window of it: uint8 (H, W, C). Raises DataError."""
         try:
             content = self.source.read(row)
             if window:
-                return crop_picture(content, window, self.format)
-            return prepare_picture(content, self.format)[1]
-        except PictureError as error:
+                return crop_image(content, window, self.format)
+            return prepare_image(content, self.format)[1]
+        except ImageError as error:
             raise DataError(
                 f"{self.source.index.locators[row]}: {error}; it could be read when the run "
                 "began. Restore it, or start a new run"

@@ -1,6 +1,6 @@
 """The process that decodes TIFFs: `python -m onsight.data.tiff_decoder FILE_DESCRIPTOR`.
 
-For each picture it gets settings and the file, and answers with a shape and pixels, or a problem.
+For each image it gets settings and the file, and answers with a shape and pixels, or a problem.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 from multiprocessing.connection import Connection
 
 from onsight.data.pillow_pixels import decode_with_pillow
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
 def _answer(link: Connection, data: bytes, background: tuple[int, int, int], limit: int) -> None:
     try:
         pixels = decode_with_pillow(data, background, limit)
-    except PictureError as error:
+    except ImageError as error:
         link.send_bytes(json.dumps([None, str(error)[:500]]).encode())
         return
     link.send_bytes(json.dumps([pixels.shape, None]).encode())

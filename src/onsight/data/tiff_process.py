@@ -14,7 +14,7 @@ from multiprocessing.connection import Pipe
 import numpy as np
 
 from onsight.data.pillow_pixels import Colour, Pixels
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.limits import TIFF_SECONDS
 from onsight_explain.child_command import child_command
 
@@ -23,10 +23,10 @@ _MESSAGE_BYTES = 10_000
 
 
 def decode_tiff(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-    """Decode a TIFF as Pillow does. Raises PictureError, also if its decoder hangs or crashes.
+    """Decode a TIFF as Pillow does. Raises ImageError, also if its decoder hangs or crashes.
 
     A process that ends is replaced once: it may have been killed for want of memory elsewhere, and
-    a picture that crashes its decoder does so again.
+    an image that crashes its decoder does so again.
     """
     try:
         decoder = _idle.pop()
@@ -46,7 +46,7 @@ def _decode(decoder: "TiffProcess", data: bytes, background: Colour, pixel_limit
             _idle.append(decoder)
 
 
-class DecoderCrashed(PictureError):
+class DecoderCrashed(ImageError):
     """The process ended before it had answered."""
 
 
@@ -63,7 +63,7 @@ class TiffProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[end.fileno()],
-                process_group=0,  # Ctrl-C is for us: the picture in work would be lost
+                process_group=0,  # Ctrl-C is for us: the image in work would be lost
             )
         except OSError as error:
             raise DataError(f"cannot start a process to decode TIFFs: {error}") from error
@@ -76,12 +76,12 @@ class TiffProcess:
         return not self._link.closed
 
     def decode(self, data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-        """The pixels of a TIFF. Raises PictureError; after a hang or crash the process is gone."""
+        """The pixels of a TIFF. Raises ImageError; after a hang or crash the process is gone."""
         try:
             self._link.send_bytes(json.dumps([background, pixel_limit]).encode())
             self._link.send_bytes(data)
             if not self._link.poll(self._seconds):
-                raise PictureError(f"its decoder gave no answer within {self._seconds:g} s")
+                raise ImageError(f"its decoder gave no answer within {self._seconds:g} s")
             shape, problem = json.loads(self._link.recv_bytes(_MESSAGE_BYTES))
             content = b"" if problem else self._link.recv_bytes(3 * pixel_limit)
         except (EOFError, OSError) as error:
@@ -91,7 +91,7 @@ class TiffProcess:
             self.end()
             raise
         if problem:
-            raise PictureError(problem)
+            raise ImageError(problem)
         return np.frombuffer(content, np.uint8).reshape(shape)
 
     def end(self) -> None:

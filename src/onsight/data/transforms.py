@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SMALL_PICTURE = 64 * 64  # pixels; above it, mirroring picture by picture costs less
+_SMALL_IMAGE = 64 * 64  # pixels; above it, mirroring image by image costs less
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
-    """Mirror some pictures left-right. images: any dtype (B, H, W, C); mirrored: bool (B,)."""
-    if images.device.type != "cpu" or images.shape[1] * images.shape[2] <= _SMALL_PICTURE:
+    """Mirror some images left-right. images: any dtype (B, H, W, C); mirrored: bool (B,)."""
+    if images.device.type != "cpu" or images.shape[1] * images.shape[2] <= _SMALL_IMAGE:
         return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(2), images)
     result = images.clone()
     for number in mirrored.nonzero().flatten().tolist():
@@ -53,7 +53,7 @@ def warp(
     """Crop, rotate, mirror and resize in one bilinear resampling; edges are reflected.
 
     images: float (B, H, W, C). The result shows a window of height_share x width_share of the
-    picture around (centre_y, centre_x), which run from -1 to 1, turned by radians and mirrored
+    image around (centre_y, centre_x), which run from -1 to 1, turned by radians and mirrored
     where asked; each is (B,). size: (height, width) of the result. Returns float (B, *size, C).
     """
     height, width = images.shape[1:3]
@@ -73,7 +73,7 @@ def warp(
 
 
 def box(centre_y: Tensor, centre_x: Tensor, share: Tensor, height: int, width: int) -> Tensor:
-    """Boxes whose sides are a share (B,) of the picture's, around centres (B,) from 0 to 1.
+    """Boxes whose sides are a share (B,) of the image's, around centres (B,) from 0 to 1.
 
     Returns bool (B, 1, H, W).
     """

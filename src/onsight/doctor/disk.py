@@ -1,4 +1,4 @@
-"""Disks: free space and speed where decoded pictures are kept, free space for run folders."""
+"""Disks: free space and speed where decoded images are kept, free space for run folders."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ _MOVE_RUNS = "Free some space, or choose a folder on another disk with --out."
 
 
 def check_cache_disk(tried_bytes: int = _TRIED_BYTES, seconds: float = 1.0) -> Line:
-    """Free space and speed of the disk that keeps decoded pictures, by a temporary file."""
+    """Free space and speed of the disk that keeps decoded images, by a temporary file."""
     folder = _cache()
     line = _room(folder, _MOVE_CACHE)
     if line.state == "problem":

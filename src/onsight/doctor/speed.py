@@ -40,7 +40,7 @@ def check_gpu_speed(seconds: float = 0.2) -> Line | None:
         return Line(
             "warning",
             f"{said}. Uploads from memory to {', '.join(slow)} are slow.",
-            "Onsight keeps pictures in the GPU's own memory if they fit. Check that the card is "
+            "Onsight keeps images in the GPU's own memory if they fit. Check that the card is "
             "in a slot with all its PCIe lanes.",
             figures,
         )

@@ -18,9 +18,9 @@ from onsight.config import Config
 from onsight.data.sources.memory import check_images
 from onsight.errors import (
     ArgumentError,
+    ImageError,
     Interrupted,
     NotFitted,
-    PictureError,
     UserError,
     did_you_mean,
 )
@@ -36,11 +36,11 @@ _USUAL_BUDGET = "60s"
 
 
 class Classifier:
-    """Trains on pictures and predicts their classes, as scikit-learn's classifiers do.
+    """Trains on images and predicts their classes, as scikit-learn's classifiers do.
 
     budget: time for a fit, 60s if neither it nor `epochs` is given; out: the run folder, by default
     a temporary one that lasts as long as this object; verbose: show progress; fields: those of the
-    config. No test pictures are held out unless `test_fraction` says so. After `fit`, `classes_`
+    config. No test images are held out unless `test_fraction` says so. After `fit`, `classes_`
     are the labels in order (K,) and `run_` is the Run. Raises ArgumentError, a ValueError.
     """
 
@@ -79,7 +79,7 @@ class Classifier:
         return self
 
     def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
-        """Train on n pictures X and their labels y (n,) of str or int.
+        """Train on n images X and their labels y (n,) of str or int.
 
         X: a list of paths, Pillow images, arrays or tensors, or an array (n, H, W) or (n, H, W, C);
         pixels are uint8 or floats from 0 to 1.
@@ -103,7 +103,7 @@ class Classifier:
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable label of each picture: (n,), of the type of y."""
+        """The most probable label of each image: (n,), of the type of y."""
         rows = self.predict_proba(X)
         winners: NDArray[Any] = self.classes_[rows.argmax(axis=1)]
         return winners
@@ -115,16 +115,16 @@ class Classifier:
             check_images(X)
             predictor = self._trained.predictor()
             found = predictor.predict_proba(list(X))
-        # A class none of whose pictures could be used is not one of the model's.
+        # A class none of whose images could be used is not one of the model's.
         rows = np.zeros((len(found), len(self.classes_)), np.float32)
         rows[:, [self._columns[name] for name in predictor.classes]] = found
         return rows
 
     def score(self, X: Any, y: Any) -> float:
-        """The share of the pictures X whose predicted label is that of y (n,)."""
+        """The share of the images X whose predicted label is that of y (n,)."""
         labels, predicted = np.asarray(y), self.predict(X)
         if labels.shape != predicted.shape:
-            raise ArgumentError(f"X has {len(predicted)} pictures, but y has shape {labels.shape}")
+            raise ArgumentError(f"X has {len(predicted)} images, but y has shape {labels.shape}")
         return float(np.mean(predicted == labels))
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -177,5 +177,5 @@ def _as_value_errors() -> Iterator[None]:
         raise KeyboardInterrupt(str(error)) from error
     except ArgumentError:
         raise
-    except (UserError, PictureError) as error:
+    except (UserError, ImageError) as error:
         raise ArgumentError(str(error)) from error

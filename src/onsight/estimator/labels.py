@@ -11,19 +11,19 @@ from onsight.words import plural
 
 
 def read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
-    """The different labels in order, of y's own type (K,), and the label of each picture (n).
+    """The different labels in order, of y's own type (K,), and the label of each image (n).
 
-    Raises ArgumentError for anything but one str or whole number per picture, or for one class.
+    Raises ArgumentError for anything but one str or whole number per image, or for one class.
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise ArgumentError(f"y has shape {labels.shape}; it must have one label per picture, (n,)")
+        raise ArgumentError(f"y has shape {labels.shape}; it must have one label per image, (n,)")
     plain = labels.tolist()
     missing = [row for row, label in enumerate(plain) if label is None or label != label]
     if missing:
         raise ArgumentError(
             f"y has {plural(len(missing), 'missing label')} (NaN or None), the first in row "
-            f"{missing[0]}; leave these pictures out"
+            f"{missing[0]}; leave these images out"
         )
     if labels.dtype.kind == "f" and (labels % 1).any():
         raise ArgumentError("y has fractions: Classifier needs classes, not measurements")

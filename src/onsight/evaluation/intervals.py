@@ -20,11 +20,11 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def folds_wider(folds: int) -> float:
-    """How many times as wide an interval is if models of folds judged the pictures.
+    """How many times as wide an interval is if models of folds judged the images.
 
     They share most of what they learned from, and the model that is kept is none of them. Nadeau
     and Bengio, Machine Learning 52 (2003): the variance of the mean over k folds is that of
-    independent pictures times 1 + k * (pictures judged / learned from), here 1 + k / (k - 1).
+    independent images times 1 + k * (images judged / learned from), here 1 + k / (k - 1).
     """
     return math.sqrt(1 + folds / (folds - 1))
 

@@ -1,4 +1,4 @@
-"""What more pictures would bring: a power law through trainings on fewer of them."""
+"""What more images would bring: a power law through trainings on fewer of them."""
 
 import math
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from onsight.evaluation.intervals import Z_95, wilson
 from onsight.evaluation.results import LearningCurve, LearningCurvePoint
 
 _LEAST_POINTS = 3
-_LEAST_RANGE = 3.0  # times as many pictures in the largest training as in the smallest
-_STEEPEST = 1.0  # exponent: twice the pictures, half the error
+_LEAST_RANGE = 3.0  # times as many images in the largest training as in the smallest
+_STEEPEST = 1.0  # exponent: twice the images, half the error
 _WORST_FIT = 4.0  # chi-squared per degree of freedom; a power law beyond it is none
-_FLOORS = 50  # errors tried below which more pictures would not help
+_FLOORS = 50  # errors tried below which more images would not help
 _CHI_SQUARED_95 = 3.84  # of one degree of freedom
 
 
 class AfterTraining(NamedTuple):
-    """The accuracy after training on train_images pictures, judged by images others."""
+    """The accuracy after training on train_images images, judged by images others."""
 
     train_images: int
     accuracy: float
@@ -28,7 +28,7 @@ class AfterTraining(NamedTuple):
 
 
 def learning_curve(trained: Sequence[AfterTraining]) -> LearningCurve | None:
-    """What to expect of twice the pictures; None where these trainings do not support a claim.
+    """What to expect of twice the images; None where these trainings do not support a claim.
 
     error = factor * n ** -exponent is fitted by least squares of the logarithms, each weighted by
     its binomial variance; the low end also allows for errors that level off. There is no claim
@@ -72,7 +72,7 @@ class _Law:
 
     @property
     def gain(self) -> float:
-        """How much lower the error is with twice the pictures."""
+        """How much lower the error is with twice the images."""
         return self.error * (1 - 2**-self.exponent)
 
 

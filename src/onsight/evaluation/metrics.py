@@ -108,7 +108,7 @@ def class_results(
 def calibration_bins(
     confidence: NDArray[np.float32], right: NDArray[np.bool_]
 ) -> list[CalibrationBin]:
-    """Mean confidence and accuracy of pictures (n,) in 15 bins of equal width of the confidence."""
+    """Mean confidence and accuracy of images (n,) in 15 bins of equal width of the confidence."""
     place = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
     images = np.bincount(place, minlength=_BINS)
     claimed = np.bincount(place, confidence.astype(np.float64), minlength=_BINS)
@@ -126,7 +126,7 @@ def calibration_bins(
 
 
 def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> float | None:
-    """The mean gap between confidence and accuracy, bins weighted by their pictures."""
+    """The mean gap between confidence and accuracy, bins weighted by their images."""
     if images == 0:
         return None
     gaps = (

@@ -1,6 +1,6 @@
-"""Two classifiers on the same pictures: how far apart they are, and whether that is noise.
+"""Two classifiers on the same images: how far apart they are, and whether that is noise.
 
-Only pictures that one of them got right and the other wrong tell them apart.
+Only images that one of them got right and the other wrong tell them apart.
 """
 
 import math
@@ -14,7 +14,7 @@ from onsight.evaluation.intervals import Z_95, wilson
 
 
 class PairedCounts(NamedTuple):
-    """How many of the same pictures two classifiers got right."""
+    """How many of the same images two classifiers got right."""
 
     both_right: int
     only_first: int
@@ -23,13 +23,13 @@ class PairedCounts(NamedTuple):
 
     @classmethod
     def of(cls, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "PairedCounts":
-        """Counted from whether each picture was classified right. first, second: bool (n,)."""
+        """Counted from whether each image was classified right. first, second: bool (n,)."""
         both, either = int((first & second).sum()), int((first | second).sum())
         return cls(both, int(first.sum()) - both, int(second.sum()) - both, len(first) - either)
 
     @property
     def n(self) -> int:
-        """How many pictures there are."""
+        """How many images there are."""
         return sum(self)
 
     @property
@@ -41,7 +41,7 @@ class PairedCounts(NamedTuple):
 def mcnemar(counts: PairedCounts) -> float:
     """The exact two-sided p-value of McNemar's test (Psychometrika 12, 1947).
 
-    If both were equally accurate, each picture that tells them apart would favour either with
+    If both were equally accurate, each image that tells them apart would favour either with
     probability 1/2.
     """
     apart = counts.only_first + counts.only_second
@@ -56,7 +56,7 @@ def mcnemar(counts: PairedCounts) -> float:
 
 
 def difference_interval(counts: PairedCounts, z: float = Z_95) -> tuple[float, float]:
-    """The interval of the difference of two accuracies on the same pictures, at 95% by default.
+    """The interval of the difference of two accuracies on the same images, at 95% by default.
 
     Method 10 of Newcombe, Statistics in Medicine 17, 2635 (1998): Wilson's intervals of both
     accuracies, combined by the correlation of the two. Needs n above 0.

@@ -1,4 +1,4 @@
-"""Pairs of classes that held-out pictures show to be hard, or impossible, to tell apart."""
+"""Pairs of classes that held-out images show to be hard, or impossible, to tell apart."""
 
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onsight.evaluation.intervals import mean_share, wilson
 from onsight.evaluation.results import ConfusedPair
 
-_LEAST_PICTURES = 10  # of each class
+_LEAST_IMAGES = 10  # of each class
 _CLEARLY_BETTER = 0.75  # than guessing, which is 0.5
 _GOOD = 0.95
 _TIMES_EVEN = 3  # confusions, compared with mistakes that fall evenly on all pairs
@@ -18,7 +18,7 @@ _TIMES_EVEN = 3  # confusions, compared with mistakes that fall evenly on all pa
 def confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ConfusedPair]:
     """The pairs that cannot be told apart or hardly, in this order, the worst first.
 
-    confusion: counts (K, K), rows are labels. A pair is judged by its pictures that were predicted
+    confusion: counts (K, K), rows are labels. A pair is judged by its images that were predicted
     as either class: the mean of both recalls, of which guessing has one half. It cannot be told
     apart if the 95% interval includes one half, and one at a level that holds for all pairs
     together (Bonferroni) is below 75%. It is hard to tell apart if its share of the mistakes, at
@@ -31,7 +31,7 @@ def confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> list[C
     for a, b in np.argwhere(np.triu(both, 1)).tolist():
         right = int(confusion[a, a]), int(confusion[b, b])
         counts = right[0] + int(confusion[a, b]), right[1] + int(confusion[b, a])
-        if min(counts) < _LEAST_PICTURES:
+        if min(counts) < _LEAST_IMAGES:
             continue
         share, low, high = mean_share(list(zip(right, counts, strict=True)))
         wrong, strict = int(both[a, b]), NormalDist().inv_cdf(1 - 0.025 / pairs)

@@ -1,4 +1,4 @@
-"""What a model predicted for every picture of a split."""
+"""What a model predicted for every image of a split."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,14 +13,14 @@ from torch import Tensor
 from onsight.data.loader import Batch
 
 BATCH_SIZE = 256
-# Small batches of larger pictures keep a CPU's activations in its caches, as for features.
-_LARGER, _CPU_BATCH = 96 * 96, 16  # pixels, pictures
+# Small batches of larger images keep a CPU's activations in its caches, as for features.
+_LARGER, _CPU_BATCH = 96 * 96, 16  # pixels, images
 
 _TOP = 5
 
 
 def evaluation_batch(device: torch.device, size: tuple[int, int]) -> int:
-    """How many pictures of this (height, width) all evaluation and prediction take at once.
+    """How many images of this (height, width) all evaluation and prediction take at once.
 
     Equal batches give equal bits.
     """
@@ -31,11 +31,11 @@ def evaluation_batch(device: torch.device, size: tuple[int, int]) -> int:
 
 @dataclass(frozen=True)
 class PerImageResults:
-    """One entry per picture, in order: everything that results are computed from.
+    """One entry per image, in order: everything that results are computed from.
 
     ids, labels, predicted: int64 (n,); confidence: the predicted class's probability;
     losses: cross-entropy; in_top5: bool (n,), all False for 5 classes or fewer; raw_confidence:
-    the confidence without the temperature; unlike: the score of pictures unlike anything seen in
+    the confidence without the temperature; unlike: the score of images unlike anything seen in
     training, NaN where it is not known.
     """
 
@@ -46,7 +46,7 @@ class PerImageResults:
     losses: NDArray[np.float32]
     in_top5: NDArray[np.bool_]
     raw_confidence: NDArray[np.float32]
-    unlike: NDArray[np.float32]
+    out_of_distribution: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -58,7 +58,7 @@ def evaluate_batches(
 ) -> PerImageResults:
     """Run a model over batches. forward: uint8 (B, H, W, C) to logits (B, K).
 
-    temperature: what forward has divided its logits by. Entries are kept per picture, so the
+    temperature: what forward has divided its logits by. Entries are kept per image, so the
     batches make no difference to the results.
     """
     parts = [_observe_batch(forward(batch.images).float(), batch, temperature) for batch in batches]

@@ -11,7 +11,7 @@ from onsight.data.index import Problem
 
 
 class Accuracy(TypedDict):
-    """The share of pictures that were classified right."""
+    """The share of images that were classified right."""
 
     accuracy: float | None
     accuracy_low: float | None
@@ -21,7 +21,7 @@ class Accuracy(TypedDict):
 class ClassResult(Accuracy):
     """One class; its accuracy is that of this class against the rest.
 
-    images: pictures of the class; predicted: pictures taken for it.
+    images: images of the class; predicted: images taken for it.
     """
 
     name: str
@@ -39,12 +39,12 @@ class ClassResult(Accuracy):
 
 
 def worst_first(classes: Iterable[ClassResult]) -> list[ClassResult]:
-    """The classes by rising recall, those without pictures last."""
+    """The classes by rising recall, those without images last."""
     return sorted(classes, key=lambda row: 2.0 if row["recall"] is None else row["recall"])
 
 
 class CalibrationBin(TypedDict):
-    """The pictures whose confidence is above low and at most high; means over them."""
+    """The images whose confidence is above low and at most high; means over them."""
 
     low: float
     high: float
@@ -56,8 +56,8 @@ class CalibrationBin(TypedDict):
 class ConfusedPair(TypedDict):
     """Two classes that are hard to tell apart, or cannot be (told_apart: `hardly` or `no`).
 
-    images: pictures of both that were predicted as either; accuracy: the mean of the two shares
-    that are right, with its 95% interval; mistakes: pictures of one predicted as the other.
+    images: images of both that were predicted as either; accuracy: the mean of the two shares
+    that are right, with its 95% interval; mistakes: images of one predicted as the other.
     """
 
     classes: tuple[str, str]
@@ -72,7 +72,7 @@ class ConfusedPair(TypedDict):
 class Metrics(Accuracy):
     """What follows from the predictions alone; images is the n of every share.
 
-    balanced_accuracy: the mean of the recalls of the classes that have pictures. top5 is None for
+    balanced_accuracy: the mean of the recalls of the classes that have images. top5 is None for
     five classes or fewer. Keys in `_before` say what held without the temperature, where it is not
     1. confusion: counts (K, K), rows are labels; it and confused_pairs are None for very many
     classes.
@@ -96,7 +96,7 @@ class Metrics(Accuracy):
 
 
 class FoldResult(Accuracy):
-    """One fold: how its model did on the pictures that were held out from it.
+    """One fold: how its model did on the images that were held out from it.
 
     seconds: of its training and judging.
     """
@@ -109,7 +109,7 @@ class FoldResult(Accuracy):
 
 
 class TtaResult(TypedDict, total=False):
-    """The accuracy where probabilities are means over several views of each picture."""
+    """The accuracy where probabilities are means over several views of each image."""
 
     tta: str
     tta_images: int
@@ -119,17 +119,17 @@ class TtaResult(TypedDict, total=False):
 
 
 class LearningCurvePoint(Accuracy):
-    """The accuracy after training on train_images pictures, judged by images others."""
+    """The accuracy after training on train_images images, judged by images others."""
 
     train_images: int
     images: int
 
 
 class LearningCurve(TypedDict):
-    """What more pictures would bring, from trainings on fewer.
+    """What more images would bring, from trainings on fewer.
 
     The error is taken to fall as train_images ** -exponent; gain: the accuracy to expect in
-    addition with twice the pictures, as a share, with its 95% interval.
+    addition with twice the images, as a share, with its 95% interval.
     """
 
     points: list[LearningCurvePoint]
@@ -140,17 +140,17 @@ class LearningCurve(TypedDict):
     gain_high: float
 
 
-class UnlikeResult(TypedDict):
-    """Which pictures are said to be unlike anything seen in training: those of a score above.
+class OutOfDistributionResult(TypedDict):
+    """Which images are said to be unlike anything seen in training: those of a score above.
 
-    share: of new pictures like those of training, at most so many are flagged nonetheless;
-    pictures: held-out ones that the threshold was set on; flagged: the share of images others that
+    share: of new images like those of training, at most so many are flagged nonetheless;
+    held_out: images that the threshold was set on; flagged: the share of images others that
     really are, None if there are none.
     """
 
     threshold: float
     share: float
-    pictures: int
+    held_out: int
     images: int
     flagged: float | None
     flagged_low: float | None
@@ -161,9 +161,9 @@ class Results(Metrics, TtaResult, total=False):
     """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
 
     temperature: what the logits are divided by before they become probabilities; unlike: None if
-    the model does not tell unlike pictures, for a reason; folds: by how many
-    models the pictures were judged, each once; fitted: how many pictures a frozen network's head
-    was fitted on, where those of validation are among them; used, problems: numbers of pictures
+    the model does not tell unlike images, for a reason; folds: by how many
+    models the images were judged, each once; fitted: how many images a frozen network's head
+    was fitted on, where those of validation are among them; used, problems: numbers of images
     used and refused; best_blend: how far the model lies on the way from a fine-tuning's start to
     that epoch; seen: left out of an evaluation because they trained or chose the model; phases:
     seconds by name.
@@ -172,8 +172,8 @@ class Results(Metrics, TtaResult, total=False):
     split: str
     temperature: float
     temperature_reason: str
-    unlike: UnlikeResult | None
-    unlike_reason: str
+    out_of_distribution: OutOfDistributionResult | None
+    out_of_distribution_reason: str
     learning_curve: LearningCurve
     folds: int
     fold_results: list[FoldResult]

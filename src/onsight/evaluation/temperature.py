@@ -12,28 +12,28 @@ from torch import Tensor
 from onsight.choice import Choice
 from onsight.words import plural
 
-_LEAST_PICTURES = 50
-_LOWEST, _HIGHEST = 0.1, 10.0  # outside, the pictures do not determine it
+_LEAST_IMAGES = 50
+_LOWEST, _HIGHEST = 0.1, 10.0  # outside, the images do not determine it
 _DIGITS = 4  # more would be rounding errors, which differ between machines
 
 
 def choose_temperature(logits: Tensor, labels: Tensor) -> Choice[float]:
     """What to divide logits (n, K) by for the least cross-entropy against labels (n,).
 
-    1, with the reason, where these pictures do not show that another is better.
+    1, with the reason, where these images do not show that another is better.
     """
     count = len(labels)
-    pictures = plural(count, "validation picture")
-    if count < _LEAST_PICTURES:
-        return Choice(1.0, f"{pictures}, and fitting a temperature takes {_LEAST_PICTURES}")
+    images = plural(count, "validation image")
+    if count < _LEAST_IMAGES:
+        return Choice(1.0, f"{images}, and fitting a temperature takes {_LEAST_IMAGES}")
     if not logits.isfinite().all():
         return Choice(1.0, "not every output of the network is finite")
     if (logits.argmax(dim=1) == labels).all():
-        return Choice(1.0, f"all {pictures} are right, so they do not say how sure it should be")
+        return Choice(1.0, f"all {images} are right, so they do not say how sure it should be")
     temperature = round(fit_temperature(logits, labels), _DIGITS)
     if not _LOWEST < temperature < _HIGHEST or not _helps_unseen(logits, labels):
-        return Choice(1.0, f"no other temperature is shown to suit the {pictures} better")
-    return Choice(temperature, f"fitted on {pictures}")
+        return Choice(1.0, f"no other temperature is shown to suit the {images} better")
+    return Choice(temperature, f"fitted on {images}")
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -64,7 +64,7 @@ def _derivatives(logits: Tensor, labels: Tensor, inverse: float) -> tuple[float,
 
 
 def _helps_unseen(logits: Tensor, labels: Tensor) -> bool:
-    """Whether a temperature fitted on either half of the pictures lowers the loss of the other."""
+    """Whether a temperature fitted on either half of the images lowers the loss of the other."""
     halves = [(logits[start::2].double(), labels[start::2]) for start in (0, 1)]
     fitted = [fit_temperature(*half) for half in reversed(halves)]
     before = [F.cross_entropy(some, right, reduction="sum") for some, right in halves]

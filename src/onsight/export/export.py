@@ -1,4 +1,4 @@
-"""Exporting a model: write the file, prove it on held-out pictures, and only then name it."""
+"""Exporting a model: write the file, prove it on held-out images, and only then name it."""
 
 import hashlib
 import math
@@ -15,12 +15,12 @@ import torch
 from torch.export import ExportedProgram
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ConfigError, OutputError
 from onsight.export.facts import facts_of
 from onsight.export.format import Classify, find_format
-from onsight.export.pictures import calibration_pictures, proof_pictures
+from onsight.export.images import calibration_images, proof_images
 from onsight.export.proof import Proof, check_difference, check_loss, compare
 from onsight.export.speed import compare_speed
 from onsight.export.whole import as_program
@@ -61,7 +61,7 @@ def export(
 ) -> Exported:
     """Export a run folder or model file; nothing has the final name unless the proof holds.
 
-    on: pictures for the proof instead of those that the run held out; max_loss: percentage points
+    on: images for the proof instead of those that the run held out; max_loss: percentage points
     of accuracy that int8 may cost, at the upper end of the paired 95% interval. Raises NotProven
     if the file does something else than the model; UserError, DiskError.
     """
@@ -78,18 +78,20 @@ def export(
     file = _in_fp32(load_model_file(model), reporter)
     predictor = Predictor(TorchRunner(file, torch.device("cpu"), _net(file, module)))
     kept = find_cache_folder(cache_folder)
-    held_out = proof_pictures(predictor, on, data_format, kept, reporter)
+    held_out = proof_images(predictor, on, data_format, kept, reporter)
     with _beside(target) as workplace:
         written = workplace / target.name
-        tells_unlike = form.tells_unlike and not int8  # in 8 bits the score would be another
+        detects_out_of_distribution = (
+            form.detects_out_of_distribution and not int8
+        )  # in 8 bits the score would be another
         with disk_errors(target):
             form.write(
-                _program(file, module, tells_unlike),
-                facts_of(file, tells_unlike),
+                _program(file, module, detects_out_of_distribution),
+                facts_of(file, detects_out_of_distribution),
                 written,
             )
         if int8:
-            calibration = calibration_pictures(predictor, held_out, kept, reporter)
+            calibration = calibration_images(predictor, held_out, kept, reporter)
             _quantize(written, calibration, reporter)
         proof = _prove(predictor, form.run(written), held_out, reporter)
         if int8:
@@ -102,7 +104,7 @@ def export(
             **_facts_of_files(written, files_of_model(Path(model))[0]),
             "model": file.model,
             "classes": list(file.classes),
-            "picture": file.preprocessing.facts(),
+            "image": file.preprocessing.facts(),
             "data": on or file.provenance["data"],
             "threads": usable_cores(),
             "versions": package_versions() | {name: version(name) for name in form.packages},
@@ -155,9 +157,15 @@ def _net(file: ModelFile, module: str | None) -> torch.nn.Module | None:
     return make_user_model(module, shape, len(file.classes)) if module else None
 
 
-def _program(file: ModelFile, module: str | None, tells_unlike: bool) -> ExportedProgram:
+def _program(
+    file: ModelFile, module: str | None, detects_out_of_distribution: bool
+) -> ExportedProgram:
     """The graph of the whole classifier. Raises ModelError."""
-    bank = file.unlike.bank if file.unlike and tells_unlike else None
+    bank = (
+        file.out_of_distribution.bank
+        if file.out_of_distribution and detects_out_of_distribution
+        else None
+    )
     net = build_model(file, _net(file, module))
     return as_program(net, file.preprocessing, file.temperature, bank)
 
@@ -172,26 +180,26 @@ def _facts_of_files(written: Path, model: Path) -> dict[str, Any]:
     }
 
 
-def _quantize(written: Path, pictures: Pixels, reporter: Reporter) -> None:
+def _quantize(written: Path, images: Pixels, reporter: Reporter) -> None:
     """Replace a file in fp32 by one in 8 bits."""
     from onsight.export.int8 import write_int8
 
-    reporter.say(f"int8: scales measured on {len(pictures):,} training pictures")
-    write_int8(written, pictures, written)
+    reporter.say(f"int8: scales measured on {len(images):,} training images")
+    write_int8(written, images, written)
 
 
 def _prove(
     predictor: Predictor, exported: Classify, held_out: HeldOut, reporter: Reporter
 ) -> Proof:
-    def in_torch(pictures: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return predictor.runner.run(pictures).probabilities
+    def in_torch(images: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return predictor.runner.run(images).probabilities
 
-    pictures, cpu = Pictures.of(held_out.pack), torch.device("cpu")
+    images, cpu = Images.of(held_out.pack), torch.device("cpu")
     batch = min(predictor.runner.at_once, len(held_out.ids))
-    loader = Loader(pictures, held_out.ids, batch, cpu)
+    loader = Loader(images, held_out.ids, batch, cpu)
     with reporter.bar("prove", len(held_out.ids)) as bar:
         proof = compare(in_torch, exported, loader.in_order(), bar.advance)
-    timed = pictures.gather(held_out.ids[:batch]).images.numpy()
+    timed = images.gather(held_out.ids[:batch]).images.numpy()
     sizes = sorted({1, batch})
     return replace(
         proof, speeds=tuple(compare_speed(in_torch, exported, timed[:size]) for size in sizes)

@@ -14,7 +14,7 @@ from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ConfigError, did_you_mean
 
 Classify = Callable[[Pixels], NDArray[np.float32]]
-"""From pictures uint8 (B, H, W, C) to probabilities float32 (B, K)."""
+"""From images uint8 (B, H, W, C) to probabilities float32 (B, K)."""
 
 
 class Format(NamedTuple):
@@ -22,8 +22,8 @@ class Format(NamedTuple):
 
     suffix: of the file; packages: that writing and running need, and install, which gets them;
     write: of the graph and the facts (`facts.facts_of`) to a path; run: what a file of this format
-    computes, on all usable cores; tells_unlike: whether the file also gives the score of unlike
-    pictures.
+    computes, on all usable cores; detects_out_of_distribution: whether the file also gives the
+    out-of-distribution scores.
     """
 
     suffix: str
@@ -31,7 +31,7 @@ class Format(NamedTuple):
     install: str
     write: Callable[[ExportedProgram, dict[str, Any], Path], None]
     run: Callable[[Path], Classify]
-    tells_unlike: bool = False
+    detects_out_of_distribution: bool = False
 
 
 _HOMES = {
@@ -39,7 +39,7 @@ _HOMES = {
     "torch-export": "onsight.export.to_torch_export",
 }
 _INSTEAD = {  # of formats that are asked for
-    "coreml": "coremltools 9.0 takes no pictures as bytes, and what it writes runs on macOS only. "
+    "coreml": "coremltools 9.0 takes no images as bytes, and what it writes runs on macOS only. "
     "Export to onnx, and run it there with onnxruntime's CoreML provider",
     "executorch": "export to onnx, which ONNX Runtime runs on phones",
     "openvino": "export to onnx, which OpenVINO reads",

@@ -1,7 +1,7 @@
 """A folder for the Hugging Face Hub: one weights file that Onsight and timm both read, and a card.
 
 Its model.safetensors is an Onsight model file whose tensors are the network's alone, by timm's
-names; config.json says to timm how to make the network and what pictures it takes.
+names; config.json says to timm how to make the network and what images it takes.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from onsight.report.template import has_mark
 
 _CARD, _CONFIG = "README.md", "config.json"
 _CROP_MODES: dict[Fit, str] = {"stretch": "squash", "crop": "center", "pad": "border"}
-_PICTURES, _TOLERANCE = 2, 1e-4  # of the check; of logits, relative to the largest
+_IMAGES, _TOLERANCE = 2, 1e-4  # of the check; of logits, relative to the largest
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _timm_config(file: ModelFile) -> dict[str, Any]:
 @torch.inference_mode()
 def _compare(file: ModelFile, written: ModelFile, folder: Path) -> tuple[str, float]:
     """Why timm cannot load what was written, empty if it can; and how far its logits are off."""
-    shape = (_PICTURES, *file.preprocessing.input_shape)
+    shape = (_IMAGES, *file.preprocessing.input_shape)
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     expected = build_model(file)(inputs) * (written.temperature / file.temperature)
     try:
@@ -169,7 +169,7 @@ def _words(file: ModelFile, why_not: str) -> str:
     """What the card says about the folder."""
     if why_not:
         return f"timm cannot load this folder: {why_not}."
-    grey = " Turn pictures into grey (L) first." if file.preprocessing.channels == 1 else ""
+    grey = " Turn images into grey (L) first." if file.preprocessing.channels == 1 else ""
     scale = (
         ""
         if file.temperature == 1
@@ -177,5 +177,5 @@ def _words(file: ModelFile, why_not: str) -> str:
     )
     return (
         "timm loads it as well. Its logits for the same input are the same; as it resizes "
-        f"pictures by other code, single pictures may come out slightly differently.{grey}{scale}"
+        f"images by other code, single images may come out slightly differently.{grey}{scale}"
     )

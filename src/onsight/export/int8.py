@@ -25,19 +25,19 @@ _QUANTIZED = ["Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAve
 _QUANTIZED += ["MatMul", "MaxPool", "Mul", "Relu"]
 
 
-class _Pictures(CalibrationDataReader):  # type: ignore[misc]
-    """Pictures uint8 (n, H, W, C), one at a time."""
+class _Images(CalibrationDataReader):  # type: ignore[misc]
+    """Images uint8 (n, H, W, C), one at a time."""
 
-    def __init__(self, pictures: Pixels) -> None:
-        self.rest: Iterator[Pixels] = iter(pictures[:, None])
+    def __init__(self, images: Pixels) -> None:
+        self.rest: Iterator[Pixels] = iter(images[:, None])
 
     def get_next(self) -> dict[str, Pixels] | None:
         one = next(self.rest, None)
         return None if one is None else {INPUT: one}
 
 
-def write_int8(exported: Path, pictures: Pixels, path: Path) -> None:
-    """Quantize an exported ONNX file with training pictures (n, H, W, C). Raises ModelError.
+def write_int8(exported: Path, images: Pixels, path: Path) -> None:
+    """Quantize an exported ONNX file with training images (n, H, W, C). Raises ModelError.
 
     Weights have a scale for each channel and 7 bits, so that sums do not overflow on processors
     without VNNI either: what is proven on one holds on the others. The layer that gives the
@@ -50,7 +50,7 @@ def write_int8(exported: Path, pictures: Pixels, path: Path) -> None:
         quantize_static(
             prepared,
             quantized,
-            _Pictures(pictures),
+            _Images(images),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=_QUANTIZED,
             nodes_to_exclude=_last_product(prepared),
@@ -60,7 +60,7 @@ def write_int8(exported: Path, pictures: Pixels, path: Path) -> None:
             reduce_range=True,
         )
         model = onnx.load(quantized)
-    seal_onnx(model, {**facts, "int8": {"calibration_pictures": len(pictures)}}, path)
+    seal_onnx(model, {**facts, "int8": {"calibration_images": len(images)}}, path)
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether an exported file says what the model says: all held-out pictures go through both."""
+"""Whether an exported file says what the model says: all held-out images go through both."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -23,9 +23,9 @@ order or mean is off by far more.
 
 @dataclass(frozen=True)
 class Proof:
-    """The model in torch, in fp32, beside the exported file, on n held-out pictures.
+    """The model in torch, in fp32, beside the exported file, on n held-out images.
 
-    agree: pictures with the same label; largest_difference: of any probability; right: pictures
+    agree: images with the same label; largest_difference: of any probability; right: images
     that both, only torch, only the file, and neither classified right.
     """
 
@@ -64,11 +64,11 @@ def compare(
     batches: Iterable[Batch],
     progress: Callable[[int], None],
 ) -> Proof:
-    """Classify every picture in both ways; there must be at least one."""
+    """Classify every image in both ways; there must be at least one."""
     first, second, differences, rights = [], [], [0.0], []
     for batch in batches:
-        pictures, labels = batch.images.numpy(), batch.labels.numpy()
-        one, other = in_torch(pictures), exported(pictures)
+        images, labels = batch.images.numpy(), batch.labels.numpy()
+        one, other = in_torch(images), exported(images)
         differences.append(float(np.abs(one - other).max()))
         first.append(one.argmax(1))
         second.append(other.argmax(1))
@@ -100,6 +100,6 @@ def check_loss(proof: Proof, max_loss: float) -> None:
         raise NotProven(
             f"the export in int8 is refused, and nothing was written: it costs {loss:.2f} points "
             f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and it "
-            f"must be shown to cost at most {max_loss:g}. More held-out pictures (--on DATA) "
+            f"must be shown to cost at most {max_loss:g}. More held-out images (--on DATA) "
             f"narrow the interval; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
         )

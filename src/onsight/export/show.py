@@ -11,7 +11,7 @@ def lines(exported: Exported) -> Iterator[str]:
     proof, facts = exported.proof, exported.facts
     agree, n = proof.agree, proof.images
     yield (
-        f"{agree:,} of {n:,} held-out pictures have the same label as in torch "
+        f"{agree:,} of {n:,} held-out images have the same label as in torch "
         f"({percent(agree / n)}); probabilities differ by {proof.largest_difference:.1e} at most"
     )
     loss, low, high = (100 * share for share in proof.loss)
@@ -22,7 +22,7 @@ def lines(exported: Exported) -> Iterator[str]:
         f"{counts.only_first:,} right only in torch, {counts.only_second:,} only exported)"
     )
     for speed in proof.speeds:
-        batch = "1 picture" if speed.batch == 1 else f"{speed.batch:,} pictures"
+        batch = "1 image" if speed.batch == 1 else f"{speed.batch:,} images"
         yield (
             f"{batch} at once: {speed.second_per_second:,.0f} images/s, in torch "
             f"{speed.first_per_second:,.0f}: {speed.times:.2f} times as fast "

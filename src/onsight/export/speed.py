@@ -1,4 +1,4 @@
-"""How fast two ways to classify are, measured in turns on the same pictures."""
+"""How fast two ways to classify are, measured in turns on the same images."""
 
 import time
 from statistics import median
@@ -11,9 +11,9 @@ _LEAST_SECONDS, _LEAST_ROUNDS, _MOST_ROUNDS = 2.0, 5, 200
 
 
 class Speed(NamedTuple):
-    """The median pictures per second of both, and how many times as fast the second one is.
+    """The median images per second of both, and how many times as fast the second one is.
 
-    times: the median of the rounds' ratios; low, high: its quartiles; batch: pictures at once.
+    times: the median of the rounds' ratios; low, high: its quartiles; batch: images at once.
     """
 
     batch: int
@@ -24,33 +24,33 @@ class Speed(NamedTuple):
     high: float
 
 
-def compare_speed(first: Classify, second: Classify, pictures: Pixels) -> Speed:
-    """Time both on pictures uint8 (B, H, W, C), round after round, in changing order."""
+def compare_speed(first: Classify, second: Classify, images: Pixels) -> Speed:
+    """Time both on images uint8 (B, H, W, C), round after round, in changing order."""
     for way in (first, second):
-        way(pictures)  # the first call allocates
+        way(images)  # the first call allocates
     rounds: list[tuple[float, float]] = []
     begun = time.perf_counter()
     while len(rounds) < _LEAST_ROUNDS or (
         time.perf_counter() - begun < _LEAST_SECONDS and len(rounds) < _MOST_ROUNDS
     ):
         if len(rounds) % 2:
-            rounds.append((_seconds(first, pictures), _seconds(second, pictures)))
+            rounds.append((_seconds(first, images), _seconds(second, images)))
         else:
-            after = _seconds(second, pictures)
-            rounds.append((_seconds(first, pictures), after))
+            after = _seconds(second, images)
+            rounds.append((_seconds(first, images), after))
     ratios = sorted(one / other for one, other in rounds)
     quarter = len(ratios) // 4
     return Speed(
-        len(pictures),
-        len(pictures) / median(one for one, _ in rounds),
-        len(pictures) / median(other for _, other in rounds),
+        len(images),
+        len(images) / median(one for one, _ in rounds),
+        len(images) / median(other for _, other in rounds),
         median(ratios),
         ratios[quarter],
         ratios[-1 - quarter],
     )
 
 
-def _seconds(way: Classify, pictures: Pixels) -> float:
+def _seconds(way: Classify, images: Pixels) -> float:
     begun = time.perf_counter()
-    way(pictures)
+    way(images)
     return time.perf_counter() - begun

@@ -47,7 +47,7 @@ def _forget_origin(graph: Any) -> None:
 
 def _run_onnx(path: Path) -> Classify:
     runner = load_onnx(path)
-    return lambda pictures: runner.run(pictures).probabilities
+    return lambda images: runner.run(images).probabilities
 
 
 FORMAT = Format(
@@ -56,5 +56,5 @@ FORMAT = Format(
     "'onsight[export]'",
     write_onnx,
     _run_onnx,
-    tells_unlike=True,
+    detects_out_of_distribution=True,
 )

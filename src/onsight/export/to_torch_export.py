@@ -28,8 +28,8 @@ def _run_torch_export(path: Path) -> Classify:
     forward = torch.export.load(path).module()
 
     @torch.inference_mode()
-    def classify(pictures: Pixels) -> Any:
-        return forward(torch.from_numpy(pictures)).numpy()
+    def classify(images: Pixels) -> Any:
+        return forward(torch.from_numpy(images)).numpy()
 
     return classify
 

@@ -1,6 +1,6 @@
-"""The whole classifier as one graph: pictures as bytes in, probabilities out.
+"""The whole classifier as one graph: images as bytes in, probabilities out.
 
-B pictures, C channels, H height, K classes, W width.
+B images, C channels, H height, K classes, W width.
 """
 
 import io
@@ -20,19 +20,19 @@ from torch.export import Dim, ExportedProgram
 import onsight
 from onsight.errors import ModelError
 from onsight.models.head import features_kept
+from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unlike import score
 from onsight.words import shortened
 
-_EXAMPLES = 2  # pictures: torch.export takes a batch of 1 for a constant
+_EXAMPLES = 2  # images: torch.export takes a batch of 1 for a constant
 _MOST = 200  # characters of an exporter's reason
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
 
 
 class WholeClassifier(nn.Module):
-    """Maps pictures uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
+    """Maps images uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
 
-    With a bank of training features, also to scores (B,) of how unlike them the pictures are. The
+    With a bank of training features, also to scores (B,) of how unlike them the images are. The
     operations are those of Normalization and Classifier, in fp32.
     """
 
@@ -53,17 +53,17 @@ class WholeClassifier(nn.Module):
         if bank is not None:
             self.register_buffer("bank", bank.float())
 
-    def forward(self, pictures: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The probabilities (B, K) of pictures (B, H, W, C), and their scores (B,)."""
-        inputs = self._inputs(pictures)
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """The probabilities (B, K) of images (B, H, W, C), and their scores (B,)."""
+        inputs = self._inputs(images)
         if not self.has_bank:
             return self._probabilities(self.net(inputs))
         with features_kept(self.net) as kept:
             probabilities = self._probabilities(self.net(inputs))
         return probabilities, score(kept[0], self.bank)
 
-    def _inputs(self, pictures: Tensor) -> Tensor:
-        planes = pictures.permute(0, 3, 1, 2).float()
+    def _inputs(self, images: Tensor) -> Tensor:
+        planes = images.permute(0, 3, 1, 2).float()
         if planes.shape[2:] != self.size:
             planes = F.interpolate(
                 planes, self.size, mode="bilinear", antialias=True, align_corners=False
@@ -80,18 +80,16 @@ def as_program(
     temperature: float,
     bank: Tensor | None = None,
 ) -> ExportedProgram:
-    """The graph of the whole classifier, for any number of pictures.
+    """The graph of the whole classifier, for any number of images.
 
     bank: as `Unlike` has it, for a second output of scores. Raises ModelError for a network whose
     graph cannot be taken.
     """
     whole = WholeClassifier(net, prepared, temperature, bank).eval().requires_grad_(False)
     size = prepared.format
-    pictures = torch.zeros(_EXAMPLES, size.height, size.width, size.channels).byte()
+    images = torch.zeros(_EXAMPLES, size.height, size.width, size.channels).byte()
     with exporting("torch.export"):
-        return torch.export.export(
-            whole, (pictures,), dynamic_shapes={"pictures": {0: Dim("batch")}}
-        )
+        return torch.export.export(whole, (images,), dynamic_shapes={"images": {0: Dim("batch")}})
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The features of pictures: what a network's head is given, computed once and kept in the cache.
+"""The features of images: what a network's head is given, computed once and kept in the cache.
 
-B batch, H height, W width, C channels, D features, n pictures.
+B batch, H height, W width, C channels, D features, n images.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from onsight.data import decode
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
 from onsight.models.classifier import Classifier
@@ -31,7 +31,7 @@ _MOST_BYTES = 4_000_000_000
 
 
 def feature_loader(loader: Loader) -> Loader:
-    """The same pictures in batches of the size that is best for inference."""
+    """The same images in batches of the size that is best for inference."""
     small = loader.device.type == "cpu"
     return replace(loader, batch_size=_CPU_BATCH if small else _BATCH)
 
@@ -43,10 +43,10 @@ def compute_features(
     progress: Callable[[int], None] = lambda done: None,
     deadline: float = math.inf,
 ) -> Tensor:
-    """The features of every picture in order: float32 (n, D), on the CPU.
+    """The features of every image in order: float32 (n, D), on the CPU.
 
-    view: as it is or mirrored left to right; progress is called with the pictures done; deadline:
-    on the monotonic clock, after which only the pictures done by then are returned. Raises
+    view: as it is or mirrored left to right; progress is called with the images done; deadline:
+    on the monotonic clock, after which only the images done by then are returned. Raises
     ModelError for a network that does not end in a linear layer.
     """
     parts: list[Tensor] = []
@@ -63,7 +63,7 @@ def compute_features(
 
 
 def with_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, K) of uint8 pictures (B, H, W, C), and the float32 features (B, D) behind them.
+    """Logits (B, K) of uint8 images (B, H, W, C), and the float32 features (B, D) behind them.
 
     Raises ModelError for a network that does not end in a linear layer.
     """
@@ -71,7 +71,7 @@ def with_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tenso
     head = required_head(net)
     with features_kept(net) as kept:
         logits = classifier(images)
-    # One row per picture, in as many parts as memory demands; the last linear layer may also be in
+    # One row per image, in as many parts as memory demands; the last linear layer may also be in
     # the middle of a network, which then has no head.
     rows = sum(len(part) for part in kept)
     is_flat = all(part.dim() == 2 for part in kept)
@@ -139,11 +139,11 @@ class FeatureStore:
 
 
 def features_key(
-    classifier: Classifier, target: PictureFormat, digests: Tensor, view: str = PLAIN
+    classifier: Classifier, target: ImageFormat, digests: Tensor, view: str = PLAIN
 ) -> str:
-    """A digest of all that determines features: backbone, preprocessing, pictures and view.
+    """A digest of all that determines features: backbone, preprocessing, images and view.
 
-    target: what pictures are fitted to; digests: uint8 (n, 16) of the pictures in order, before
+    target: what images are fitted to; digests: uint8 (n, 16) of the images in order, before
     they are fitted.
     """
     head = head_of(classifier.net)

@@ -1,6 +1,6 @@
-"""The nearest pictures by their features, compared with all of them in blocks.
+"""The nearest images by their features, compared with all of them in blocks.
 
-D features, m queries, n pictures to compare with.
+D features, m queries, n images to compare with.
 """
 
 from typing import NamedTuple
@@ -9,20 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_QUERIES, _ROWS = 256, 16_384  # in a block: 16 MB of similarities, however many pictures
+_QUERIES, _ROWS = 256, 16_384  # in a block: 16 MB of similarities, however many images
 
 
 class Neighbours(NamedTuple):
-    """rows: int64 (m, k) among the n pictures, most similar first; similarities: float32 (m, k)."""
+    """rows: int64 (m, k) among the n images, most similar first; similarities: float32 (m, k)."""
 
     rows: Tensor
     similarities: Tensor
 
 
 def nearest(queries: Tensor, among: Tensor, count: int) -> Neighbours:
-    """The `count` most similar pictures for each query, or all n if that is fewer.
+    """The `count` most similar images for each query, or all n if that is fewer.
 
-    The similarity is the cosine, -1 to 1, of features from which the mean of the n pictures was
+    The similarity is the cosine, -1 to 1, of features from which the mean of the n images was
     subtracted: it is the same for all and says nothing. queries: float (m, D); among: float (n, D).
     """
     centre = among.mean(dim=0)

@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 class SharedFeatures:
-    """Rows of features by picture number, each computed when it is first asked for."""
+    """Rows of features by image number, each computed when it is first asked for."""
 
     def __init__(self) -> None:
         self.rows: dict[Hashable, Tensor] = {}
 
     def get(self, kind: Hashable, ids: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """The features (m, D) of pictures ids (n,); m < n if compute had no time for all.
+        """The features (m, D) of images ids (n,); m < n if compute had no time for all.
 
-        kind: all that determines features besides the picture; compute(ids) returns the features
-        of the first of these pictures.
+        kind: all that determines features besides the image; compute(ids) returns the features
+        of the first of these images.
         """
         rows = self.rows.get(kind)
         known = torch.zeros(len(ids), dtype=torch.bool) if rows is None else self._has(rows, ids)
@@ -25,7 +25,7 @@ class SharedFeatures:
             computed = compute(missing)
             rows = self._with(kind, missing[: len(computed)], computed)
         if rows is None:
-            return compute(ids)  # of no pictures: shows how many features there are
+            return compute(ids)  # of no images: shows how many features there are
         usable = self._has(rows, ids).long().cumprod(0).bool()  # up to the first that is missing
         return rows[ids[usable]]
 

@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
     """Keep freed blocks of up to 1 GiB in the process instead of returning them at each step.
 
     By default glibc maps every block of over 32 MB afresh, and the kernel clears all its pages:
-    two thirds of the time of converting 64 pictures of 224x224 to floats. Does nothing if the C
+    two thirds of the time of converting 64 images of 224x224 to floats. Does nothing if the C
     library is not glibc.
     """
     if platform.libc_ver()[0] == "glibc":

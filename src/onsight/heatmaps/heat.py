@@ -1,9 +1,9 @@
-"""Heat maps: where in a picture a network sees what speaks for a class.
+"""Heat maps: where in an image a network sees what speaks for a class.
 
 Evidence of a place of a map is its activation times the gradient of the class's logit, less the
 mean logit, summed over channels: HiResCAM (Draelos and Carin, arXiv:2011.08891). Behind layers that
-mix all places, that tells nothing; there, the gradient is integrated on the way from a picture of
-one colour, the picture's mean (integrated gradients: Sundararajan and others, arXiv:1703.01365).
+mix all places, that tells nothing; there, the gradient is integrated on the way from an image of
+one colour, the image's mean (integrated gradients: Sundararajan and others, arXiv:1703.01365).
 
 B batch, C channels, D channels of a map, H height, W width, K classes; h, w: size of a map.
 """
@@ -22,13 +22,13 @@ from onsight.models.classifier import Classifier
 from onsight.models.trial_forward import left_as_it_was
 from onsight_explain.memory import is_out_of_memory
 
-_AT_ONCE = 16  # pictures
+_AT_ONCE = 16  # images
 _STEPS = 8  # of the integral
 _SHARPNESS = 3  # the product of three maps, so that many weak places do not outweigh a strong one
 
 
 def heat_maps(classifier: Classifier, images: Tensor, classes: Tensor) -> NDArray[np.float32]:
-    """Where each picture speaks for a class: float32 (B, H, W), 0 to 1, its hottest place 1.
+    """Where each image speaks for a class: float32 (B, H, W), 0 to 1, its hottest place 1.
 
     images: uint8 (B, H, W, C); classes: int64 (B,). All 0 if nothing speaks for the class. It is
     the geometric mean of the evidence in up to three maps, cubed, computed in float32; the network
@@ -92,7 +92,7 @@ def _evidence(
 
 
 def _heat(evidence: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-    """The maps (B, h, w) as one of the picture's (height, width)."""
+    """The maps (B, h, w) as one of the image's (height, width)."""
     product = torch.ones(())
     for values in evidence:
         large = F.interpolate(values.relu().unsqueeze(1), size, mode="bilinear")[:, 0]
@@ -101,5 +101,5 @@ def _heat(evidence: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
 
 
 def _to_one(values: Tensor) -> Tensor:
-    """Values (B, H, W) divided by the largest of each picture, unless all are 0."""
+    """Values (B, H, W) divided by the largest of each image, unless all are 0."""
     return values / values.amax(dim=(1, 2), keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)

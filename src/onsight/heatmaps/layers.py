@@ -1,6 +1,6 @@
 """The layers of a network whose output still has rows and columns, found by a trial forward pass.
 
-h, w: rows and columns of a map, which are fewer than the picture's.
+h, w: rows and columns of a map, which are fewer than the image's.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from onsight.errors import ModelError
 from onsight.models.trial_forward import trial_forward
 
-_FEWEST = 7  # rows and columns: in smaller maps, each place has seen most of a small picture
+_FEWEST = 7  # rows and columns: in smaller maps, each place has seen most of a small image
 _MOST = 3  # maps
 
 
@@ -26,10 +26,10 @@ class SpatialLayers:
     mixed: bool
 
 
-def spatial_layers(net: nn.Module, pictures: Tensor) -> SpatialLayers:
+def spatial_layers(net: nn.Module, images: Tensor) -> SpatialLayers:
     """The last layer at each of the last three sizes of map with at least 7 rows and columns.
 
-    Where no map is so large, the last at the largest. pictures: float (B, C, H, W), for the trial.
+    Where no map is so large, the last at the largest. images: float (B, C, H, W), for the trial.
     Raises ModelError for a network without convolutions.
     """
     seen = _Seen()
@@ -37,14 +37,14 @@ def spatial_layers(net: nn.Module, pictures: Tensor) -> SpatialLayers:
         module.register_forward_hook(seen.note) for module in net.modules() if module is not net
     ]
     try:
-        trial_forward(net, pictures)
+        trial_forward(net, images)
     finally:
         for hook in hooks:
             hook.remove()
     if not seen.last:
         raise ModelError(
             f"{type(net).__name__} has no convolution whose output has rows and columns, so there "
-            "is no telling where in a picture it looks; compact and resnet18 have heat maps"
+            "is no telling where in an image it looks; compact and resnet18 have heat maps"
         )
     sizes = sorted(seen.last, key=math.prod, reverse=True)
     large = [size for size in sizes if min(size) >= _FEWEST] or sizes[:1]

@@ -1,4 +1,4 @@
-"""Heat drawn over a picture: a colour, and a line that can be read without it.
+"""Heat drawn over an image: a colour, and a line that can be read without it.
 
 H height, W width, C channels (1 or 3); uint8 pixels, float32 heat from 0 to 1.
 """
@@ -16,22 +16,22 @@ Heat = NDArray[np.float32]
 LINED = 0.8  # of the heat is inside the line
 _COLOURS = "inferno"  # perceptually uniform: hotter is lighter
 _DIMMED = 0.6  # brightness of what is cold
-_STRONGEST = 0.6  # share of the colour where it is hottest, so that the picture shows through
+_STRONGEST = 0.6  # share of the colour where it is hottest, so that the image shows through
 _LINES_IN_A_SIDE = 160  # the line's width is the shorter side's, divided by this
 
 
 def overlay(pixels: Pixels, heat: Heat) -> Pixels:
-    """A picture (H, W, C) with its heat (H, W) over it: uint8 (H, W, 3).
+    """An image (H, W, C) with its heat (H, W) over it: uint8 (H, W, 3).
 
     What is cold is dimmed; the hotter, the more of inferno's colours. The line, white outside and
     black inside, is around the smallest area that holds 80% of the heat.
     """
     from matplotlib import colormaps  # a fifth of a second, not at start
 
-    picture = np.broadcast_to(pixels, (*heat.shape, 3)).astype(np.float32)
+    image = np.broadcast_to(pixels, (*heat.shape, 3)).astype(np.float32)
     share = _STRONGEST * np.sqrt(heat)[:, :, np.newaxis]
     colours = np.asarray(colormaps[_COLOURS](heat), np.float32)[:, :, :3] * 255
-    drawn = _DIMMED * picture * (1 - share) + colours * share
+    drawn = _DIMMED * image * (1 - share) + colours * share
     area = hottest_area(heat)
     width = max(1, round(min(heat.shape) / _LINES_IN_A_SIDE))
     drawn[_grown(area, width) & ~area] = 255
@@ -49,7 +49,7 @@ def hottest_area(heat: Heat, share: float = LINED) -> NDArray[np.bool_]:
 
 
 def enlarged(pixels: Pixels, heat: Heat, side: int) -> tuple[Pixels, Heat]:
-    """A small picture and its heat, grown by a whole factor until its longer side is this long.
+    """A small image and its heat, grown by a whole factor until its longer side is this long.
 
     Pixels stay squares, so that a thin line does not hide them.
     """
@@ -60,7 +60,7 @@ def enlarged(pixels: Pixels, heat: Heat, side: int) -> tuple[Pixels, Heat]:
 
 
 def on_original(heat: Heat, size: tuple[int, int], fit: Fit) -> Heat:
-    """Heat of a fitted picture, laid over the original of this (height, width).
+    """Heat of a fitted image, laid over the original of this (height, width).
 
     What a crop cut off is cold.
     """

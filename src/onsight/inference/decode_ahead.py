@@ -1,4 +1,4 @@
-"""Pictures prepared in threads while the model computes on those before them, in batches."""
+"""Images prepared in threads while the model computes on those before them, in batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -8,35 +8,35 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import PictureError
-from onsight.inference.pictures import Picture
+from onsight.errors import ImageError
+from onsight.inference.images import ImageLike
 from onsight_explain.cores import usable_cores
 
 Item = TypeVar("Item")
 
-_CHUNK = 8  # pictures per task: large enough to hide the pool's overhead, small to share evenly
+_CHUNK = 8  # images per task: large enough to hide the pool's overhead, small to share evenly
 _SPARE = 4  # tasks for each thread beyond those of the next batch, so that no thread runs dry
 _UNUSABLE = 16  # times a batch's size: so many inputs end a batch, usable or not
 
 
 class Prepared(NamedTuple):
-    """A picture as the model takes it, uint8 (H, W, C), or why it cannot be used."""
+    """An image as the model takes it, uint8 (H, W, C), or why it cannot be used."""
 
-    picture: Picture
+    image: ImageLike
     pixels: Pixels | None
     problem: str | None
 
 
 def prepared_batches(
-    pictures: Iterable[Picture], read: Callable[[Picture], Pixels], at_once: int
+    images: Iterable[ImageLike], read: Callable[[ImageLike], Pixels], at_once: int
 ) -> Iterator[list[Prepared]]:
-    """Batches of so many usable pictures in order, with the unusable ones among them.
+    """Batches of so many usable images in order, with the unusable ones among them.
 
-    All cores work ahead, by one batch at most. read raises PictureError.
+    All cores work ahead, by one batch at most. read raises ImageError.
     """
     batch: list[Prepared] = []
     usable = 0
-    for one in _prepared(pictures, read, at_once):
+    for one in _prepared(images, read, at_once):
         batch.append(one)
         usable += one.problem is None
         if is_full(usable, len(batch), at_once):
@@ -52,16 +52,16 @@ def is_full(usable: int, inputs: int, at_once: int) -> bool:
 
 
 def _prepared(
-    pictures: Iterable[Picture], read: Callable[[Picture], Pixels], at_once: int
+    images: Iterable[ImageLike], read: Callable[[ImageLike], Pixels], at_once: int
 ) -> Iterator[Prepared]:
-    """Each picture in order, with a bounded number being prepared."""
+    """Each image in order, with a bounded number being prepared."""
     waiting: deque[Future[list[Prepared]]] = deque()
     threads = usable_cores()
     most = -(-at_once // _CHUNK) + _SPARE * threads
     prepare = partial(_prepare, read)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     try:
-        for chunk in _chunks(pictures):
+        for chunk in _chunks(images):
             waiting.append(pool.submit(prepare, chunk))
             if len(waiting) > most:
                 yield from waiting.popleft().result()
@@ -71,13 +71,13 @@ def _prepared(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepare(read: Callable[[Picture], Pixels], pictures: list[Picture]) -> list[Prepared]:
+def _prepare(read: Callable[[ImageLike], Pixels], images: list[ImageLike]) -> list[Prepared]:
     prepared = []
-    for picture in pictures:
+    for image in images:
         try:
-            prepared.append(Prepared(picture, read(picture), None))
-        except PictureError as error:  # kept as text: its traceback holds the picture's bytes
-            prepared.append(Prepared(picture, None, str(error)))
+            prepared.append(Prepared(image, read(image), None))
+        except ImageError as error:  # kept as text: its traceback holds the image's bytes
+            prepared.append(Prepared(image, None, str(error)))
     return prepared
 
 

@@ -1,4 +1,4 @@
-"""The features of pictures, in a file for other programs: npz, or Parquet."""
+"""The features of images, in a file for other programs: npz, or Parquet."""
 
 import json
 from collections.abc import Sequence

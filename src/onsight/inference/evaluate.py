@@ -1,4 +1,4 @@
-"""Evaluating a model file on DATA, leaving out every picture that it was trained on."""
+"""Evaluating a model file on DATA, leaving out every image that it was trained on."""
 
 import time
 from pathlib import Path
@@ -6,21 +6,21 @@ from pathlib import Path
 from torch import nn
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.sources.find import find_source, name_data, take_data
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.reading import Reading
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
+from onsight.evaluation.out_of_distribution import evaluate_scored, out_of_distribution_result
 from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
 from onsight.evaluation.results import Results
-from onsight.evaluation.unlike import evaluate_scored, unlike_result
 from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_held_out
 from onsight.inference.job import files_of_model
 from onsight.inference.predictor import load
+from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.models.tta import TtaForward
-from onsight.models.unlike import is_unlike
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
@@ -40,10 +40,10 @@ def evaluate(
     tta: str = "one",
     reporter: Reporter | None = None,
 ) -> Results:
-    """Evaluate a run folder or model file on labelled pictures, given as for `train`.
+    """Evaluate a run folder or model file on labelled images, given as for `train`.
 
-    Pictures identical to one that the model was trained or selected with are left out and counted
-    in `seen`. module: as for `load`; csv: a file to write a row per evaluated picture to; tta:
+    Images identical to one that the model was trained or selected with are left out and counted
+    in `seen`. module: as for `load`; csv: a file to write a row per evaluated image to; tta:
     test-time augmentation, as in the config. Raises UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
@@ -64,13 +64,13 @@ def evaluate(
     pack, ids = held_out.pack, held_out.ids
     if len(ids) == 0:
         raise DataError(
-            f"every picture of {name_data(taken)} was used to train this model, so none can be "
-            "used to evaluate it; give pictures that it has not seen"
+            f"every image of {name_data(taken)} was used to train this model, so none can be "
+            "used to evaluate it; give images that it has not seen"
         )
     begun = time.perf_counter()
     place = predictor.classifier.device
-    loader = Loader(Pictures.of(pack), ids, evaluation_batch(place, pack.format.shown), place)
-    stored = predictor.file.unlike
+    loader = Loader(Images.of(pack), ids, evaluation_batch(place, pack.format.shown), place)
+    stored = predictor.file.out_of_distribution
     per_image = evaluate_scored(predictor.classifier, loader.in_order())
     seconds = time.perf_counter() - begun
     views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
@@ -80,7 +80,11 @@ def evaluate(
         **summarise(per_image, predictor.classes),
         **views,
         "temperature": predictor.file.temperature,
-        "unlike": unlike_result(stored, is_unlike(per_image.unlike, stored)) if stored else None,
+        "out_of_distribution": out_of_distribution_result(
+            stored, is_out_of_distribution(per_image.out_of_distribution, stored)
+        )
+        if stored
+        else None,
         "model": predictor.file.model,
         "device": str(predictor.classifier.device),
         "seconds": seconds,

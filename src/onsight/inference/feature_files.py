@@ -1,6 +1,6 @@
 """Features in files: arrays for NumPy, or the columns of a Parquet table.
 
-D features, m problems, n usable pictures.
+D features, m problems, n usable images.
 """
 
 import io
@@ -37,7 +37,7 @@ class FeatureColumns:
 class NpzFile:
     """A Sink of arrays that NumPy loads without pickle; all rows are in memory until the end.
 
-    A row per usable picture, features (n, D), and the problems (m, 2).
+    A row per usable image, features (n, D), and the problems (m, 2).
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predictions at a glance: one PNG with the pictures, the predictions and the true classes."""
+"""Predictions at a glance: one PNG with the images, the predictions and the true classes."""
 
 import math
 import os
@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
-from onsight.errors import OutputError, PictureError
+from onsight.errors import ImageError, OutputError
 from onsight.files import write_atomically
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words, tile
 from onsight.words import percent, shortened
 
-_MOST = 64  # pictures shown
+_MOST = 64  # images shown
 _COLUMNS = 8
 
-# In pixels; 168 is a multiple of 28, the most common size of small pictures.
+# In pixels; 168 is a multiple of 28, the most common size of small images.
 _SIDE, _GAP, _LINE, _LINES = 168, 16, 17, 3
 _CELL_WIDTH, _CELL_HEIGHT = _SIDE + _GAP, _SIDE + _LINES * _LINE + _GAP
 _LABEL, _NAME, _REASON = 16, 27, 24  # characters that fit
@@ -42,7 +42,7 @@ def save_grid(
 ) -> int:
     """Draw the first 64 predictions in order, and return how many that were.
 
-    read: gives the bytes of a picture by its path in the prediction, or raises PictureError.
+    read: gives the bytes of an image by its path in the prediction, or raises ImageError.
     If the parent folder is named like one of the classes, it is taken as the true class. An input
     that cannot be used is an empty tile with the reason. Raises DiskError.
     """
@@ -74,7 +74,7 @@ def _draw_tile(
         canvas.write(x + 10, y + 10, _reason(prediction))
     else:
         height, width = pixels.shape[:2]
-        canvas.picture(x + (_SIDE - width) // 2, y + (_SIDE - height) // 2, pixels)
+        canvas.image(x + (_SIDE - width) // 2, y + (_SIDE - height) // 2, pixels)
     look = {"edgecolor": _WRONG, "linewidth": 3} if wrong else {"edgecolor": _EDGE, "linewidth": 1}
     canvas.square(x - 1, y - 1, _SIDE + 2, fill=False, **look)
     for line, words in enumerate(_caption(prediction, actual, wrong)):
@@ -88,28 +88,28 @@ def _actual(path: str, classes: Sequence[str]) -> str | None:
 
 
 def _thumbnail(
-    prediction: Prediction, target: PictureFormat, read: Callable[[str], bytes]
+    prediction: Prediction, target: ImageFormat, read: Callable[[str], bytes]
 ) -> Pixels | None:
-    """The stored picture as (H, W, 3) that fits a tile."""
+    """The stored image as (H, W, 3) that fits a tile."""
     if prediction.problem is not None:
         return None
     try:
         data = read(prediction.path)
         pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
-    except PictureError:
+    except ImageError:
         return None
     return tile(pixels, _SIDE)
 
 
 def _reason(prediction: Prediction) -> Words:
-    """Why there is no picture, in the few lines that fit."""
+    """Why there is no image, in the few lines that fit."""
     reason = prediction.problem or "changed since it was predicted"
     lines = textwrap.wrap(reason, _REASON, max_lines=6, placeholder=" …")
     return Words("\n".join(lines), _QUIET, 8)
 
 
 def _caption(prediction: Prediction, actual: str | None, wrong: bool) -> list[Words]:
-    """The lines below a picture."""
+    """The lines below an image."""
     name = Words(shortened(os.path.basename(prediction.path), _NAME), _QUIET, 7)
     if prediction.problem is not None:
         return [Words("no prediction", _INK, 8.5, "bold"), name]

@@ -1,4 +1,4 @@
-"""Heat maps of predictions as PNG files: the picture, and beside it where its class was seen.
+"""Heat maps of predictions as PNG files: the image, and beside it where its class was seen.
 
 H height, W width, C channels.
 """
@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 
 from onsight.data.decode import decode
-from onsight.data.fit import PictureFormat
-from onsight.data.packing import prepare_picture
+from onsight.data.fit import ImageFormat
+from onsight.data.packing import prepare_image
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import OutputError, PictureError
+from onsight.errors import ImageError, OutputError
 from onsight.files import check_output, write_atomically
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.heatmaps.overlay import Heat, enlarged, on_original, overlay
@@ -27,7 +27,7 @@ from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words
 from onsight.words import percent, shortened
 
-_AT_ONCE = 16  # pictures
+_AT_ONCE = 16  # images
 _SIDE, _GAP, _LINE = 448, 16, 22  # pixels
 _NAME, _STEM = 60, 60  # characters
 _INK, _QUIET = "#1b1b1b", "#6b6b6b"
@@ -42,7 +42,7 @@ def check_heat_folder(folder: Path) -> None:
 
 
 class _Drawn(NamedTuple):
-    """A prediction with its number, the picture's bytes, and its pixels uint8 (H, W, C)."""
+    """A prediction with its number, the image's bytes, and its pixels uint8 (H, W, C)."""
 
     number: int
     row: Prediction
@@ -53,7 +53,7 @@ class _Drawn(NamedTuple):
 class HeatFolder:
     """Takes predictions as they come, and writes a file such as 000001-name.png for each.
 
-    The number is the picture's place among the inputs, the name its own without what is no
+    The number is the image's place among the inputs, the name its own without what is no
     letter, digit, dot or hyphen.
     """
 
@@ -64,7 +64,7 @@ class HeatFolder:
         self._classes, self._format = predictor.classes, predictor.format
 
     def write(self, rows: Sequence[Prediction], inputs: Sequence[Input], first: int) -> None:
-        """Draw these pictures, the first of which has this number, unless they have no class.
+        """Draw these images, the first of which has this number, unless they have no class.
 
         Raises ModelError for a network without heat maps, DiskError.
         """
@@ -72,9 +72,9 @@ class HeatFolder:
         for number, (one, given) in enumerate(zip(rows, inputs, strict=True), first):
             if one.predicted is None:
                 continue
-            with suppress(PictureError):  # changed since it was predicted
+            with suppress(ImageError):  # changed since it was predicted
                 data = given.read()
-                drawn.append(_Drawn(number, one, data, prepare_picture(data, self._format)[1]))
+                drawn.append(_Drawn(number, one, data, prepare_image(data, self._format)[1]))
         for start in range(0, len(drawn), _AT_ONCE):
             self._draw(drawn[start : start + _AT_ONCE])
 
@@ -88,15 +88,15 @@ class HeatFolder:
             self.count += 1
 
 
-def _page(one: Prediction, data: bytes, heat: Heat, target: PictureFormat) -> bytes:
-    """The picture, its heat and what was predicted, as a PNG file."""
+def _page(one: Prediction, data: bytes, heat: Heat, target: ImageFormat) -> bytes:
+    """The image, its heat and what was predicted, as a PNG file."""
     pixels = _original(data, target)
     pixels, heat = enlarged(pixels, on_original(heat, pixels.shape[:2], target.fit), _SIDE // 2)
     height, width = heat.shape
     wide = max(2 * width + _GAP, _SIDE)
     canvas = Canvas(wide + 2 * _GAP, height + 3 * _GAP + 2 * _LINE)
-    canvas.picture(_GAP, _GAP, np.broadcast_to(pixels, (*heat.shape, 3)))
-    canvas.picture(2 * _GAP + width, _GAP, overlay(pixels, heat))
+    canvas.image(_GAP, _GAP, np.broadcast_to(pixels, (*heat.shape, 3)))
+    canvas.image(2 * _GAP + width, _GAP, overlay(pixels, heat))
     said = f"{shortened(str(one.predicted), _NAME // 2)} {percent(one.probability)}"
     canvas.write(_GAP, height + 2 * _GAP, Words(said, _INK, 11, "bold"))
     name = shortened(os.path.basename(one.path), _NAME)
@@ -104,8 +104,8 @@ def _page(one: Prediction, data: bytes, heat: Heat, target: PictureFormat) -> by
     return canvas.as_png()
 
 
-def _original(data: bytes, target: PictureFormat) -> Pixels:
-    """The picture in its own shape, at most 448 pixels long."""
+def _original(data: bytes, target: ImageFormat) -> Pixels:
+    """The image in its own shape, at most 448 pixels long."""
     pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     image.thumbnail((_SIDE, _SIDE))

@@ -1,4 +1,4 @@
-"""Labelled pictures of DATA, divided into those a model has seen in training and the others."""
+"""Labelled images of DATA, divided into those a model has seen in training and the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +18,17 @@ from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
 from onsight.inference.predictor import Predictor
-from onsight.models.file import picture_keys
+from onsight.models.file import image_keys
 from onsight.report.console import Reporter
 from onsight_explain.cores import usable_cores
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Pictures with a label that the model knows.
+    """Images with a label that the model knows.
 
     pack: all of DATA with the model's class numbers, -1 for classes it does not know; ids: int64
-    (n,) of the pictures that it has not seen, of copies one; left_out: how many labelled pictures
+    (n,) of the images that it has not seen, of copies one; left_out: how many labelled images
     are not among them; seen: int64 (m,) of those that it was trained or selected with.
     """
 
@@ -42,16 +42,16 @@ class HeldOut:
 def open_held_out(
     predictor: Predictor, source: Source, kept: Path | None, reporter: Reporter
 ) -> HeldOut:
-    """Decode DATA and leave out every picture that the model was trained or selected with.
+    """Decode DATA and leave out every image that the model was trained or selected with.
 
     Raises DataError if the model knows none of its classes.
     """
     pack = open_model_pack(source, predictor, kept, reporter)
     pack, strangers = _with_classes_of(predictor, pack)
-    seen = np.isin(picture_keys(pack.digests), predictor.file.seen)
+    seen = np.isin(image_keys(pack.digests), predictor.file.seen)
     known = pack.index.labels >= 0
     given = assign(pack.digests, pack.index.splits, 0.0, 0.0)
-    copies = leaks(pack.digests, given)  # as in training: only one of two identical pictures
+    copies = leaks(pack.digests, given)  # as in training: only one of two identical images
     return HeldOut(
         pack,
         torch.from_numpy(np.flatnonzero(known & ~seen & ~copies)),
@@ -73,7 +73,7 @@ def training_source(predictor: Predictor, kept: Path | None) -> Source:
 def open_model_pack(
     source: Source, predictor: Predictor, kept: Path | None, reporter: Reporter
 ) -> Pack:
-    """The decoded pictures, in the pack of the model's own run if that is still in the cache."""
+    """The decoded images, in the pack of the model's own run if that is still in the cache."""
     job = Job(source, predictor.format, threads=usable_cores())
     trained = replace(job, target=replace(job.target, channels=0))
     if is_packed(trained, kept):

@@ -1,4 +1,4 @@
-"""What the rows of a file depend on besides the pictures, by which a resumed run knows its own."""
+"""What the rows of a file depend on besides the images, by which a resumed run knows its own."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Similar pictures as lines for people, as JSON for programs, or as a PNG."""
+"""Similar images as lines for people, as JSON for programs, or as a PNG."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def list_similar(
     module: str | nn.Module | None = None,
     as_json: bool = False,
 ) -> None:
-    """Find and print the most similar pictures for every input in order.
+    """Find and print the most similar images for every input in order.
 
     grid: a PNG file to draw the first ones into. Raises DataError if no input can be used;
     UserError, DiskError.
@@ -58,7 +58,7 @@ def list_similar(
     if grid:
         refuse_replacing("--save-grid", grid, data=searched.source.files())
     found = _search(queries, searched, top)
-    reporter.say(f"{plural(len(searched.ids), 'picture')} searched: {searched.name}")
+    reporter.say(f"{plural(len(searched.ids), 'image')} searched: {searched.name}")
     if as_json:
         _print(json.dumps({"images": len(searched.ids), "similar": _rows(found)}))
     else:

@@ -1,4 +1,4 @@
-"""Predictions for any number of pictures, as rows for people or programs, as they are computed."""
+"""Predictions for any number of images, as rows for people or programs, as they are computed."""
 
 import os
 import time

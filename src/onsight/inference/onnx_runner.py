@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 METADATA_KEY = "onsight"
-INPUT, OUTPUT, SCORES = "pictures", "probabilities", "scores"
+INPUT, OUTPUT, SCORES = "images", "probabilities", "scores"
 FORMAT = "onsight-onnx"
 VERSION = 1
 
 _CHECKSUM = re.compile(rb'"sha256": "([0-9a-f]{64})"')
-_AT_ONCE = 16  # pictures: their activations stay in a CPU's caches
+_AT_ONCE = 16  # images: their activations stay in a CPU's caches
 _ERRORS_ONLY = 3  # severity of onnxruntime's log
 
 
@@ -39,9 +39,11 @@ class OnnxRunner:
     def __init__(self, facts: Mapping[str, Any], session: "InferenceSession") -> None:
         self.metadata = facts
         self.classes: tuple[str, ...] = tuple(facts["classes"])
-        self.format = Preprocessing.of(facts["picture"]).format
+        self.format = Preprocessing.of(facts["image"]).format
         self.at_once = _AT_ONCE
-        self.threshold: float | None = facts["unlike"]["threshold"] if "unlike" in facts else None
+        self.threshold: float | None = (
+            facts["out_of_distribution"]["threshold"] if "out_of_distribution" in facts else None
+        )
         self._session = session
 
     @property
@@ -51,15 +53,15 @@ class OnnxRunner:
         place = "cpu, by onnxruntime"
         return runner_facts(known["model"], place, self.format, self.classes, known["results"])
 
-    def run(self, pictures: Pixels, features: bool = False) -> Outputs:
-        """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if features are asked."""
+    def run(self, images: Pixels, features: bool = False) -> Outputs:
+        """The outputs for images uint8 (B, H, W, C). Raises ModelError if features are asked."""
         if features:
             raise ModelError(
                 "an exported model gives no features: name the run folder or model file that it "
                 "was exported from"
             )
         wanted = [OUTPUT] if self.threshold is None else [OUTPUT, SCORES]
-        return Outputs(*self._session.run(wanted, {INPUT: pictures}))
+        return Outputs(*self._session.run(wanted, {INPUT: images}))
 
     def spread(self) -> None:
         """Nothing: its threads share every operation."""
@@ -82,7 +84,7 @@ def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
     data = _checked_bytes(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = usable_cores()
-    # Its threads would otherwise keep the cores busy that decode pictures and answer requests.
+    # Its threads would otherwise keep the cores busy that decode images and answer requests.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
     try:
@@ -132,16 +134,16 @@ def _facts(path: Path, session: "InferenceSession") -> dict[str, Any]:
             f"it has version {facts['version']} of the format, but this Onsight reads version "
             f"{VERSION}. Upgrade: pip install -U onsight"
         )
-    shape = Preprocessing.of(facts["picture"]).format
+    shape = Preprocessing.of(facts["image"]).format
     wanted = [shape.height, shape.width, shape.channels], [len(facts["classes"])]
-    pictures = {one.name: one.shape[1:] for one in session.get_inputs()}
+    images = {one.name: one.shape[1:] for one in session.get_inputs()}
     outputs = {one.name: one.shape[1:] for one in session.get_outputs()}
-    if (pictures.get(INPUT), outputs.get(OUTPUT)) != wanted or len(pictures) != 1:
+    if (images.get(INPUT), outputs.get(OUTPUT)) != wanted or len(images) != 1:
         raise ValueError("its inputs and outputs are not those of its facts")
-    if "unlike" in facts and not (
-        SCORES in outputs and math.isfinite(facts["unlike"]["threshold"])
+    if "out_of_distribution" in facts and not (
+        SCORES in outputs and math.isfinite(facts["out_of_distribution"]["threshold"])
     ):
-        raise ValueError("what tells unlike pictures is damaged")
+        raise ValueError("what tells unlike images is damaged")
     if not 0 < facts["temperature"] < math.inf or not isinstance(facts["results"], dict):
         raise ValueError("its temperature or results are damaged")
     return facts

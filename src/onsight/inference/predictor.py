@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import ModelError, PictureError
+from onsight.errors import ImageError, ModelError
 from onsight.inference.decode_ahead import Prepared, prepared_batches
+from onsight.inference.images import ImageLike, is_one, name_of, read_image, several
 from onsight.inference.inputs.input import Input
-from onsight.inference.pictures import Picture, is_one, name_of, read_picture, several
 from onsight.inference.runner import Runner
 from onsight.report.notebook import facts_table
 
@@ -31,7 +31,7 @@ class Prediction:
     """What the model predicts for one input, or why it cannot.
 
     predicted: also None if it was withheld, because its probability is lower than was asked for;
-    probabilities: float32 (K,) in the order of the classes, None if the picture cannot be used;
+    probabilities: float32 (K,) in the order of the classes, None if the image cannot be used;
     unlike: whether it is unlike anything seen in training, None if the model cannot tell; score:
     how unlike, compared with the model's threshold; features: float32 (D,), what the network's last
     layer was given, if they were asked for.
@@ -42,7 +42,7 @@ class Prediction:
     probability: float | None
     problem: str | None
     probabilities: NDArray[np.float32] | None
-    unlike: bool | None = None
+    out_of_distribution: bool | None = None
     score: float | None = None
     features: NDArray[np.float32] | None = None
 
@@ -81,73 +81,73 @@ class Predictor:
         return self._in_torch().classifier
 
     @overload
-    def predict(self, pictures: Picture) -> str: ...  # type: ignore[overload-overlap]
+    def predict(self, images: ImageLike) -> str: ...  # type: ignore[overload-overlap]
 
     @overload
-    def predict(self, pictures: Iterable[Picture]) -> list[str]: ...
+    def predict(self, images: Iterable[ImageLike]) -> list[str]: ...
 
-    def predict(self, pictures: Picture | Iterable[Picture]) -> str | list[str]:
-        """The class of a picture, or of each of several in a list.
+    def predict(self, images: ImageLike | Iterable[ImageLike]) -> str | list[str]:
+        """The class of an image, or of each of several in a list.
 
-        A picture is a path, the bytes of a file, a Pillow image, or an array or tensor of uint8
+        An image is a path, the bytes of a file, a Pillow image, or an array or tensor of uint8
         or of floats from 0 to 1, (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; several
-        are any iterable of these or an array (n, H, W, C). As with NumPy's functions, one picture
-        gives one label and several give a list. Raises PictureError for a picture that cannot be
+        are any iterable of these or an array (n, H, W, C). As with NumPy's functions, one image
+        gives one label and several give a list. Raises ImageError for an image that cannot be
         used, which `predictions` lists.
         """
-        winners = self.predict_proba(pictures).argmax(axis=-1)
+        winners = self.predict_proba(images).argmax(axis=-1)
         if winners.ndim == 0:
             return self.classes[int(winners)]
         return [self.classes[winner] for winner in winners]
 
-    def predict_proba(self, pictures: Picture | Iterable[Picture]) -> NDArray[np.float32]:
-        """Probabilities (n, K) in the order of `classes`, or (K,) of one picture alone.
+    def predict_proba(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
+        """Probabilities (n, K) in the order of `classes`, or (K,) of one image alone.
 
-        Takes what `predict` takes. Raises PictureError.
+        Takes what `predict` takes. Raises ImageError.
         """
-        rows = self._rows(self.predictions(pictures), "probabilities")
-        if is_one(pictures):
+        rows = self._rows(self.predictions(images), "probabilities")
+        if is_one(images):
             return rows[0]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)), np.float32)
 
-    def embed(self, pictures: Picture | Iterable[Picture]) -> NDArray[np.float32]:
-        """Features (n, D), what the network's last layer is given, or (D,) of one picture alone.
+    def embed(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
+        """Features (n, D), what the network's last layer is given, or (D,) of one image alone.
 
-        Alike pictures have alike features. Takes what `predict` takes. Raises PictureError, and
+        Alike images have alike features. Takes what `predict` takes. Raises ImageError, and
         ModelError for a network that does not end in a linear layer.
         """
-        rows = self._rows(self.predictions(pictures, features=True), "features")
-        if is_one(pictures):
+        rows = self._rows(self.predictions(images, features=True), "features")
+        if is_one(images):
             return rows[0]
         return np.stack(rows) if rows else self._embed_nothing()
 
     def predictions(
-        self, pictures: Picture | Iterable[Picture], features: bool = False
+        self, images: ImageLike | Iterable[ImageLike], features: bool = False
     ) -> Iterator[Prediction]:
         """One Prediction per input, in order; for one that cannot be used, it says why.
 
         features: give those too. Raises ModelError if the network has none.
         """
-        for batch in self.batches(pictures, features):
+        for batch in self.batches(images, features):
             yield from batch
 
     def batches(
-        self, pictures: Picture | Iterable[Picture], features: bool = False
+        self, images: ImageLike | Iterable[ImageLike], features: bool = False
     ) -> Iterator[list[Prediction]]:
         """The same in lists, one for each batch that the model takes at once.
 
-        The pictures of the next batch are decoded while one is computed, and no more are kept.
+        The images of the next batch are decoded while one is computed, and no more are kept.
         """
-        read = partial(read_picture, target=self.format)
-        for batch in prepared_batches(several(pictures), read, self.runner.at_once):
+        read = partial(read_image, target=self.format)
+        for batch in prepared_batches(several(images), read, self.runner.at_once):
             yield list(self._predict_batch(batch, features))
 
     def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
-        """A column of predictions. Raises PictureError for a picture that cannot be used."""
+        """A column of predictions. Raises ImageError for an image that cannot be used."""
         rows = []
         for prediction in predictions:
             if prediction.problem is not None:
-                raise PictureError(f"{prediction.path}: {prediction.problem}")
+                raise ImageError(f"{prediction.path}: {prediction.problem}")
             rows.append(getattr(prediction, name))
         return rows
 
@@ -155,26 +155,33 @@ class Predictor:
         usable = [one.pixels for one in batch if one.pixels is not None]
         outcomes = self._outcomes(np.stack(usable), features) if usable else iter(())
         for one in batch:
-            name = name_of(one.picture)
+            name = name_of(one.image)
             if one.problem is not None:
                 yield Prediction(name, None, None, one.problem, None)
                 continue
             winner, probability, *rest = next(outcomes)
             yield Prediction(name, self.classes[winner], probability, None, *rest)
 
-    def _outcomes(self, pictures: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
-        """(class number, its probability, and the last fields of a Prediction) of each picture."""
-        found = self.runner.run(pictures, features)
+    def _outcomes(self, images: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
+        """(class number, its probability, and the last fields of a Prediction) of each image."""
+        found = self.runner.run(images, features)
         winners = found.probabilities.argmax(axis=1)
         best = found.probabilities[np.arange(len(winners)), winners]
-        unlike = found.unlike(self.runner.threshold)
+        out_of_distribution = found.out_of_distribution(self.runner.threshold)
         scores = repeat(None) if found.scores is None else found.scores.tolist()
         given = repeat(None) if found.features is None else found.features
-        columns = winners.tolist(), best.tolist(), found.probabilities, unlike, scores, given
+        columns = (
+            winners.tolist(),
+            best.tolist(),
+            found.probabilities,
+            out_of_distribution,
+            scores,
+            given,
+        )
         return zip(*columns, strict=False)
 
     def _embed_nothing(self) -> NDArray[np.float32]:
-        """The features (0, D) of no pictures."""
+        """The features (0, D) of no images."""
         size = self.format
         one = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         features = self.runner.run(one, features=True).features

@@ -1,6 +1,6 @@
 """What computes predictions: a network in torch, or an exported one that needs no torch.
 
-B pictures, C channels, D features, H height, K classes, W width.
+B images, C channels, D features, H height, K classes, W width.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pillow_pixels import Pixels
 from onsight.evaluation.results import Results
 from onsight.report.console import headline
@@ -19,7 +19,7 @@ from onsight.words import listed
 class Outputs(NamedTuple):
     """What a network says about a batch.
 
-    probabilities: float32 (B, K); scores: float32 (B,), how unlike the pictures seen in training
+    probabilities: float32 (B, K); scores: float32 (B,), how unlike the images seen in training
     they are, if it can tell; features: float32 (B, D), if they were asked for.
     """
 
@@ -27,23 +27,23 @@ class Outputs(NamedTuple):
     scores: NDArray[np.float32] | None = None
     features: NDArray[np.float32] | None = None
 
-    def unlike(self, threshold: float | None) -> list[bool | None]:
-        """Whether each picture is unlike anything seen in training, None if that is not told."""
+    def out_of_distribution(self, threshold: float | None) -> list[bool | None]:
+        """Whether each image is unlike anything seen in training, None if that is not told."""
         if threshold is None or self.scores is None:
             return [None] * len(self.probabilities)
         return [not score <= threshold for score in self.scores.tolist()]  # NaN is like nothing
 
 
 class Runner(Protocol):
-    """A trained network that takes prepared pictures.
+    """A trained network that takes prepared images.
 
-    format: what pictures are decoded and fitted to; at_once: how many it takes best;
-    threshold: of the score above which a picture is unlike anything seen in training, None if it
+    format: what images are decoded and fitted to; at_once: how many it takes best;
+    threshold: of the score above which an image is unlike anything seen in training, None if it
     cannot tell.
     """
 
     classes: tuple[str, ...]
-    format: PictureFormat
+    format: ImageFormat
     at_once: int
     threshold: float | None
 
@@ -52,8 +52,8 @@ class Runner(Protocol):
         """What people should know about it, by name."""
         ...
 
-    def run(self, pictures: Pixels, features: bool = False) -> Outputs:
-        """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
+    def run(self, images: Pixels, features: bool = False) -> Outputs:
+        """The outputs for images uint8 (B, H, W, C). Raises ModelError if it has no features."""
         ...
 
     def spread(self) -> None:
@@ -64,7 +64,7 @@ class Runner(Protocol):
 def runner_facts(
     model: str,
     device: object,
-    size: PictureFormat,
+    size: ImageFormat,
     classes: Sequence[str],
     results: Mapping[str, Any],
 ) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Parts of a batch computed side by side on a CPU, each by a thread with its share of the cores.
 
 Networks of many small operations leave cores idle at each of them, where threads wait for each
-other. B pictures, C channels, H height, W width.
+other. B images, C channels, H height, W width.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class SideBySide:
             torch.set_num_threads(threads)  # what the others have set counts for new threads
 
     def map(self, function: Callable[[Tensor], T], images: Tensor) -> list[T]:
-        """What a function gives for each part of pictures (B, H, W, C), in order."""
+        """What a function gives for each part of images (B, H, W, C), in order."""
         size = min(self.size, -(-len(images) // self.count)) if self.is_even else self.size
         parts = images.split(size)
         if not self._pool or len(parts) == 1:

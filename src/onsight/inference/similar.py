@@ -1,6 +1,6 @@
-"""The pictures of DATA that look most like others, by the features of a trained network.
+"""The images of DATA that look most like others, by the features of a trained network.
 
-H height, W width, C channels, D features, n pictures to search.
+H height, W width, C channels, D features, n images to search.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.loader import Loader, Pictures
+from onsight.data.loader import Images, Loader
 from onsight.data.pack import Pack
-from onsight.data.packing import digest_of, prepare_picture
+from onsight.data.packing import digest_of, prepare_image
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import find_source
 from onsight.data.sources.folder import read_unlabelled
@@ -33,14 +33,14 @@ from onsight.features.feature_pass import (
 from onsight.features.neighbours import nearest
 from onsight.inference.held_out import open_model_pack, training_source
 from onsight.inference.predictor import Prediction, Predictor
-from onsight.models.file import picture_keys
+from onsight.models.file import image_keys
 from onsight.models.head import required_head
 from onsight.report.console import Reporter
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A picture that looks like another.
+    """An image that looks like another.
 
     path: where it came from; label: its class, None if it has none; similarity: the cosine of
     centred features, -1 to 1; identical: a copy, with equal pixels; pixels: uint8 (H, W, C) as
@@ -56,7 +56,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class SearchSet:
-    """Pictures to search: source and pack, int64 (n,) picture numbers, float (n, D) features.
+    """Images to search: source and pack, int64 (n,) image numbers, float (n, D) features.
 
     name: what they are, in words.
     """
@@ -68,7 +68,7 @@ class SearchSet:
     features: Tensor
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
-        """The most similar pictures for each query, which must have features and be a file."""
+        """The most similar images for each query, which must have features and be a file."""
         wanted = np.array([query.features for query in queries], np.float32)
         return [
             [self.neighbour(*pair, digest) for pair in found]
@@ -78,7 +78,7 @@ class SearchSet:
         ]
 
     def search(self, features: NDArray[np.float32], count: int) -> list[list[tuple[int, float]]]:
-        """(picture number, similarity) of the most similar pictures for each row of (q, D)."""
+        """(image number, similarity) of the most similar images for each row of (q, D)."""
         rows, similarities = nearest(torch.from_numpy(features), self.features, count)
         numbers = self.ids[rows]
         return [
@@ -88,17 +88,17 @@ class SearchSet:
 
     def _digest(self, query: Prediction) -> bytes:
         content = read_regular_file(query.path)
-        return digest_of(prepare_picture(content, self.pack.format)[0])
+        return digest_of(prepare_image(content, self.pack.format)[0])
 
-    def neighbour(self, picture: int, similarity: float, digest: bytes = b"") -> Neighbour:
-        """A picture that was found. digest: of the picture that it looks like, if known."""
+    def neighbour(self, image: int, similarity: float, digest: bytes = b"") -> Neighbour:
+        """An image that was found. digest: of the image that it looks like, if known."""
         index = self.pack.index
         return Neighbour(
-            path=_place(self.source, index.locators[picture]),
-            label=index.classes[index.labels[picture]] or None,
+            path=_place(self.source, index.locators[image]),
+            label=index.classes[index.labels[image]] or None,
             similarity=similarity,
-            identical=self.pack.digests[picture].tobytes() == digest,
-            pixels=self.pack.pixels[self.pack.rows[picture]],
+            identical=self.pack.digests[image].tobytes() == digest,
+            pixels=self.pack.pixels[self.pack.rows[image]],
         )
 
 
@@ -110,9 +110,9 @@ def open_search_set(
     cache_folder: str = "",
     reporter: Reporter,
 ) -> SearchSet:
-    """The pictures to search with their features, which are kept in the cache.
+    """The images to search with their features, which are kept in the cache.
 
-    among: a folder of pictures or any DATA; None for the pictures that the model was trained or
+    among: a folder of images or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
     required_head(predictor.classifier.net)
@@ -126,13 +126,13 @@ def open_search_set(
     for problem in [*source.problems, *pack.problems][:3]:
         reporter.warn(f"not searched: {problem.path}: {problem.reason}")
     taken = np.arange(len(pack))
-    name = among or "pictures that the model was trained or selected with"
+    name = among or "images that the model was trained or selected with"
     if among is None:
-        taken = np.flatnonzero(np.isin(picture_keys(pack.digests), predictor.file.seen))
+        taken = np.flatnonzero(np.isin(image_keys(pack.digests), predictor.file.seen))
         if len(taken) == 0:
             raise DataError(
-                f"{source.root} has changed: the model knows none of its pictures. "
-                "Name the pictures to search: --among FOLDER"
+                f"{source.root} has changed: the model knows none of its images. "
+                "Name the images to search: --among FOLDER"
             )
     ids = torch.from_numpy(taken)
     return SearchSet(name, source, pack, ids, _features(predictor, pack, ids, kept, reporter))
@@ -144,13 +144,13 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
         return training_source(predictor, kept)
     except DataError as error:
         raise DataError(
-            f"the pictures that the model was trained with cannot be searched: {error}\n"
+            f"the images that the model was trained with cannot be searched: {error}\n"
             "Name others: --among FOLDER"
         ) from error
 
 
 def _source(among: str, data_format: str, kept: Path | None) -> Source:
-    """DATA, or a folder of pictures that are not in class folders."""
+    """DATA, or a folder of images that are not in class folders."""
     try:
         return find_source(among, Reading(data_format), kept)
     except AbsentData:
@@ -165,7 +165,7 @@ def _features(
     predictor: Predictor, pack: Pack, ids: Tensor, kept: Path | None, reporter: Reporter
 ) -> Tensor:
     classifier = predictor.classifier
-    loader = Loader(Pictures.of(pack), ids, BATCH_SIZE, classifier.device)
+    loader = Loader(Images.of(pack), ids, BATCH_SIZE, classifier.device)
 
     def compute() -> Tensor:
         with reporter.bar("embed", len(ids)) as bar:
@@ -178,7 +178,7 @@ def _features(
 
 
 def _place(source: Source, locator: str) -> str:
-    """The path of a picture's file, or its place within DATA."""
+    """The path of an image's file, or its place within DATA."""
     folder = source.root if source.root.is_dir() else source.root.parent
     path = folder / locator
     return str(path) if path.is_file() else locator

@@ -1,14 +1,14 @@
-"""Similar pictures at a glance: one PNG with a row per input, and its neighbours beside it."""
+"""Similar images at a glance: one PNG with a row per input, and its neighbours beside it."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.files import write_atomically
-from onsight.inference.pictures import read_picture
+from onsight.inference.images import read_image
 from onsight.inference.predictor import Prediction
 from onsight.inference.similar import Neighbour
 from onsight.report.canvas import Canvas, Words, tile
@@ -22,11 +22,11 @@ _INK, _QUIET, _EDGE, _PAPER = "#1b1b1b", "#6b6b6b", "#cccccc", "#f0f0f0"
 
 
 def save_similar_grid(
-    path: Path, found: Sequence[tuple[Prediction, Sequence[Neighbour]]], target: PictureFormat
+    path: Path, found: Sequence[tuple[Prediction, Sequence[Neighbour]]], target: ImageFormat
 ) -> int:
     """Draw the first 16 inputs with up to 10 neighbours each, and return how many inputs.
 
-    Pictures are shown as the network sees them; target: what it takes. Raises DiskError.
+    Images are shown as the network sees them; target: what it takes. Raises DiskError.
     """
     shown = found[:_MOST]
     columns = 1 + max(len(near[:_MOST_NEIGHBOURS]) for _, near in shown)
@@ -48,15 +48,15 @@ def _draw(
     if pixels is not None:
         fitted = tile(pixels, _SIDE)
         height, width = fitted.shape[:2]
-        canvas.picture(x + (_SIDE - width) // 2, y + (_SIDE - height) // 2, fitted)
+        canvas.image(x + (_SIDE - width) // 2, y + (_SIDE - height) // 2, fitted)
     for line, words in enumerate(caption):
         canvas.write(x, y + _SIDE + 5 + line * _LINE, words)
 
 
-def _pixels(query: Prediction, target: PictureFormat) -> Pixels | None:
+def _pixels(query: Prediction, target: ImageFormat) -> Pixels | None:
     try:
-        return None if query.problem else read_picture(query.path, target)
-    except PictureError:  # changed in the meantime
+        return None if query.problem else read_image(query.path, target)
+    except ImageError:  # changed in the meantime
         return None
 
 

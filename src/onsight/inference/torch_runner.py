@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.pillow_pixels import Pixels
+from onsight.evaluation.out_of_distribution import scores_of, with_scores
 from onsight.evaluation.per_image import BATCH_SIZE, evaluation_batch
-from onsight.evaluation.unlike import scores_of, with_scores
 from onsight.features.feature_pass import with_features
 from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, runner_facts
@@ -33,11 +33,16 @@ class TorchRunner:
         self.format = prepared.format
         net = set_memory_format(build_model(file, module), prepared.input_shape, device)
         self.classifier = Classifier(
-            net, prepared.normalization, prepared.precision, device, file.temperature, file.unlike
+            net,
+            prepared.normalization,
+            prepared.precision,
+            device,
+            file.temperature,
+            file.out_of_distribution,
         )
-        self.threshold = file.unlike.threshold if file.unlike else None
+        self.threshold = file.out_of_distribution.threshold if file.out_of_distribution else None
         size = evaluation_batch(device, self.format.shown)
-        # One batch of small pictures occupies all cores; a user's network may keep state in itself.
+        # One batch of small images occupies all cores; a user's network may keep state in itself.
         is_shared = device.type == "cpu" and size < BATCH_SIZE and module is None
         self._parts = SideBySide(size) if is_shared else None
         self.at_once = size * (self._parts.count if self._parts else 1)
@@ -49,11 +54,11 @@ class TorchRunner:
             self.file.model, self.classifier.device, self.format, self.classes, self.file.results
         )
 
-    def run(self, pictures: Pixels, features: bool = False) -> Outputs:
-        """The outputs for pictures uint8 (B, H, W, C). Raises ModelError if it has no features."""
-        images = torch.from_numpy(pictures)
+    def run(self, images: Pixels, features: bool = False) -> Outputs:
+        """The outputs for images uint8 (B, H, W, C). Raises ModelError if it has no features."""
+        batch = torch.from_numpy(images)
         compute = with_features if features else with_scores
-        parts = self._in_parts(partial(compute, self.classifier), images)
+        parts = self._in_parts(partial(compute, self.classifier), batch)
         logits, found = (torch.cat(column) for column in zip(*parts, strict=True))
         if features:
             return self._outputs(logits, scores_of(self.classifier, found), found.cpu().numpy())

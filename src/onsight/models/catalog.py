@@ -65,7 +65,7 @@ def make_model(
     weights: str = "",
     tell: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """Make a network for pictures (C, H, W) and K classes, and check it with a trial forward.
+    """Make a network for images (C, H, W) and K classes, and check it with a trial forward.
 
     It maps float (B, C, H, W) to logits (B, K). The same random state gives the same weights.
     weights: a file to start from, in place of published weights; tell is called with what was
@@ -103,7 +103,7 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
 
 
 def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
-    """The pictures that a weights file, or a model's published weights, were trained on.
+    """The images that a weights file, or a model's published weights, were trained on.
 
     None if nothing says so. Raises ModelError.
     """
@@ -137,7 +137,7 @@ def _make_timm(
         raise
     except Exception as error:  # timm's nets reject sizes in many ways
         raise ModelError(
-            f"timm cannot make '{name}' for pictures of {shape[1]}x{shape[2]} with "
+            f"timm cannot make '{name}' for images of {shape[1]}x{shape[2]} with "
             f"{plural(shape[0], 'channel')}: {type(error).__name__}: {error}{hint}"
         ) from error
     try:

@@ -1,4 +1,4 @@
-"""Textbook nets: small, without normalization, for any picture that survives their pooling.
+"""Textbook nets: small, without normalization, for any image that survives their pooling.
 
 Shapes: B batch, C channels, H height, W width, K classes. All map float (B, C, H, W)
 to logits (B, K); none ends in a softmax, because the loss takes logits.
@@ -21,7 +21,7 @@ class _Textbook(nn.Module):
     classifier: nn.Sequential
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of pictures (B, C, H, W)."""
+        """Logits (B, K) of images (B, C, H, W)."""
         logits: Tensor = self.classifier(self.features(images))
         return logits
 
@@ -105,14 +105,14 @@ class Quick(_Textbook):
 
 
 class Linear(nn.Sequential):
-    """One linear layer from all values of a picture to K; shape is any (C, H, W)."""
+    """One linear layer from all values of an image to K; shape is any (C, H, W)."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
-    """How many values of a picture (C, H, W) are left after the convolutions.
+    """How many values of an image (C, H, W) are left after the convolutions.
 
     Raises ModelError, which names the smallest size, if none are left.
     """
@@ -121,7 +121,7 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
     if size is None:
         least = _least_side(features, channels)
         raise ModelError(
-            f"'{name}' needs pictures of at least {least}x{least} pixels, "
+            f"'{name}' needs images of at least {least}x{least} pixels, "
             f"these are {height}x{width}. Choose a larger --image-size or --model compact."
         )
     return size
@@ -129,10 +129,10 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
 
 @torch.no_grad()
 def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
-    # A real forward pass of a black picture: the meta device would import half of torch.
-    picture = torch.zeros(1, *shape)
+    # A real forward pass of a black image: the meta device would import half of torch.
+    image = torch.zeros(1, *shape)
     try:
-        output: Tensor = features(picture)
+        output: Tensor = features(image)
     except RuntimeError:  # torch rejects a map smaller than the kernel
         return None
     return output.numel() or None

@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
 from onsight.hardware.reproducible import deterministic
-from onsight.models.unlike import Unlike
+from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Classifier:
-    """Maps uint8 pictures (B, H, W, C) to float32 logits (B, K), in evaluation mode.
+    """Maps uint8 images (B, H, W, C) to float32 logits (B, K), in evaluation mode.
 
     The network's own logits are divided by temperature, so that softmax gives probabilities that
-    can be trusted. unlike: what tells pictures that are unlike anything seen in training.
+    can be trusted. unlike: what tells images that are unlike anything seen in training.
     """
 
     def __init__(
@@ -27,15 +27,15 @@ class Classifier:
         precision: str,
         device: torch.device,
         temperature: float = 1.0,
-        unlike: Unlike | None = None,
+        out_of_distribution: OutOfDistributionDetector | None = None,
     ) -> None:
         self.net = net
         self.normalization = normalization
         self.precision = precision
         self.device = device
         self.temperature = temperature
-        self.unlike = unlike and unlike.to(device)
-        self.at_once: int | None = None  # pictures, once memory has run out
+        self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
+        self.at_once: int | None = None  # images, once memory has run out
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:

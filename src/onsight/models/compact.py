@@ -1,4 +1,4 @@
-"""A small net that is fast on a CPU, for pictures of about 28 to 128 pixels.
+"""A small net that is fast on a CPU, for images of about 28 to 128 pixels.
 
 Shapes: B batch, C channels, H height, W width, K classes.
 """
@@ -27,7 +27,7 @@ class Compact(nn.Module):
         channels, height, wide = shape
         if min(height, wide) < LEAST_SIDE:
             raise ModelError(
-                f"'compact' needs pictures of at least {LEAST_SIDE}x{LEAST_SIDE} pixels, "
+                f"'compact' needs images of at least {LEAST_SIDE}x{LEAST_SIDE} pixels, "
                 f"these are {height}x{wide}. Choose a larger --image-size."
             )
         stride = stem_stride(height, wide)
@@ -40,7 +40,7 @@ class Compact(nn.Module):
         self._start()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of pictures (B, C, H, W)."""
+        """Logits (B, K) of images (B, C, H, W)."""
         maps = self.stage3(self.stage2(self.stage1(self.stem(images))))
         pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
         logits: Tensor = self.head(pooled)

@@ -1,7 +1,7 @@
-"""Fixed filters for a first layer: the cosines of JPEG, scaled to whiten a picture's patches.
+"""Fixed filters for a first layer: the cosines of JPEG, scaled to whiten an image's patches.
 
 Neighbouring pixels are alike, so the principal directions of patches are nearly cosines, whatever
-the pictures show (Ahmed, Natarajan and Rao, 1974). Responses of equal size let the layers behind
+the images show (Ahmed, Natarajan and Rao, 1974). Responses of equal size let the layers behind
 learn from the first step on, and nothing is computed backwards through a fixed layer.
 """
 

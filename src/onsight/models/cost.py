@@ -1,4 +1,4 @@
-"""What a model costs: parameters, and multiply-adds for one picture, counted without computing."""
+"""What a model costs: parameters, and multiply-adds for one image, counted without computing."""
 
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ def _count(name: str, shape: tuple[int, int, int], classes: int) -> tuple[int, i
 
 def _make(name: str, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
     if name in own_names():
-        with torch.device("cpu"):  # their trial forward needs real pictures
+        with torch.device("cpu"):  # their trial forward needs real images
             return make_model(name, shape, classes).to("meta")
     import timm
 

@@ -1,4 +1,4 @@
-"""What pictures published or given weights expect, and what Onsight's decoding does otherwise."""
+"""What images published or given weights expect, and what Onsight's decoding does otherwise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from onsight.models.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """The pictures that weights were trained on.
+    """The images that weights were trained on.
 
     mean, std: of each channel, with pixels from 0 to 1; size: (height, width) in pixels;
     crop_share: the part of each side that the central crop keeps; interpolation: that of their
@@ -40,21 +40,21 @@ class ExpectedInput:
         return cls(preprocessing.mean, preprocessing.std, preprocessing.input_shape[1:])
 
     def scaling(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(mean, std) for pictures of 1 or 3 channels; grey ones take the channels' mean."""
+        """(mean, std) for images of 1 or 3 channels; grey ones take the channels' mean."""
         if len(self.mean) == channels:
             return self.mean, self.std
         mean, std = (sum(values) / len(values) for values in (self.mean, self.std))
         return (mean,) * channels, (std,) * channels
 
     def differences(self, size: tuple[int, int], fit: str) -> str:
-        """What differs for pictures of this (height, width) and --fit, or an empty text."""
+        """What differs for images of this (height, width) and --fit, or an empty text."""
         parts = []
         if self.size not in (None, size):
             parts.append(f"{_sides(self.size)} pixels (here {_sides(size)})")
         if self.interpolation not in ("", "bilinear"):
             parts.append(f"{self.interpolation} scaling (here bilinear)")
         if self.crop_share is not None and self.crop_share < 1:
-            here = "the central crop" if fit == "crop" else "the whole picture"
+            here = "the central crop" if fit == "crop" else "the whole image"
             shown = f"{round(100 * self.crop_share, 1):g}%"
             parts.append(f"a central crop of {shown} of each side (here {here}, --fit {fit})")
         return f"these weights were trained for {', '.join(parts)}" if parts else ""

@@ -21,16 +21,16 @@ from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
 from onsight.models.growth import no_larger_than
 from onsight.models.head import add_hidden_layer, head_of
+from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unlike import NEAREST, Unlike
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
 _FORMAT = "onsight-model"
-_VERSION = 1
+_VERSION = 2
 _NAMES_SHOWN = 3
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
-_BANK = "onsight.unlike"
+_BANK = "onsight.out_of_distribution"
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ModelFile:
     """Everything needed to use a trained classifier, and its origin.
 
     results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
-    of the pictures that trained or chose the model, so that none of them ever judges it.
+    of the images that trained or chose the model, so that none of them ever judges it.
     temperature: what the network's logits are divided by; hidden_units: of the hidden layer that
-    its head was given, 0 for the model's own head; unlike: what tells pictures unlike anything
+    its head was given, 0 for the model's own head; unlike: what tells images unlike anything
     seen in training, None if there were too few to set a threshold.
     """
 
@@ -53,11 +53,11 @@ class ModelFile:
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0
     hidden_units: int = 0
-    unlike: Unlike | None = None
+    out_of_distribution: OutOfDistributionDetector | None = None
 
 
-def picture_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The first 8 bytes of each picture's digest as a number. digests: uint8 (n, 16)."""
+def image_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The first 8 bytes of each image's digest as a number. digests: uint8 (n, 16)."""
     return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
 
 
@@ -65,14 +65,14 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     """Write a model file completely or not at all. Raises DiskError.
 
     weights_only: no tensor but the network's, for programs that load every tensor into it; without
-    what tells unlike pictures.
+    what tells unlike images.
     """
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
         "model": file.model,
         "classes": list(file.classes),
-        "picture": file.preprocessing.facts(),
+        "image": file.preprocessing.facts(),
         "temperature": file.temperature,
         "hidden_units": file.hidden_units,
         "results": file.results,
@@ -84,10 +84,10 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
         facts["seen"] = base64.b64encode(seen.astype("<i8").tobytes()).decode()
     else:
         tensors[_SEEN] = torch.from_numpy(seen)
-    if file.unlike and not weights_only:
-        numbers = dict(vars(file.unlike))
+    if file.out_of_distribution and not weights_only:
+        numbers = dict(vars(file.out_of_distribution))
         tensors[_BANK] = numbers.pop("bank")
-        facts["unlike"] = numbers
+        facts["out_of_distribution"] = numbers
     write_tensors(path, tensors, facts)
 
 
@@ -107,11 +107,11 @@ def load_model_file(path: str | Path) -> ModelFile:
         return ModelFile(
             model=_typed(facts["model"], str),
             classes=tuple(_typed(name, str) for name in _typed(facts["classes"], list)),
-            preprocessing=Preprocessing.of(_typed(facts["picture"], dict)),
+            preprocessing=Preprocessing.of(_typed(facts["image"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
             seen=_seen(weights, facts),
-            unlike=_unlike(facts.get("unlike"), weights),
+            out_of_distribution=_out_of_distribution(facts.get("out_of_distribution"), weights),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
@@ -139,7 +139,7 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
-    _check_unlike(file, module)
+    _check_out_of_distribution(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
 
@@ -147,15 +147,21 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
 def _check_version(path: Path, facts: Any) -> None:
     if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
         raise ModelError(f"{path} is not an Onsight model file")
-    if facts.get("version") != _VERSION:
+    version = facts.get("version")
+    if version == 1:
         raise ModelError(
-            f"{path} has version {facts.get('version')} of the model file, but this Onsight reads "
-            f"version {_VERSION}. Upgrade: pip install -U onsight"
+            f"{path} was written by a development version of Onsight before 0.1.0, the last that "
+            "can read it: train the model again"
+        )
+    if version != _VERSION:
+        raise ModelError(
+            f"{path} has version {version} of the model file, but this Onsight reads version "
+            f"{_VERSION}. Upgrade: pip install -U onsight"
         )
 
 
 def _seen(weights: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.int64]:
-    """The keys of the pictures seen, removed from the weights if they are among them."""
+    """The keys of the images seen, removed from the weights if they are among them."""
     if "seen" in facts:
         text = base64.b64decode(_typed(facts["seen"], str), validate=True)
         return np.frombuffer(text, "<i8").astype(np.int64)
@@ -171,19 +177,21 @@ def _temperature(value: Any) -> float:
     return float(value)
 
 
-def _unlike(facts: Any, tensors: dict[str, Tensor]) -> Unlike | None:
+def _out_of_distribution(
+    facts: Any, tensors: dict[str, Tensor]
+) -> OutOfDistributionDetector | None:
     """What save_model wrote of it, taken out of the tensors of the file; None in an old file."""
     if facts is None:
         return None
     bank = tensors.pop(_BANK)
     if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
         raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
-    threshold, share, pictures = (
-        _typed(facts, dict)[name] for name in ("threshold", "share", "pictures")
+    threshold, share, images = (
+        _typed(facts, dict)[name] for name in ("threshold", "share", "images")
     )
     if not all(isinstance(one, int | float) and 0 <= one < math.inf for one in facts.values()):
-        raise TypeError(f"what tells unlike pictures must be numbers from 0 on, not {facts!r}")
-    return Unlike(bank, threshold, share, pictures)
+        raise TypeError(f"what tells unlike images must be numbers from 0 on, not {facts!r}")
+    return OutOfDistributionDetector(bank, threshold, share, images)
 
 
 def _units(value: Any) -> int:
@@ -214,8 +222,11 @@ def _check_weights(file: ModelFile, module: nn.Module) -> None:
         )
 
 
-def _check_unlike(file: ModelFile, module: nn.Module) -> None:
-    head, wide = head_of(module), file.unlike.bank.shape[1] if file.unlike else 0
+def _check_out_of_distribution(file: ModelFile, module: nn.Module) -> None:
+    head, wide = (
+        head_of(module),
+        file.out_of_distribution.bank.shape[1] if file.out_of_distribution else 0,
+    )
     if wide and (head is None or head.in_features != wide):
         raise ModelError(f"'{file.model}' does not have the {wide:,} features of its file")
 

@@ -122,10 +122,10 @@ def features_kept(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def no_features(model: nn.Module) -> ModelError:
-    """The error for a network whose pictures have no features."""
+    """The error for a network whose images have no features."""
     return ModelError(
         f"{type(model).__name__} does not end in a linear layer that is given one row of numbers "
-        "per picture, so it has no features to compare pictures by; the nets of `onsight models` "
+        "per image, so it has no features to compare images by; the nets of `onsight models` "
         "whose last layer is linear do, such as compact and resnet18"
     )
 

@@ -15,9 +15,9 @@ def set_memory_format(
     device: torch.device,
     memory_format: str = "auto",
 ) -> nn.Module:
-    """Move a net to a device, channels last if a trial forward of pictures (C, H, W) passes.
+    """Move a net to a device, channels last if a trial forward of images (C, H, W) passes.
 
-    Nets that reshape with view(), as tutorials do, need contiguous pictures, and get them.
+    Nets that reshape with view(), as tutorials do, need contiguous images, and get them.
     memory_format: contiguous skips the trial; channels_last raises ModelError if the trial
     fails. The random state stays as it was.
     """
@@ -30,7 +30,7 @@ def set_memory_format(
         return net
     if memory_format == "channels_last":
         raise ModelError(
-            "this network reshapes with view(), which needs contiguous pictures: "
+            "this network reshapes with view(), which needs contiguous images: "
             "drop --memory-format channels_last, or use reshape() or flatten() in the network"
         )
     return _contiguous(net.to(memory_format=torch.contiguous_format))
@@ -41,9 +41,9 @@ def _contiguous(net: nn.Module) -> nn.Module:
     return net
 
 
-def _passes(net: nn.Module, pictures: Tensor) -> bool:
+def _passes(net: nn.Module, images: Tensor) -> bool:
     try:
-        trial_forward(net, pictures)
+        trial_forward(net, images)
     except RuntimeError:
         return False
     return True

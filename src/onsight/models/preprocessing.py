@@ -1,4 +1,4 @@
-"""How a picture becomes a network's input, as one value that the model file holds."""
+"""How an image becomes a network's input, as one value that the model file holds."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,23 +14,23 @@ from pydantic import (
     model_validator,
 )
 
-from onsight.data.fit import Fit, PictureFormat
+from onsight.data.fit import Fit, ImageFormat
 from onsight.errors import ModelError
 from onsight.limits import INPUT_SIDE
 
 if TYPE_CHECKING:
     from onsight.data.normalization import Normalization
 
-_FORMAT_FIELDS = {field.name for field in fields(PictureFormat)}
+_FORMAT_FIELDS = {field.name for field in fields(ImageFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Side = Annotated[int, Field(ge=1, le=INPUT_SIDE)]
 _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 
 
 class Preprocessing(BaseModel):
-    """How pictures are decoded, fitted and normalised, and the precision; sizes are in pixels.
+    """How images are decoded, fitted and normalised, and the precision; sizes are in pixels.
 
-    The first seven fields are those of PictureFormat; mean and std are for each channel, with
+    The first seven fields are those of ImageFormat; mean and std are for each channel, with
     pixels from 0 to 1.
     """
 
@@ -70,9 +70,9 @@ class Preprocessing(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
-    def format(self) -> PictureFormat:
-        """What every picture is decoded and fitted to."""
-        return PictureFormat(**self.model_dump(include=_FORMAT_FIELDS))
+    def format(self) -> ImageFormat:
+        """What every image is decoded and fitted to."""
+        return ImageFormat(**self.model_dump(include=_FORMAT_FIELDS))
 
     @property
     def normalization(self) -> "Normalization":

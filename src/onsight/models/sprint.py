@@ -28,7 +28,7 @@ class Sprint(nn.Module):
         channels, height, width = shape
         if min(height, width) < LEAST_SIDE:
             raise ModelError(
-                f"'sprint' needs pictures of at least {LEAST_SIDE}x{LEAST_SIDE} pixels, "
+                f"'sprint' needs images of at least {LEAST_SIDE}x{LEAST_SIDE} pixels, "
                 f"these are {height}x{width}. Choose a larger --image-size."
             )
         self.stride = stem_stride(height, width)
@@ -40,7 +40,7 @@ class Sprint(nn.Module):
         self.head = nn.Linear(2 * 128, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of pictures (B, C, H, W)."""
+        """Logits (B, K) of images (B, C, H, W)."""
         maps = F.conv2d(images, self.patterns, stride=self.stride, padding=1)
         maps = self.stage1(F.relu(F.max_pool2d(maps, 2)))
         for stage in (self.stage2, self.stage3):

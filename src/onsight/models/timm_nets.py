@@ -1,4 +1,4 @@
-"""timm's networks: made for given pictures and classes, with published weights or without."""
+"""timm's networks: made for given images and classes, with published weights or without."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def timm_facts(name: str) -> Any:
 def make_timm(
     name: str, facts: Any, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:
-    """A network of timm for pictures (C, H, W) and K classes, and what it started from.
+    """A network of timm for images (C, H, W) and K classes, and what it started from.
 
     Raises ModelError, and whatever timm raises for sizes that a network does not take.
     """

@@ -1,4 +1,4 @@
-"""A trial forward pass, to check that a network suits the pictures and classes."""
+"""A trial forward pass, to check that a network suits the images and classes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from onsight.errors import ModelError
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:
-    """Raise ModelError unless a net maps two black pictures (C, H, W) to logits (2, K)."""
+    """Raise ModelError unless a net maps two black images (C, H, W) to logits (2, K)."""
     channels, height, width = shape
     device = next(net.parameters(), torch.empty(0)).device
     try:
         output = trial_forward(net, torch.zeros(2, *shape, device=device))
     except Exception as error:  # a net can fail in any way; all mean the same here
         raise ModelError(
-            f"'{name}' cannot take pictures of {height}x{width} with {channels} channel(s): "
+            f"'{name}' cannot take images of {height}x{width} with {channels} channel(s): "
             f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(output, Tensor):
@@ -26,23 +26,23 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
         )
     if output.dim() != 2 or len(output) != 2:
         raise ModelError(
-            f"'{name}' turns 2 pictures into a tensor of shape {tuple(output.shape)}; "
+            f"'{name}' turns 2 images into a tensor of shape {tuple(output.shape)}; "
             f"it must be (2, {classes})"
         )
     if output.shape[1] != classes:
         raise ModelError(
-            f"'{name}' returns {output.shape[1]} numbers per picture, "
+            f"'{name}' returns {output.shape[1]} numbers per image, "
             f"but the data has {classes} classes"
         )
 
 
-def trial_forward(net: nn.Module, pictures: Tensor) -> object:
-    """What a net returns for pictures (B, C, H, W) in evaluation mode.
+def trial_forward(net: nn.Module, images: Tensor) -> object:
+    """What a net returns for images (B, C, H, W) in evaluation mode.
 
     The net, the mode of each of its modules and the random state stay as they were.
     """
     with left_as_it_was(net), torch.no_grad():
-        return net.eval()(pictures)
+        return net.eval()(images)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Test-time augmentation: the mean probabilities of several views of each picture."""
+"""Test-time augmentation: the mean probabilities of several views of each image."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ VIEWS: dict[str, Sequence[View]] = {
 
 
 class TtaForward:
-    """Maps uint8 pictures (B, H, W, C) to logits (B, K) of their views' mean probabilities.
+    """Maps uint8 images (B, H, W, C) to logits (B, K) of their views' mean probabilities.
 
-    forward: uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No picture's result depends
+    forward: uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No image's result depends
     on the others. Raises ConfigError.
     """
 

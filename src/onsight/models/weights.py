@@ -49,7 +49,7 @@ def fill(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> LoadedWe
     """Fill a network with tensors by name; a head for other classes starts at zero.
 
     Prefixes of wrappers are dropped, and a first convolution for colour is summed for grey
-    pictures. Raises ModelError unless everything but the head fits.
+    images. Raises ModelError unless everything but the head fits.
     """
     given = _for_timm(net, _named_as(net, tensors, source))
     own = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
@@ -93,7 +93,7 @@ def _own_name(stored: str, own: Mapping[str, Tensor]) -> str:
 
 
 def _for_timm(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights under their authors' names, or for another picture size, as timm converts them."""
+    """Weights under their authors' names, or for another image size, as timm converts them."""
     own, heads = net.state_dict(), set(head_tensors(net))
     if all(name in tensors and tensors[name].shape == own[name].shape for name in {*own} - heads):
         return tensors
@@ -110,7 +110,7 @@ def _for_channels(tensor: Tensor, wanted: tuple[int, ...] | None) -> Tensor:
     shape = tuple(tensor.shape)
     if wanted is None or len(shape) != 4 or shape[1] != 3 or wanted[1:2] != (1,):
         return tensor
-    # A grey picture is one with three equal channels: the sum gives the same maps.
+    # A grey image is one with three equal channels: the sum gives the same maps.
     return tensor.sum(dim=1, keepdim=True) if wanted == (shape[0], 1, *shape[2:]) else tensor
 
 
@@ -147,7 +147,7 @@ def _misfit(
     name = wrong[0]
     found = f"is {given[name]} instead of {own[name]}" if name in given else "is missing"
     if given.get(name, ())[1:2] == (1,) and own[name][1:2] == (3,):
-        found += " (these weights are for grey pictures: --channels 1)"
+        found += " (these weights are for grey images: --channels 1)"
     return (
         f"{source} is of another architecture than {type(net).__name__}: "
         f"{fitting:,} of {plural(len(own), 'tensor')} fit, but {name} {found}"

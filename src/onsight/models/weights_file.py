@@ -30,7 +30,7 @@ _OWN_PREFIX = "onsight."  # what a model file of Onsight holds besides weights
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The tensors of a weights file by name; expected: their pictures, if the file says so."""
+    """The tensors of a weights file by name; expected: their images, if the file says so."""
 
     source: str
     tensors: dict[str, Tensor]
@@ -71,10 +71,10 @@ def _read_own(path: Path) -> WeightsFile:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:
         raise ModelError(str(error)) from error
-    if not isinstance(facts.get("picture"), dict):
+    if not isinstance(facts.get("image"), dict):
         raise ModelError(f"{path} is not the model of a run: give its model.safetensors")
     kept = {name: one for name, one in tensors.items() if not name.startswith(_OWN_PREFIX)}
-    return WeightsFile(str(path), kept, ExpectedInput.of_run(Preprocessing.of(facts["picture"])))
+    return WeightsFile(str(path), kept, ExpectedInput.of_run(Preprocessing.of(facts["image"])))
 
 
 def _unpickle(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""A page of pictures and text, placed by pixel and saved as PNG.
+"""A page of images and text, placed by pixel and saved as PNG.
 
 Nothing here uses pyplot.
 """
@@ -58,7 +58,7 @@ class Canvas:
             Rectangle(corner, *sides, transform=self.figure.transFigure, **style)
         )
 
-    def picture(self, x: int, y: int, pixels: NDArray[np.uint8]) -> None:
+    def image(self, x: int, y: int, pixels: NDArray[np.uint8]) -> None:
         """Pixels (H, W, 3), drawn one to one."""
         self.figure.figimage(pixels, x, self.height - y - len(pixels), origin="upper", zorder=2)
 

@@ -16,7 +16,7 @@ _TABLE_CLASSES, _IMAGE_CLASSES = 25, 200  # the most that a matrix shows as a ta
 
 @dataclass(frozen=True)
 class Pair:
-    """Pictures of one class that were taken for another; images: all pictures of the class."""
+    """Images of one class that were taken for another; images: all images of the class."""
 
     true: str
     taken: str
@@ -26,7 +26,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The most frequent mistakes; total: kinds of mistake, mistakes: pictures."""
+    """The most frequent mistakes; total: kinds of mistake, mistakes: images."""
 
     rows: list[Pair]
     total: int
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """What the pictures of one class were taken for."""
+    """What the images of one class were taken for."""
 
     name: str
     images: int
@@ -100,7 +100,7 @@ def _predicted_pairs(predictions: list[Row]) -> Counter[tuple[str, str]]:
 def whole_matrix(
     confusion: list[list[int]] | None, classes: Sequence[ClassResult]
 ) -> Matrix | None:
-    """The matrix, drawn as the number of classes allows; None without pictures."""
+    """The matrix, drawn as the number of classes allows; None without images."""
     if not confusion or not np.any(confusion):
         return None
     names = [row["name"] for row in classes]

@@ -23,9 +23,9 @@ from onsight.evaluation.results import ClassResult, Results, worst_first
 from onsight.report.sentences import (
     curve_sentence,
     is_unbalanced,
+    out_of_distribution_sentence,
     pair_sentence,
     temperature_sentence,
-    unlike_sentence,
 )
 from onsight.words import fixed_percent, percent, plural
 
@@ -35,7 +35,7 @@ _PAIRS_SHOWN = 5
 
 
 class Bar:
-    """Counts pictures, or another unit, towards a total if any; cheap enough to call every step."""
+    """Counts images, or another unit, towards a total if any; cheap enough to call every step."""
 
     def __init__(
         self, console: Console, title: str, total: int | None, live: Progress | None, unit: str
@@ -156,7 +156,7 @@ def print_results(results: Results, console: Console) -> None:
     if results.get("tta_accuracy") is not None:
         console.print(_tta_line(results))
     if results.get("split") == "folds":
-        console.print("the model that is kept has seen all pictures, so none is left to judge it")
+        console.print("the model that is kept has seen all images, so none is left to judge it")
     for line in _details(results):
         console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -174,7 +174,7 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _details(results: Results) -> Iterator[str]:
-    """What the accuracy alone does not say: balance, calibration, confusions, more pictures."""
+    """What the accuracy alone does not say: balance, calibration, confusions, more images."""
     if is_unbalanced(results["classes"]):
         yield _accuracy(
             results["balanced_accuracy"],
@@ -186,8 +186,8 @@ def _details(results: Results) -> Iterator[str]:
     if results["expected_calibration_error"] is not None:
         error = percent(results["expected_calibration_error"])
         yield f"expected calibration error {error}. {temperature_sentence(results)}".strip()
-    if unlike := unlike_sentence(results):
-        yield unlike
+    if out_of_distribution := out_of_distribution_sentence(results):
+        yield out_of_distribution
     pairs = results["confused_pairs"] or []
     yield from (pair_sentence(pair) for pair in pairs[:_PAIRS_SHOWN])
     if len(pairs) > _PAIRS_SHOWN:
@@ -203,24 +203,24 @@ def _present(results: Results) -> int:
 def headline(results: Results) -> str:
     """The accuracy in one line, with its interval and n."""
     if not results["images"]:
-        return "no held-out pictures, so the accuracy is unknown"
+        return "no held-out images, so the accuracy is unknown"
     flattered = results.get("split") == "validation"
     shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
-    where = ", on the pictures that were used to choose the epoch" if flattered else ""
+    where = ", on the images that were used to choose the epoch" if flattered else ""
     if results.get("split") == "folds":
-        where = f", each picture judged by one of {results['folds']} models that had not seen it"
+        where = f", each image judged by one of {results['folds']} models that had not seen it"
     return _accuracy(*shares, f"n = {results['images']:,}") + where
 
 
 def _tta_line(results: Results) -> str:
-    """The accuracy of the mean over several views of each picture."""
+    """The accuracy of the mean over several views of each image."""
     shares = (
         results["tta_accuracy"],
         results["tta_accuracy_low"],
         results["tta_accuracy_high"],
     )
     accuracy = _accuracy(*shares, f"n = {results['tta_images']:,}")
-    return f"averaged over several views of each picture ({results['tta']}): {accuracy}"
+    return f"averaged over several views of each image ({results['tta']}): {accuracy}"
 
 
 def _accuracy(

@@ -1,4 +1,4 @@
-"""How a run compares with the one before it on the same DATA, picture by picture."""
+"""How a run compares with the one before it on the same DATA, image by image."""
 
 import shlex
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from onsight.report.runfiles import read_json
 
 @dataclass(frozen=True)
 class Earlier:
-    """The run before and what became better or worse since; command: shows the pictures."""
+    """The run before and what became better or worse since; command: shows the images."""
 
     name: str
     finished: str
@@ -31,7 +31,7 @@ class Earlier:
 def compared_with_earlier(run: Path) -> Earlier | None:
     """A run against the newest that finished before it beside it, with the same DATA.
 
-    None if there is no such run, or if the two held out no common pictures.
+    None if there is no such run, or if the two held out no common images.
     """
     data = _data_of(run)
     before = next((one for one in _finished_before(run) if _data_of(one) == data), None)
@@ -39,7 +39,7 @@ def compared_with_earlier(run: Path) -> Earlier | None:
         return None
     try:
         found = compare(before, run)
-    except OnsightError:  # other classes, no common pictures, a damaged file
+    except OnsightError:  # other classes, no common images, a damaged file
         return None
     (gap,) = found.gaps
     return Earlier(

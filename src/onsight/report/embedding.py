@@ -1,4 +1,4 @@
-"""The pictures of a run's gallery, embedded in the page as data URIs."""
+"""The images of a run's gallery, embedded in the page as data URIs."""
 
 import base64
 import struct
@@ -12,9 +12,9 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def embedded_gallery(run: Path, listed: Row | None) -> Row | None:
-    """The wrong and right predictions that gallery.json lists with their pictures.
+    """The wrong and right predictions that gallery.json lists with their images.
 
-    lookalikes: how many training pictures were compared with the mistakes; heat: of how many
+    lookalikes: how many training images were compared with the mistakes; heat: of how many
     mistakes it was drawn; if the file says so.
     """
     if listed is None:
@@ -29,14 +29,14 @@ def embedded_gallery(run: Path, listed: Row | None) -> Row | None:
 
 def _embedded(folder: Path, item: Row) -> Row:
     others = {"strip": item.get("near_file"), "heat": item.get("heat_file")}
-    pictures = {
-        name: Said(_picture(folder / Path(file).name)) if file else None
+    images = {
+        name: Said(_image(folder / Path(file).name)) if file else None
         for name, file in others.items()
     }
-    return Said(item | _picture(folder / Path(item["file"]).name) | pictures)
+    return Said(item | _image(folder / Path(item["file"]).name) | images)
 
 
-def _picture(path: Path) -> Row:
+def _image(path: Path) -> Row:
     """A PNG as a data URI, and whether it is so small that its pixels should stay crisp."""
     try:
         data = path.read_bytes()

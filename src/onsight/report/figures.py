@@ -101,7 +101,7 @@ def learning_rate_curve(epochs: Rows) -> str:
 
 
 def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
-    """The accuracy at each level of confidence, and the number of pictures there, as SVG.
+    """The accuracy at each level of confidence, and the number of images there, as SVG.
 
     before: the same without the temperature, drawn in addition.
     """
@@ -133,7 +133,7 @@ def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
 
 
 def learning_curve(curve: LearningCurve) -> str:
-    """The accuracy by the number of training pictures, and the law through it, as SVG."""
+    """The accuracy by the number of training images, and the law through it, as SVG."""
     points = curve["points"]
     sizes = [point["train_images"] for point in points]
 
@@ -155,10 +155,10 @@ def learning_curve(curve: LearningCurve) -> str:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.set_xlabel("training pictures")
+        axes.set_xlabel("training images")
         axes.legend(loc="lower right")
 
-    return _draw("more", (4.1, 2.8), paint, "Accuracy by the number of training pictures")
+    return _draw("more", (4.1, 2.8), paint, "Accuracy by the number of training images")
 
 
 def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
@@ -212,13 +212,13 @@ def _count_bars(axes: Axes, bins: Rows) -> None:
     widths = [(right - left) * 0.9 for left, right in zip(low, high, strict=True)]
     middles = [(right + left) / 2 for left, right in zip(low, high, strict=True)]
     axes.bar(middles, _column(bins, "images"), widths, color=_FIRST, alpha=0.55)
-    # Nearly all pictures are in the last bin: a linear scale would hide the others.
+    # Nearly all images are in the last bin: a linear scale would hide the others.
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5)
     axes.yaxis.set_major_locator(LogLocator(10, numticks=4))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set(xlabel="confidence", ylabel="pictures")
+    axes.set(xlabel="confidence", ylabel="images")
 
 
 def _heat(counts: NDArray[np.float64]) -> NDArray[np.float64]:

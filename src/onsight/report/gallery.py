@@ -1,4 +1,4 @@
-"""The pictures that a report shows: correct predictions and the worst mistakes."""
+"""The images that a report shows: correct predictions and the worst mistakes."""
 
 import io
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from onsight.evaluation.per_image import PerImageResults
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarged, overlay
 
-_MOST = 40  # pictures of each kind
+_MOST = 40  # images of each kind
 _SMALL_SIDE = 64  # pixels of a lookalike's longer side at most
 _HEAT_SIDE = 160  # pixels of the longer side of a heat map at least
 _EDGE = 1  # pixels of white beside each lookalike
 
 
 class NearItem(TypedDict):
-    """A training picture in gallery.json that looks like a mistake; similarity: -1 to 1."""
+    """A training image in gallery.json that looks like a mistake; similarity: -1 to 1."""
 
     path: str
     label: str
@@ -30,9 +30,9 @@ class NearItem(TypedDict):
 
 
 class GalleryItem(TypedDict):
-    """A picture in gallery.json; path: where it came from; probability: of the predicted class.
+    """An image in gallery.json; path: where it came from; probability: of the predicted class.
 
-    near: the training pictures that a mistake looks most like, if they were searched; near_file:
+    near: the training images that a mistake looks most like, if they were searched; near_file:
     these side by side; heat_file: where a mistake speaks for the predicted class, if computed.
     """
 
@@ -49,13 +49,13 @@ class GalleryItem(TypedDict):
 
 @dataclass(frozen=True)
 class Lookalikes:
-    """The training pictures that each of m mistakes looks most like, most similar first.
+    """The training images that each of m mistakes looks most like, most similar first.
 
-    pictures: int64 (m, k) picture numbers; similarities: float32 (m, k); searched: how many
-    training pictures were compared, of how many; reason: why none were, if none were.
+    images: int64 (m, k) image numbers; similarities: float32 (m, k); searched: how many
+    training images were compared, of how many; reason: why none were, if none were.
     """
 
-    pictures: NDArray[np.int64]
+    images: NDArray[np.int64]
     similarities: NDArray[np.float32]
     searched: int
     of: int
@@ -86,28 +86,28 @@ def save_gallery(
     lookalikes: Lookalikes,
     heat: MistakesHeat,
 ) -> None:
-    """Write the pictures as PNG files, and gallery.json, which describes them.
+    """Write the images as PNG files, and gallery.json, which describes them.
 
-    Pictures are numbered by digest, so the first correct predictions are a fair sample.
+    Images are numbered by digest, so the first correct predictions are a fair sample.
     lookalikes, heat: of the worst mistakes, in their order.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
     mistakes = worst_mistakes(per_image)
     wrong = _save_all(folder, "wrong", mistakes, per_image, pack)
-    for number, (item, pictures, similarities) in enumerate(
-        zip(wrong, lookalikes.pictures, lookalikes.similarities, strict=False)
+    for number, (item, images, similarities) in enumerate(
+        zip(wrong, lookalikes.images, lookalikes.similarities, strict=False)
     ):
         item["near"] = [
-            _near(int(picture), float(similarity), pack)
-            for picture, similarity in zip(pictures, similarities, strict=True)
+            _near(int(image), float(similarity), pack)
+            for image, similarity in zip(images, similarities, strict=True)
         ]
         item["near_file"] = f"near-{number:02d}.png"
-        _write_png(folder / item["near_file"], _side_by_side(pictures.tolist(), pack))
-    for number, (item, picture, values) in enumerate(
+        _write_png(folder / item["near_file"], _side_by_side(images.tolist(), pack))
+    for number, (item, image, values) in enumerate(
         zip(wrong, per_image.ids[mistakes], heat.heats, strict=False)
     ):
         item["heat_file"] = f"heat-{number:02d}.png"
-        drawn = overlay(*enlarged(pack.pixels[pack.rows[picture]], values, _HEAT_SIDE))
+        drawn = overlay(*enlarged(pack.pixels[pack.rows[image]], values, _HEAT_SIDE))
         _write_png(folder / item["heat_file"], Image.fromarray(drawn))
     write_json(
         folder / "gallery.json",
@@ -134,11 +134,11 @@ def _save_all(
 
 
 def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> GalleryItem:
-    picture = int(per_image.ids[place])
-    _write_png(path, _image(picture, pack))
+    image = int(per_image.ids[place])
+    _write_png(path, _to_pillow(image, pack))
     return {
         "file": path.name,
-        "path": pack.index.locators[picture],
+        "path": pack.index.locators[image],
         "label": pack.index.classes[per_image.labels[place]],
         "predicted": pack.index.classes[per_image.predicted[place]],
         "probability": float(per_image.confidence[place]),
@@ -146,28 +146,28 @@ def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> Gal
     }
 
 
-def _near(picture: int, similarity: float, pack: Pack) -> NearItem:
+def _near(image: int, similarity: float, pack: Pack) -> NearItem:
     return {
-        "path": pack.index.locators[picture],
-        "label": pack.index.classes[pack.index.labels[picture]],
+        "path": pack.index.locators[image],
+        "label": pack.index.classes[pack.index.labels[image]],
         "similarity": similarity,
     }
 
 
-def _side_by_side(pictures: Sequence[int], pack: Pack) -> Image.Image:
-    """The pictures, made small, in equal columns."""
-    images = [_image(picture, pack) for picture in pictures]
-    for image in images:
-        image.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
-    width, height = images[0].size
-    strip = Image.new(images[0].mode, (len(images) * (width + 2 * _EDGE), height), "white")
-    for column, image in enumerate(images):
-        strip.paste(image, (column * (width + 2 * _EDGE) + _EDGE, 0))
+def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
+    """The images, made small, in equal columns."""
+    thumbnails = [_to_pillow(image, pack) for image in images]
+    for thumbnail in thumbnails:
+        thumbnail.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
+    width, height = thumbnails[0].size
+    strip = Image.new(thumbnails[0].mode, (len(thumbnails) * (width + 2 * _EDGE), height), "white")
+    for column, thumbnail in enumerate(thumbnails):
+        strip.paste(thumbnail, (column * (width + 2 * _EDGE) + _EDGE, 0))
     return strip
 
 
-def _image(picture: int, pack: Pack) -> Image.Image:
-    pixels = pack.pixels[pack.rows[picture]]
+def _to_pillow(image: int, pack: Pack) -> Image.Image:
+    pixels = pack.pixels[pack.rows[image]]
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 

@@ -17,9 +17,9 @@ from onsight.report.sentences import (
     clearly_below,
     curve_sentence,
     noise_sentences,
+    out_of_distribution_sentence,
     temperature_sentence,
     trust,
-    unlike_sentence,
 )
 
 _ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
@@ -53,7 +53,7 @@ class Curves:
 
 
 class MeanConfidence(NamedTuple):
-    """The mean confidence (claimed) and the share that was right, of so many pictures."""
+    """The mean confidence (claimed) and the share that was right, of so many images."""
 
     images: int
     claimed: float
@@ -65,7 +65,7 @@ class Calibration:
     """How confident it was (claimed) against how often it was right, on average and in bins.
 
     temperature: a sentence on what was done about it, or empty; unlike: one on what tells unlike
-    pictures, or empty.
+    images, or empty.
     """
 
     svg: str
@@ -75,12 +75,12 @@ class Calibration:
     right: float
     verdict: str
     temperature: str
-    unlike: str
+    out_of_distribution: str
 
 
 @dataclass(frozen=True)
 class More:
-    """What more training pictures would bring."""
+    """What more training images would bring."""
 
     svg: str
     sentence: str
@@ -137,19 +137,19 @@ def _overfit(epochs: list[EpochRow]) -> EpochRow | None:
 
 
 def calibration(results: Results) -> Calibration | None:
-    """How confident it was against how right it was; None without pictures."""
+    """How confident it was against how right it was; None without images."""
     mean = mean_confidence(results)
     if mean is None:
         return None
     bins = [row for row in results["calibration"] if row["images"]]
     verdict = trust(mean.claimed, mean.right, results)
     svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
-    said = temperature_sentence(results), unlike_sentence(results)
+    said = temperature_sentence(results), out_of_distribution_sentence(results)
     return Calibration(svg, bins, *mean, verdict, *said)
 
 
 def mean_confidence(results: Results) -> MeanConfidence | None:
-    """How confident it was on average, and how right; None without pictures."""
+    """How confident it was on average, and how right; None without images."""
     bins = [row for row in results["calibration"] or [] if row["images"]]
     n = sum(row["images"] for row in bins)
     if not n:
@@ -159,8 +159,8 @@ def mean_confidence(results: Results) -> MeanConfidence | None:
     return MeanConfidence(n, claimed, right)
 
 
-def more_pictures(results: Results) -> More | None:
-    """What more training pictures would bring; None if that is not known."""
+def more_images(results: Results) -> More | None:
+    """What more training images would bring; None if that is not known."""
     curve = results.get("learning_curve")
     return More(figures.learning_curve(curve), curve_sentence(curve)) if curve else None
 

@@ -15,7 +15,7 @@ _MOST_COUNTED = 40  # counting takes a fraction of a second for each
 _LEGEND = (
     "weights: here = no network needed (--pretrained), Hub = from the Hugging Face Hub, "
     "none = not published (--weights FILE takes your own). Parameters and multiply-adds are for "
-    "one colour picture of that size and the published head (Onsight's own: 10 classes)."
+    "one colour image of that size and the published head (Onsight's own: 10 classes)."
 )
 
 
@@ -72,7 +72,7 @@ def _hints(pattern: str, shown: int, counted: bool) -> list[str]:
     if not pattern:
         hints.append(
             "Without --model, onsight train tries sprint and the tf_efficientnet_lite nets whose "
-            "weights are here on some of your pictures, and takes what promises most"
+            "weights are here on some of your images, and takes what promises most"
         )
         hints.append("All of timm's: onsight models '*'; some of them: onsight models mobilenet")
     if not counted:

@@ -1,4 +1,4 @@
-"""How a run was made: its choices, its machine, the pictures refused, its command."""
+"""How a run was made: its choices, its machine, the images refused, its command."""
 
 import shlex
 from collections import Counter
@@ -25,7 +25,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Refused:
-    """The pictures that could not be used: how many, the reasons counted, and the first rows."""
+    """The images that could not be used: how many, the reasons counted, and the first rows."""
 
     total: int
     reasons: list[tuple[tuple[str, str], int]]
@@ -100,7 +100,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
 
 
 def refused(rows: list[Row] | None) -> Refused | None:
-    """The pictures that could not be used, and the reasons counted."""
+    """The images that could not be used, and the reasons counted."""
     if rows is None:
         return None
     reasons = Counter((row["stage"] or "", row["reason"] or "") for row in rows)

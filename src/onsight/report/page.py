@@ -41,7 +41,7 @@ def page_of(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
         "classes": measured.class_table(results, classes),
         "told_apart": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
         "unbalanced": results["balanced_accuracy"] is not None and is_unbalanced(classes),
-        "more": measured.more_pictures(results),
+        "more": measured.more_images(results),
         "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
         "gallery": embedded_gallery(run, contents[GALLERY]),
         "curves": measured.curves(contents["metrics.jsonl"], results["best_epoch"]),

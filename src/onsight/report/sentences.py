@@ -8,7 +8,7 @@ from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve,
 from onsight.words import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
-_UNBALANCED = 2.0  # times the held-out pictures
+_UNBALANCED = 2.0  # times the held-out images
 
 
 def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
@@ -16,32 +16,32 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
     accuracy, low, n = results["accuracy"], results["accuracy_low"], results["images"]
     if accuracy is None or low is None or not n:
         return [
-            "There are no held-out pictures, so the accuracy of this classifier is unknown.",
+            "There are no held-out images, so the accuracy of this classifier is unknown.",
             "Hold some out with --test-fraction, or give the data a test split.",
         ]
     folds = results["folds"] if results["split"] == "folds" else None
     right = f"{round(accuracy * n):,}"
     sentences = [
-        f"Of {n:,} pictures, each judged once by one of {folds} models that had not seen it, "
+        f"Of {n:,} images, each judged once by one of {folds} models that had not seen it, "
         f"{right} were classified correctly."
         if folds
-        else f"Of {n:,} {results['split']} pictures that it was not trained on, it classified "
+        else f"Of {n:,} {results['split']} images that it was not trained on, it classified "
         f"{right} correctly.",
-        f"On new pictures of the same kind, expect an accuracy between {percent(low)} and "
+        f"On new images of the same kind, expect an accuracy between {percent(low)} and "
         f"{percent(results['accuracy_high'])} (95% interval).",
     ]
     if folds:
         sentences.append(
-            f"The model that is kept has seen all {n:,} pictures, in training or to choose its "
+            f"The model that is kept has seen all {n:,} images, in training or to choose its "
             f"epoch, so none is left to judge it. The {folds} models that were judged have learned "
-            "from fewer, so it is probably no worse. As they share most of their pictures, the "
+            "from fewer, so it is probably no worse. As they share most of their images, the "
             f"interval is {folds_wider(folds):.2g} times as wide as that of a single model."
         )
     if classes:
         sentences.append(_against_the_commonest(low, n, classes))
     if results["split"] == "validation":
         sentences.append(
-            "These pictures were also used to choose which epoch to keep, so the figure is "
+            "These images were also used to choose which epoch to keep, so the figure is "
             "slightly optimistic; a test split would avoid that."
         )
     return sentences
@@ -76,7 +76,7 @@ def noise_sentences(
     overall = f"overall accuracy of {percent(accuracy)} (n = {n:,})"
     sentence = (
         f"The worst class is '{worst['name']}': {percent(worst['recall'])} of its "
-        f"{worst['images']:,} pictures were recognised. Its interval, "
+        f"{worst['images']:,} images were recognised. Its interval, "
         f"{percent(worst['recall_low'])} to {percent(worst['recall_high'])}, "
     )
     if worst in below:
@@ -104,7 +104,7 @@ def trust(claimed: float, right: float, results: Results) -> str:
 
 
 def is_unbalanced(classes: Sequence[ClassResult]) -> bool:
-    """Whether the largest class has over twice the held-out pictures of the smallest."""
+    """Whether the largest class has over twice the held-out images of the smallest."""
     images = [row["images"] for row in classes if row["images"]]
     return bool(images) and max(images) > _UNBALANCED * min(images)
 
@@ -115,17 +115,17 @@ def pair_sentence(pair: ConfusedPair) -> str:
     how = "cannot be" if pair["told_apart"] == "no" else "are hardly"
     low, high = 100 * pair["accuracy_low"], 100 * pair["accuracy_high"]
     return (
-        f"'{one}' and '{other}' {how} told apart with these pictures: "
+        f"'{one}' and '{other}' {how} told apart with these images: "
         f"{100 * pair['accuracy']:.0f}% ({low:.0f} to {high:.0f}) right of {pair['images']:,}, "
         "where 50% is guessing."
     )
 
 
 def curve_sentence(curve: LearningCurve) -> str:
-    """What twice the pictures would bring."""
+    """What twice the images would bring."""
     low, high = (_points(curve[end]) for end in ("gain_low", "gain_high"))
     return (
-        f"With twice the training pictures, expect about +{_points(curve['gain'])} points of "
+        f"With twice the training images, expect about +{_points(curve['gain'])} points of "
         f"accuracy ({low} to {high}), judged by trainings on {len(curve['points'])} amounts of "
         "them."
     )
@@ -143,25 +143,25 @@ def temperature_sentence(results: Results) -> str:
     )
 
 
-def unlike_sentence(results: Results) -> str:
-    """What tells pictures unlike anything seen in training, and how many others it flags."""
-    if "unlike" not in results:
+def out_of_distribution_sentence(results: Results) -> str:
+    """What tells images unlike anything seen in training, and how many others it flags."""
+    if "out_of_distribution" not in results:
         return ""
-    found = results["unlike"]
+    found = results["out_of_distribution"]
     if found is None:
-        reason = results.get("unlike_reason")
-        return f"It does not tell pictures unlike those of training: {reason}." if reason else ""
+        reason = results.get("out_of_distribution_reason")
+        return f"It does not tell images unlike those of training: {reason}." if reason else ""
     sentence = (
-        "A picture is called unlike anything seen in training if its score, the cosine distance of "
-        "its features to those of the fifth nearest training picture, is above "
+        "An image is called unlike anything seen in training if its score, the cosine distance of "
+        "its features to those of the fifth nearest training image, is above "
         f"{found['threshold']:.3g}, which "
-        f"{plural(found['pictures'], 'held-out picture')} set to flag at most "
+        f"{plural(found['held_out'], 'held-out image')} set to flag at most "
         f"{percent(found['share'])} of new ones of their kind."
     )
     if found["flagged"] is None:
         return f"{sentence} No others are left to check it."
     low, high = percent(found["flagged_low"]), percent(found["flagged_high"])
-    count = plural(found["images"], "picture")
+    count = plural(found["images"], "image")
     by = "judged by the other folds" if results.get("split") == "folds" else "not used for that"
     return (
         f"{sentence} Of {count} {by}, {percent(found['flagged'])} were flagged ({low} to {high})."

@@ -48,7 +48,7 @@ def shard_data(
         write_atomically(problems_file, _table(problems))
     _tell(reporter, target, written, problems)
     if as_json:
-        facts = {"out": target.name, "images": written.pictures, "problems": len(problems)}
+        facts = {"out": target.name, "images": written.images, "problems": len(problems)}
         print(json.dumps({**facts, "shards": len(written.shards), "kept": written.kept}))
     else:
         print(target.name)
@@ -58,7 +58,7 @@ def _tell(reporter: Reporter, target: Target, written: Written, problems: list[P
     size = sum(int(shard["filesize"]) for shard in written.shards)
     kept = f", {written.kept:,} of them were there already" if written.kept else ""
     reporter.say(
-        f"{plural(written.pictures, 'picture')} in {plural(len(written.shards), 'shard')}, "
+        f"{plural(written.images, 'image')} in {plural(len(written.shards), 'shard')}, "
         f"{data_size(size)}{kept}"
     )
     for problem in problems[:_SHOWN]:

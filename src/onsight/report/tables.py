@@ -13,7 +13,7 @@ from onsight.report.csv_table import write_csv
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write every picture that is not used, the stage that refused it, and why."""
+    """Write every image that is not used, the stage that refused it, and why."""
     write_csv(path, Problem._fields, problems)
 
 
@@ -23,10 +23,10 @@ def write_predictions(
     pack: Pack,
     folds: NDArray[np.int8] | None = None,
 ) -> None:
-    """Write every evaluated picture: path, label, predicted class, its probability, digest.
+    """Write every evaluated image: path, label, predicted class, its probability, digest.
 
-    digest: 8 bytes in hexadecimal, which identify a picture wherever it is kept; folds: the fold
-    of every picture by number, written as a column if given.
+    digest: 8 bytes in hexadecimal, which identify an image wherever it is kept; folds: the fold
+    of every image by number, written as a column if given.
     """
     index = pack.index
     rows = (
@@ -47,5 +47,5 @@ def write_predictions(
 
 
 def digest_text(digest: bytes) -> str:
-    """The first 8 bytes of a picture's digest, as predictions.csv has them."""
+    """The first 8 bytes of an image's digest, as predictions.csv has them."""
     return digest[:8].hex()

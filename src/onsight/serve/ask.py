@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.serve.batcher import QueueFull
 from onsight.serve.body import Held, busy, read_parts
 from onsight.serve.served import Served
@@ -47,17 +47,17 @@ def served_for(shelf: Shelf, given: dict[str, str]) -> Served:
 
 
 @asynccontextmanager
-async def one_picture(
+async def one_image(
     request: Request, served: Served, limits: Limits, held: Held
 ) -> AsyncIterator[Pixels]:
-    """The one picture of a request: uint8 (H, W, C). Raises HTTPException: 400 to 503."""
+    """The one image of a request: uint8 (H, W, C). Raises HTTPException: 400 to 503."""
     try:
         with served.batcher.room(1), held.share() as share:
             parts = await read_parts(request, limits, share)
             if len(parts) > 1:
-                raise HTTPException(400, "only one picture can be asked about at a time")
+                raise HTTPException(400, "only one image can be asked about at a time")
             yield await served.pixels(parts[0].content)
     except QueueFull as error:
         raise busy() from error
-    except PictureError as error:
+    except ImageError as error:
         raise HTTPException(422, str(error)) from error

@@ -1,7 +1,7 @@
 """One thread that computes for many requests: what waits goes through the network together.
 
 An idle server waits for nothing. While a batch is computed the next one gathers, so batches grow
-with the load by themselves. B pictures, C channels, H height, W width.
+with the load by themselves. B images, C channels, H height, W width.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ _Answer = tuple["asyncio.Future[Any]", object]
 
 
 class QueueFull(Exception):
-    """No more pictures can wait."""
+    """No more images can wait."""
 
 
 class Failed(Exception):
-    """The network failed on this picture, computed alone."""
+    """The network failed on this image, computed alone."""
 
 
 @dataclass
 class _Item:
-    """A picture that waits; alone: the batch it was in has failed."""
+    """An image that waits; alone: the batch it was in has failed."""
 
     pixels: Pixels
     answer: "asyncio.Future[Any]"
@@ -42,8 +42,8 @@ class _Item:
 class Batcher:
     """A bounded queue and the thread that works on it.
 
-    compute: from pictures uint8 (B, H, W, C) to an answer for each; most: pictures of a
-    batch; bound: pictures that wait, are decoded or computed; observe: called with each batch's B.
+    compute: from images uint8 (B, H, W, C) to an answer for each; most: images of a
+    batch; bound: images that wait, are decoded or computed; observe: called with each batch's B.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Batcher:
 
     @property
     def length(self) -> int:
-        """Pictures that have been admitted and are not answered yet."""
+        """Images that have been admitted and are not answered yet."""
         return self._admitted
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
-        """Admit so many pictures of a request, all or none, until it ends. Raises QueueFull."""
+        """Admit so many images of a request, all or none, until it ends. Raises QueueFull."""
         with self._changed:
             if self._admitted + count > self._bound:
                 raise QueueFull
@@ -95,7 +95,7 @@ class Batcher:
                 self._changed.notify()
 
     def put(self, pixels: Pixels, answer: "asyncio.Future[Any]") -> None:
-        """Queue a picture; from any thread."""
+        """Queue an image; from any thread."""
         with self._changed:
             self._waiting.append(_Item(pixels, answer))
             self._changed.notify()
@@ -145,11 +145,11 @@ class Batcher:
             return [self._waiting.popleft() for _ in range(count)]
 
     def _run(self, batch: Sequence[_Item]) -> None:
-        """Compute a batch; one that fails is computed again, picture by picture."""
+        """Compute a batch; one that fails is computed again, image by image."""
         try:
             rows = self._compute(np.stack([item.pixels for item in batch]))
         except BaseException as error:
-            log("batch failed", pictures=len(batch), error=repr(error))
+            log("batch failed", images=len(batch), error=repr(error))
             self._again(batch)
             if not isinstance(error, Exception):
                 raise

@@ -1,4 +1,4 @@
-"""Receiving pictures: bytes, parts and headers are counted while they arrive, and never stored."""
+"""Receiving images: bytes, parts and headers are counted while they arrive, and never stored."""
 
 import io
 from collections.abc import AsyncIterator, Iterator
@@ -16,13 +16,13 @@ from onsight.serve.settings import Limits
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-FIELD = "pictures"
+FIELD = "images"
 _BUSY = {"Retry-After": "1"}
 
 
 @dataclass
 class Part:
-    """A picture as it was sent: the name of its file, if one was given, and its bytes."""
+    """An image as it was sent: the name of its file, if one was given, and its bytes."""
 
     name: str | None
     content: bytes
@@ -70,7 +70,7 @@ def busy() -> HTTPException:
 
 
 async def read_parts(request: Request, limits: Limits, share: Share) -> list[Part]:
-    """The pictures of a request. Raises HTTPException: 400, 413, 415 or 503."""
+    """The images of a request. Raises HTTPException: 400, 413, 415 or 503."""
     kind, options = parse_options_header(request.headers.get("content-type"))
     chunks = _chunks(request, limits.body_bytes, share)
     if kind == b"multipart/form-data":
@@ -78,7 +78,7 @@ async def read_parts(request: Request, limits: Limits, share: Share) -> list[Par
     if kind not in (b"", b"application/octet-stream") and not kind.startswith(b"image/"):
         raise HTTPException(
             415,
-            "send pictures as multipart/form-data (curl -F pictures=@FILE), or one as image/* or "
+            "send images as multipart/form-data (curl -F images=@FILE), or one as image/* or "
             "application/octet-stream",
         )
     content = io.BytesIO()  # which gives its bytes without a copy
@@ -145,7 +145,7 @@ class _Form:
 
     def _part_begin(self) -> None:
         if len(self.parts) == self._most:
-            raise HTTPException(413, f"more than {self._most} pictures in a request")
+            raise HTTPException(413, f"more than {self._most} images in a request")
         self._disposition = b""
         self._content = io.BytesIO()
 
@@ -163,7 +163,7 @@ class _Form:
     def _headers_finished(self) -> None:
         _, options = parse_options_header(self._disposition)
         if options.get(b"name") != FIELD.encode():
-            raise HTTPException(400, f"each part of the form must be a picture named {FIELD}")
+            raise HTTPException(400, f"each part of the form must be an image named {FIELD}")
         name = options.get(b"filename")
         self.parts.append(Part(None if name is None else name.decode("utf-8", "replace"), b""))
 

@@ -10,7 +10,7 @@ from onsight.serve.shelf import model_file
 from onsight.words import percent
 
 _SHARE = ("accuracy", "accuracy_low", "accuracy_high", "images")
-_FEW = 30  # pictures of a class, too few for its figure to say much
+_FEW = 30  # images of a class, too few for its figure to say much
 
 
 def card(served: Served, can: Mapping[str, bool]) -> dict[str, Any]:
@@ -69,13 +69,13 @@ def _date(place: Path) -> str | None:
 
 def _limits(classes: int, results: Mapping[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
     """What whoever uses the model should know before trusting it."""
-    yield f"It names one of its {classes:,} classes for any picture, also of something else."
+    yield f"It names one of its {classes:,} classes for any image, also of something else."
     if not results.get("images") or results.get("accuracy") is None:
-        yield "Its accuracy is unknown: no pictures were held out to judge it."
+        yield "Its accuracy is unknown: no images were held out to judge it."
         return
     yield (
-        f"Its accuracy was measured on {results['images']:,} pictures like those it was trained "
-        "on; other cameras, places or kinds of picture may do worse."
+        f"Its accuracy was measured on {results['images']:,} images like those it was trained "
+        "on; other cameras, places or kinds of image may do worse."
     )
     known = [row for row in rows if row["recall"] is not None]
     if known:
@@ -86,4 +86,4 @@ def _limits(classes: int, results: Mapping[str, Any], rows: list[dict[str, Any]]
         )
     few = sum((row["n"] or 0) < _FEW for row in rows)
     if few:
-        yield f"{few:,} of its classes were judged on fewer than {_FEW} pictures each."
+        yield f"{few:,} of its classes were judged on fewer than {_FEW} images each."

@@ -1,4 +1,4 @@
-"""POST /explain: a picture with the heat of what spoke for a class laid over it, as a PNG."""
+"""POST /explain: an image with the heat of what spoke for a class laid over it, as a PNG."""
 
 import io
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import OnsightError
-from onsight.serve.ask import asked, one_picture, served_for
+from onsight.serve.ask import asked, one_image, served_for
 from onsight.serve.body import Held
 from onsight.serve.served import Served
 from onsight.serve.settings import Limits
@@ -46,17 +46,17 @@ class Explain:
             raise HTTPException(
                 501, "heat maps need a run folder or model file, and onsight[heatmaps] installed"
             )
-        async with one_picture(request, served, self._limits, self._held) as pixels:
+        async with one_image(request, served, self._limits, self._held) as pixels:
             try:
                 found, png = await served.batcher.call(lambda: _draw(served, pixels, name))
             except OnsightError as error:
                 raise HTTPException(501, str(error)) from error
-        request.state.facts = {"model": served.name, "pictures": 1}
+        request.state.facts = {"model": served.name, "images": 1}
         return Response(png, media_type="image/png", headers={"X-Onsight-Class": quote(found)})
 
 
 def _draw(served: Served, pixels: Pixels, name: str | None) -> tuple[str, bytes]:
-    """(class, PNG) of a picture uint8 (H, W, C). Raises ModelError."""
+    """(class, PNG) of an image uint8 (H, W, C). Raises ModelError."""
     import torch
 
     from onsight.heatmaps.heat import heat_maps

@@ -1,4 +1,4 @@
-"""The server's log: a line of JSON for each event on stderr, without any picture or file name."""
+"""The server's log: a line of JSON for each event on stderr, without any image or file name."""
 
 import json
 import logging

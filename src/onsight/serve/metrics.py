@@ -28,15 +28,15 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.pictures = Counter(
-            "onsight_pictures",
-            "Pictures by model and outcome: used or refused.",
+        self.images = Counter(
+            "onsight_images",
+            "Images by model and outcome: used or refused.",
             ["model", "outcome"],
             registry=registry,
         )
         self.batch = Histogram(
-            "onsight_batch_pictures",
-            "Pictures computed at once.",
+            "onsight_batch_images",
+            "Images computed at once.",
             ["model"],
             buckets=_SIZES,
             registry=registry,
@@ -45,8 +45,8 @@ class Metrics:
             "onsight_worker_restarts", "Times a worker had died.", ["model"], registry=registry
         )
         self._queue = Gauge(
-            "onsight_queue_pictures",
-            "Pictures that wait or are in work.",
+            "onsight_queue_images",
+            "Images that wait or are in work.",
             ["model"],
             registry=registry,
         )

@@ -18,23 +18,23 @@ _REASONS = {
     403: "Another host is named, or a foreign web page asks.",
     404: "There is no such model or class.",
     408: "The request did not arrive in time.",
-    413: "Too many bytes or pictures.",
-    415: "This is no form and no picture.",
-    422: "The picture cannot be used.",
+    413: "Too many bytes or images.",
+    415: "This is no form and no image.",
+    422: "The image cannot be used.",
     431: "The headers are too long.",
-    500: "The server, or the model on this picture, failed.",
+    500: "The server, or the model on this image, failed.",
     501: "This model or server cannot do that; the reason is given.",
     503: "The server is busy, stopping or not ready: try again after Retry-After seconds.",
 }
 _ALWAYS = (400, 401, 403, 408, 431, 500, 503)
-_PICTURE = (404, 413, 415, 422)
+_IMAGE = (404, 413, 415, 422)
 
 
 def document(limits: Limits) -> Schema:
     """The whole description, with the server's limits in words."""
     accepted = (
-        f"At most {limits.parts} pictures and {limits.body_bytes:,} bytes in a request, which must "
-        f"arrive within {limits.receive_seconds:g} s. Pictures are JPEG, PNG, WebP, GIF, BMP or "
+        f"At most {limits.parts} images and {limits.body_bytes:,} bytes in a request, which must "
+        f"arrive within {limits.receive_seconds:g} s. Images are JPEG, PNG, WebP, GIF, BMP or "
         "TIFF, recognised by their content."
     )
     return {
@@ -79,7 +79,7 @@ _PREDICTION = _object(
         "predicted": _TEXT,
         "probability": _SHARE,
         "probabilities": _list(_LIKELY),
-        "unlike": {"type": ["boolean", "null"]},
+        "out_of_distribution": {"type": ["boolean", "null"]},
         "problem": _TEXT,
     }
 )
@@ -88,7 +88,7 @@ _NEIGHBOUR = _object(
     {
         "label": _TEXT,
         "similarity": {"type": "number"},
-        "picture": {"type": "string", "pattern": "^data:image/png;base64,"},
+        "image": {"type": "string", "pattern": "^data:image/png;base64,"},
     }
 )
 _NAMES: Schema = {"models": _list(_STRING), "default": _STRING, "max_bytes": _COUNT}
@@ -173,15 +173,15 @@ def _ready() -> Schema:
 
 
 def _body(most: int) -> Schema:
-    picture = {"schema": {"type": "string", "format": "binary"}}
-    several = {"type": "array", "items": picture["schema"], "minItems": 1, "maxItems": most}
-    form = {"schema": _object({"pictures": several})}
-    content = {"multipart/form-data": form, "application/octet-stream": picture, "image/*": picture}
+    image = {"schema": {"type": "string", "format": "binary"}}
+    several = {"type": "array", "items": image["schema"], "minItems": 1, "maxItems": most}
+    form = {"schema": _object({"images": several})}
+    content = {"multipart/form-data": form, "application/octet-stream": image, "image/*": image}
     return {"required": True, "content": content}
 
 
 def _post(about: str, success: Schema, parameters: list[Schema], most: int = 1) -> Schema:
-    codes = _PICTURE if most > 1 else (*_PICTURE, 501)
+    codes = _IMAGE if most > 1 else (*_IMAGE, 501)
     return {
         "summary": about,
         "parameters": [_MODEL, *parameters],
@@ -191,10 +191,10 @@ def _post(about: str, success: Schema, parameters: list[Schema], most: int = 1) 
 
 
 def _predict(limits: Limits) -> Schema:
-    answers = _json("A prediction, or a problem, for each picture in order.", _PREDICTIONS)
-    top = _number("top", "How many classes to name for each picture.", 5)
-    found = _post("Predict the classes of pictures.", answers, [top], limits.parts)
-    found["responses"]["422"] = _json("No picture can be used.", _PREDICTIONS)
+    answers = _json("A prediction, or a problem, for each image in order.", _PREDICTIONS)
+    top = _number("top", "How many classes to name for each image.", 5)
+    found = _post("Predict the classes of images.", answers, [top], limits.parts)
+    found["responses"]["422"] = _json("No image can be used.", _PREDICTIONS)
     either = {"anyOf": [_PREDICTIONS, {"$ref": "#/components/schemas/Error"}]}
     found["responses"]["500"] = _json(_REASONS[500], either)
     return found
@@ -202,15 +202,15 @@ def _predict(limits: Limits) -> Schema:
 
 def _explain() -> Schema:
     image = {
-        "description": "The picture, with the heat of what speaks for the class over it.",
+        "description": "The image, with the heat of what speaks for the class over it.",
         "headers": {"X-Onsight-Class": {"description": "URL-encoded.", "schema": _STRING}},
         "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
     }
     name = _parameter("class", "Whose heat is drawn; without it, the predicted class.", _STRING)
-    return _post("Show what in a picture speaks for a class.", image, [name])
+    return _post("Show what in an image speaks for a class.", image, [name])
 
 
 def _similar() -> Schema:
     answer = _json("The most similar first.", _object({"similar": _list(_NEIGHBOUR)}))
     count = _number("count", "How many to find, at most 50.", 5)
-    return _post("Find the training pictures that look most alike.", answer, [count])
+    return _post("Find the training images that look most alike.", answer, [count])

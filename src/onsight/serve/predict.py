@@ -1,4 +1,4 @@
-"""POST /predict: the classes of one picture, or of several in a form."""
+"""POST /predict: the classes of one image, or of several in a form."""
 
 import numpy as np
 from starlette.requests import Request
@@ -12,11 +12,11 @@ from onsight.serve.settings import Limits
 from onsight.serve.shelf import Shelf
 
 _TOP = 5
-_FAILED = "the model failed on this picture"
+_FAILED = "the model failed on this image"
 
 
 class Predict:
-    """Reads the pictures while counting them, and answers in their order."""
+    """Reads the images while counting them, and answers in their order."""
 
     def __init__(self, shelf: Shelf, limits: Limits, held: Held) -> None:
         self._shelf = shelf
@@ -24,25 +24,25 @@ class Predict:
         self._held = held
 
     async def answer(self, request: Request) -> JSONResponse:
-        """A prediction for each picture, or why there is none. Raises HTTPException."""
+        """A prediction for each image, or why there is none. Raises HTTPException."""
         given = asked(request, "model", "top")
         top = count_of(given, "top", _TOP)
         served = served_for(self._shelf, given)
         with self._held.share() as share:
             try:
-                with served.batcher.room(1):  # a full queue is said before the pictures are read
+                with served.batcher.room(1):  # a full queue is said before the images are read
                     pass
                 parts = await read_parts(request, self._limits, share)
                 outcomes = await served.outcomes([part.content for part in parts])
             except QueueFull as error:
                 raise busy() from error
         rows = [_row(served, *pair, top) for pair in zip(parts, outcomes, strict=True)]
-        request.state.facts = {"model": served.name, "pictures": len(parts), "bytes": share.taken}
+        request.state.facts = {"model": served.name, "images": len(parts), "bytes": share.taken}
         return JSONResponse({"model": served.name, "predictions": rows}, _status(outcomes))
 
 
 def _status(outcomes: list[Outcome]) -> int:
-    """422 if no picture can be used, 500 if the model failed on all that can."""
+    """422 if no image can be used, 500 if the model failed on all that can."""
     if any(isinstance(one, Classified) for one in outcomes):
         return 200
     return 500 if any(isinstance(one, Failed) for one in outcomes) else 422
@@ -54,7 +54,7 @@ def _row(served: Served, part: Part, outcome: Outcome, top: int) -> dict[str, ob
         "predicted": None,
         "probability": None,
         "probabilities": [],
-        "unlike": None,
+        "out_of_distribution": None,
         "problem": None,
     }
     if not isinstance(outcome, Classified):
@@ -69,5 +69,5 @@ def _row(served: Served, part: Part, outcome: Outcome, top: int) -> dict[str, ob
         "predicted": best["class"],
         "probability": best["probability"],
         "probabilities": likely,
-        "unlike": outcome.unlike,
+        "out_of_distribution": outcome.out_of_distribution,
     }

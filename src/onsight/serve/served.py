@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.errors import PictureError
-from onsight.inference.pictures import read_picture
+from onsight.errors import ImageError
+from onsight.inference.images import read_image
 from onsight.inference.predictor import Predictor
 from onsight.serve.batcher import Batcher, Failed, give
 from onsight.serve.metrics import Metrics
 
 
 class Classified(NamedTuple):
-    """The probabilities (K,) of a picture, and whether it is unlike anything seen in training."""
+    """The probabilities (K,) of an image, and whether it is unlike anything seen in training."""
 
     probabilities: NDArray[np.float32]
-    unlike: bool | None
+    out_of_distribution: bool | None
 
 
-Outcome = Classified | PictureError | Failed
+Outcome = Classified | ImageError | Failed
 
 
 class Served:
@@ -56,7 +56,7 @@ class Served:
         metrics.watch_queue(name, lambda: self.batcher.length)
 
     async def outcomes(self, contents: Sequence[bytes]) -> list[Outcome]:
-        """What each picture is, or what is wrong with it. Raises QueueFull."""
+        """What each image is, or what is wrong with it. Raises QueueFull."""
         loop = asyncio.get_running_loop()
         with self.batcher.room(len(contents)):
             answers: list[asyncio.Future[Any]] = []
@@ -65,30 +65,32 @@ class Served:
                 self._decoders.submit(self._decode, content, answers[-1])
             found = [await answer for answer in answers]
         refused = sum(isinstance(one, Exception) for one in found)
-        self._metrics.pictures.labels(self.name, "used").inc(len(found) - refused)
-        self._metrics.pictures.labels(self.name, "refused").inc(refused)
+        self._metrics.images.labels(self.name, "used").inc(len(found) - refused)
+        self._metrics.images.labels(self.name, "refused").inc(refused)
         return found
 
     async def pixels(self, content: bytes) -> Pixels:
-        """A picture as the network takes it, decoded in the threads. Raises PictureError."""
+        """An image as the network takes it, decoded in the threads. Raises ImageError."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._decoders, read_picture, content, self.predictor.format
+            self._decoders, read_image, content, self.predictor.format
         )
 
     def _decode(self, content: bytes, answer: "asyncio.Future[Any]") -> None:
         try:
-            self.batcher.put(read_picture(content, self.predictor.format), answer)
-        except PictureError as error:
+            self.batcher.put(read_image(content, self.predictor.format), answer)
+        except ImageError as error:
             give(answer, error)
         except Exception:
-            give(answer, PictureError("cannot be decoded"))
+            give(answer, ImageError("cannot be decoded"))
             raise
 
-    def _compute(self, pictures: Pixels) -> list[Classified]:
+    def _compute(self, images: Pixels) -> list[Classified]:
         runner = self.predictor.runner
-        found = runner.run(pictures)
-        return list(map(Classified, found.probabilities, found.unlike(runner.threshold)))
+        found = runner.run(images)
+        return list(
+            map(Classified, found.probabilities, found.out_of_distribution(runner.threshold))
+        )
 
     def _blank(self) -> Pixels:
         size = self.predictor.format

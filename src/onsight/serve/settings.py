@@ -18,7 +18,7 @@ class Limits:
     """What one client, or all together, may take; each is counted while it arrives.
 
     body_bytes: of a request; held_bytes: of all bodies that are in memory; head_bytes: of a
-    request's line and headers; parts: pictures of a request; queued: pictures that wait or are in
+    request's line and headers; parts: images of a request; queued: images that wait or are in
     work, of a model; receive_seconds: for a request to arrive as a whole, or an answer to be taken;
     idle_seconds: that a connection is kept between requests; stop_seconds: that accepted requests
     have left when the server is to stop.

@@ -1,4 +1,4 @@
-"""Which run of a sweep won, by validation pictures alone, and its place among the others."""
+"""Which run of a sweep won, by validation images alone, and its place among the others."""
 
 import math
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ def read_run(run: PlannedRun) -> SweptRun:
 
 
 def choose(runs: Sequence[SweptRun]) -> SweptRun:
-    """The run that validated best: most pictures right, then the lowest loss, then the first.
+    """The run that validated best: most images right, then the lowest loss, then the first.
 
-    Nothing about the test pictures is looked at, so that they can judge the choice.
+    Nothing about the test images is looked at, so that they can judge the choice.
     """
     return max(runs, key=_merit)
 

@@ -26,8 +26,8 @@ class FailedRun:
 class Sweep:
     """What `onsight.sweep` returns.
 
-    winner: chosen by validation pictures alone; compared: it against every other run on the test
-    pictures, None if no other finished; page: of that comparison.
+    winner: chosen by validation images alone; compared: it against every other run on the test
+    images, None if no other finished; page: of that comparison.
     """
 
     path: Path
@@ -58,14 +58,14 @@ class Sweep:
         """The winner's two accuracies, and which of them to believe."""
         one, count = self.winner, len(self.runs)
         chosen = f"{one.name} validated best, with {percent(one.validation_accuracy)}"
-        images = plural(one.validation_images, "picture")
+        images = plural(one.validation_images, "image")
         if count > 1:
             chosen += f"; as the best of {count} on the same {images}, that figure flatters it"
         yield f"{chosen}."
         yield (
             f"What to expect of it: {percent(one.accuracy)} (95% interval "
             f"{percent(one.accuracy_low)} to {percent(one.accuracy_high)}, n = {one.images:,}), on "
-            "test pictures, which chose nothing."
+            "test images, which chose nothing."
         )
 
     def facts(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _check_name(name: str) -> None:
         )
     if name in _SPLITTING:
         raise ConfigError(
-            f"--try {name}: runs are compared on the same held-out pictures, and this changes "
+            f"--try {name}: runs are compared on the same held-out images, and this changes "
             f"which these are. Give it once, as --{name.replace('_', '-')}"
         )
     if name in _NOT_TRIED:

@@ -67,11 +67,11 @@ def _common(
     if "model" not in space:
         without_foreign_code(config, fields)
     if config.folds not in ("auto", "1"):
-        raise ConfigError("a sweep chooses by validation and judges by test pictures: leave out "
+        raise ConfigError("a sweep chooses by validation and judges by test images: leave out "
                           "--folds")  # fmt: skip
     if not (config.validation_fraction and config.test_fraction):
         raise ConfigError(
-            "a sweep chooses by validation pictures and judges the choice by test pictures: "
+            "a sweep chooses by validation images and judges the choice by test images: "
             "--validation-fraction and --test-fraction must be above 0"
         )
     given = {name: value for layer in layers for name, value in layer.items()}

@@ -11,7 +11,7 @@ from onsight.report.console import Reporter
 def announcing_weights(
     config: Config, size: tuple[int, int], reporter: Reporter
 ) -> Callable[[LoadedWeights], None]:
-    """A function that reports loaded weights, for pictures of this (height, width)."""
+    """A function that reports loaded weights, for images of this (height, width)."""
 
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from onsight.training.out_of_distribution import SAMPLE as COMPARED
 from onsight.training.step.calibrate import SAMPLE
-from onsight.training.unlike import SAMPLE as COMPARED
 
 _CLOSING_SHARE = 0.9  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
@@ -41,7 +41,7 @@ class Budget:
         self.closing_seconds = max(_LEAST_CLOSING_SECONDS, _CLOSING_SHARE * self.now)
         self.tried_seconds = 0.0
         self.tested = self.validated = self.calibrated = self.compared = 0
-        self.picture_seconds = 0.0
+        self.image_seconds = 0.0
         self.kept_seconds = 0.0
         self.reached = 0.0
         self.whole: Budget | None = None
@@ -63,13 +63,13 @@ class Budget:
     @property
     def left_seconds(self) -> float:
         """Seconds left for training, without those for evaluating, saving and reporting."""
-        return self.validation_seconds - self.validated * self.picture_seconds
+        return self.validation_seconds - self.validated * self.image_seconds
 
     @property
     def validation_seconds(self) -> float:
         """Seconds left for training and validation together."""
         evaluated = self.tested + self.calibrated + 2 * self.compared
-        after = self.closing_seconds + self.kept_seconds + evaluated * self.picture_seconds
+        after = self.closing_seconds + self.kept_seconds + evaluated * self.image_seconds
         return self.seconds - after - self.now
 
     @property
@@ -89,26 +89,26 @@ class Budget:
         """Whether that many more steps would take longer than there is time."""
         return self.share >= 1 or steps * self.step_seconds > self.left_seconds
 
-    def reserve(self, tested: int, validation: int, picture_seconds: float) -> None:
-        """Keep the time to evaluate these pictures after training.
+    def reserve(self, tested: int, validation: int, image_seconds: float) -> None:
+        """Keep the time to evaluate these images after training.
 
-        Of the validation part, only as many pictures as take a tenth of the time for training, and
+        Of the validation part, only as many images as take a tenth of the time for training, and
         none if those are too few to tell anything; the same once more, for the temperature, and at
-        most twice more, for what tells unlike pictures.
+        most twice more, for what tells unlike images.
         """
         self.tested, self.validated, self.calibrated = tested, 0, 0
-        self.picture_seconds = picture_seconds
+        self.image_seconds = image_seconds
         most = _VALIDATION_SHARE * max(0.0, self.left_seconds)
         self.validated = validation
-        if validation * picture_seconds > most:
-            fitting = int(most / picture_seconds)
+        if validation * image_seconds > most:
+            fitting = int(most / image_seconds)
             self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
         self.calibrated = min(SAMPLE, self.validated)
         self.compared = min(COMPARED, self.validated)
 
     def keep_validations(self, count: int) -> None:
         """Keep the time for so many more validations after training, if a tenth of it is enough."""
-        seconds = count * self.validated * self.picture_seconds
+        seconds = count * self.validated * self.image_seconds
         self.look()
         self.kept_seconds = seconds if seconds <= _VALIDATION_SHARE * self.left_seconds else 0.0
 
@@ -138,7 +138,7 @@ class Budget:
         part = Budget(self.now + share * self.left_seconds, lambda: self._clock(), self._agree)
         part.closing_seconds = 0.0
         part.whole = self
-        part.reserve(tested, validation, self.picture_seconds)
+        part.reserve(tested, validation, self.image_seconds)
         part.begin(self.step_seconds)
         return part
 
@@ -155,35 +155,35 @@ class Budget:
         """Keep the time for what is saved at the end, after a first checkpoint took so long."""
         self.closing_seconds += _SAVES_AT_THE_END * seconds
 
-    def judged(self, pictures: int, seconds: float) -> None:
-        """Take note of how many seconds the evaluation of how many pictures took.
+    def judged(self, images: int, seconds: float) -> None:
+        """Take note of how many seconds the evaluation of how many images took.
 
-        That of very few is over so soon that it tells what beginning takes, not a picture.
+        That of very few is over so soon that it tells what beginning takes, not an image.
         """
-        if pictures:
-            each = seconds / pictures
+        if images:
+            each = seconds / images
             is_telling = seconds >= _TELLING_SECONDS
-            self.picture_seconds = each if is_telling else min(each, self.picture_seconds)
+            self.image_seconds = each if is_telling else min(each, self.image_seconds)
 
-    def pictures_to_calibrate(self) -> int:
-        """How many of the first validation pictures there is time to fit the temperature on now.
+    def images_to_calibrate(self) -> int:
+        """How many of the first validation images there is time to fit the temperature on now.
 
-        Fewer than were reserved, or none, if pictures have become slower since then.
+        Fewer than were reserved, or none, if images have become slower since then.
         """
         self.look()
         short = max(0.0, -self.validation_seconds)  # what evaluating the others will lack
         if not short:
             return self.calibrated
-        return max(0, self.calibrated - math.ceil(short / self.picture_seconds))
+        return max(0, self.calibrated - math.ceil(short / self.image_seconds))
 
-    def pictures_to_compare(self) -> int:
-        """How many training and validation pictures each there is time to compare after that."""
+    def images_to_compare(self) -> int:
+        """How many training and validation images each there is time to compare after that."""
         self.calibrated = 0  # that is over
         self.look()
         short = max(0.0, -self.validation_seconds)
         if not short:
             return self.compared
-        return max(0, self.compared - math.ceil(short / (2 * self.picture_seconds)))
+        return max(0, self.compared - math.ceil(short / (2 * self.image_seconds)))
 
     @property
     def trial_seconds(self) -> float:

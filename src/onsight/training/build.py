@@ -1,4 +1,4 @@
-"""From words to objects: makes what a config asks for, for the given pictures and device."""
+"""From words to objects: makes what a config asks for, for the given images and device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -118,7 +118,7 @@ def make_step(
     if graphed:
         full = _full_batch(config, dataset)
         together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
-        return GraphedStep(net, loss, optimizer, pictures=full, together=together, **parts)
+        return GraphedStep(net, loss, optimizer, images=full, together=together, **parts)
     return Step(net, loss, optimizer, **parts)
 
 
@@ -151,7 +151,7 @@ def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
-    """The augmentation of training pictures; streamed ones are already cropped."""
+    """The augmentation of training images; streamed ones are already cropped."""
     settings = config.model_dump(include=SETTINGS) | {"input_size": dataset.input_shape[1:]}
     if config.residency == "stream":
         settings["crop_area"] = 1.0

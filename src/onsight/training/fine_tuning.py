@@ -10,7 +10,7 @@ from onsight.config import Config
 
 HEAD_SHARE = 0.4  # of a budget, for the features that a head is fitted on before fine-tuning
 
-_LEAST_EPOCHS = 1.0  # of fine-tuning: less is worse than more pictures for the head
+_LEAST_EPOCHS = 1.0  # of fine-tuning: less is worse than more images for the head
 _LAYER_DECAY = 0.9
 _CROP_AREA = 0.8
 _STEPS_IN_AVERAGE = 1 / 3  # of all steps
@@ -23,18 +23,16 @@ def fine_tunes(config: Config) -> bool:
 
 
 def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
-    """What is decided before the pictures are known, by config field; nothing if not fine-tuned.
+    """What is decided before the images are known, by config field; nothing if not fine-tuned.
 
     What is asked for stays.
     """
     if not fine_tunes(config):
         return {}
     choices: dict[str, Choice[Any]] = {
-        "layer_decay": Choice(_LAYER_DECAY, "early layers fit most pictures as they are"),
+        "layer_decay": Choice(_LAYER_DECAY, "early layers fit most images as they are"),
         "norm_statistics": Choice("kept", "the weights were made for them"),
-        "crop_area": Choice(
-            _CROP_AREA, "a fitted head leaves nothing to learn from whole pictures"
-        ),
+        "crop_area": Choice(_CROP_AREA, "a fitted head leaves nothing to learn from whole images"),
     }
     left_open = {
         "layer_decay": not config.layer_decay,
@@ -67,13 +65,13 @@ def choose_average(config: Config, steps: int) -> Choice[float]:
     return Choice(round(min(_MOST_DECAY, decay), 5), f"over a third of about {steps:,} steps")
 
 
-def choose_freezing(picture_seconds: float, seconds: float, training: int) -> Choice[bool]:
+def choose_freezing(image_seconds: float, seconds: float, training: int) -> Choice[bool]:
     """Whether a budget's time is better spent on a head alone.
 
-    picture_seconds: of a training step for each picture; seconds: left for all; training: the
-    number of pictures.
+    image_seconds: of a training step for each image; seconds: left for all; training: the
+    number of images.
     """
-    epochs = (1 - HEAD_SHARE) * seconds / (picture_seconds * training)
+    epochs = (1 - HEAD_SHARE) * seconds / (image_seconds * training)
     fitting = f"after the head there is time for {epochs:.1f} epochs of fine-tuning"
     if epochs < _LEAST_EPOCHS:
         return Choice(True, f"{fitting}: the head gets all of it", epochs)

@@ -11,14 +11,14 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.intervals import Z_95, folds_wider
 from onsight.evaluation.learning_curve import AfterTraining, learning_curve
 from onsight.evaluation.metrics import summarise, tta_results
+from onsight.evaluation.out_of_distribution import out_of_distribution_result, pooled_over_folds
 from onsight.evaluation.per_image import PerImageResults
-from onsight.evaluation.results import Results, TtaResult, UnlikeResult
-from onsight.evaluation.unlike import pooled_over_folds, unlike_result
+from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResult
 from onsight.files import write_json
 from onsight.hardware.usage import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
-from onsight.models.unlike import is_unlike
+from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.tables import write_predictions
 from onsight.training.budget import Budget
@@ -58,13 +58,13 @@ def finish(
         "split": judged.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
-        "unlike": _check_unlike(trained.classifier, judged, dataset),
+        "out_of_distribution": _check_out_of_distribution(trained.classifier, judged, dataset),
         **views,
     }
     if judged.folds:
         results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
-    if results["unlike"] is None:
-        results["unlike_reason"] = trained.unlike.reason
+    if results["out_of_distribution"] is None:
+        results["out_of_distribution_reason"] = trained.out_of_distribution.reason
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = learning_curve(
@@ -78,28 +78,30 @@ def finish(
     _add_circumstances(results, config, trained, provenance, world)
     begun = time.perf_counter()
     lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
-    phases["similar pictures"] = time.perf_counter() - begun
+    phases["similar images"] = time.perf_counter() - begun
     begun = time.perf_counter()
     heat = find_heat(dataset, trained.classifier, judged.per_image, budget)
     phases["heat maps"] = time.perf_counter() - begun
     return _write_out(results, judged.per_image, lookalikes, heat, dataset, folder, phases)
 
 
-def _check_unlike(classifier: Classifier, judged: Judged, dataset: Dataset) -> UnlikeResult | None:
-    """How many of the pictures that did not set the threshold are flagged.
+def _check_out_of_distribution(
+    classifier: Classifier, judged: Judged, dataset: Dataset
+) -> OutOfDistributionResult | None:
+    """How many of the images that did not set the threshold are flagged.
 
-    With folds, the threshold that the classifier keeps is set on all pictures.
+    With folds, the threshold that the classifier keeps is set on all images.
     """
-    stored, scores = classifier.unlike, judged.per_image.unlike
+    stored, scores = classifier.out_of_distribution, judged.per_image.out_of_distribution
     if stored is None:
         return None
     flagged = np.zeros(0, np.bool_)
     if judged.folds and np.isfinite(scores).all():
         stored, flagged = pooled_over_folds(stored, scores, dataset.fold[judged.per_image.ids])
-        classifier.unlike = stored
+        classifier.out_of_distribution = stored
     elif judged.split == SPLIT_NAMES[TEST]:
-        flagged = is_unlike(scores, stored)
-    return unlike_result(stored, flagged)
+        flagged = is_out_of_distribution(scores, stored)
+    return out_of_distribution_result(stored, flagged)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -146,7 +148,7 @@ def _write_out(
     folder: RunFolder,
     phases: dict[str, float],
 ) -> Results:
-    """Write tables, pictures and report; the seconds of the report are added to the results."""
+    """Write tables, images and report; the seconds of the report are added to the results."""
     from onsight.report.html import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the step and its pictures are named, spoiled weights not saved."""
+"""Numbers that are not finite: the step and its images are named, spoiled weights not saved."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from onsight.training.step.step import Step
 
 
 class FiniteCheck:
-    """Tells from which pictures a loss or gradients came that are not finite.
+    """Tells from which images a loss or gradients came that are not finite.
 
     checkpoints: the folder where good weights may be.
     """
@@ -23,13 +23,13 @@ class FiniteCheck:
         step: Step,
         loader: Loader,
         seed: int,
-        name_pictures: Callable[[Batch], str],
+        name_images: Callable[[Batch], str],
         checkpoints: Path,
     ) -> None:
         self.step = step
         self.loader = loader
         self.seed = seed
-        self.name_pictures = name_pictures
+        self.name_images = name_images
         self.earlier = f"Earlier good weights, if any, are in {checkpoints}"
 
     def explain(self, error: NonFiniteStepError, epoch: int, newest: int) -> str:
@@ -42,7 +42,7 @@ class FiniteCheck:
         return (
             f"{error} at epoch {epoch + 1}, step {step + 1} of {self.loader.steps}; "
             f"{guarded if self.step.guards_weights else spoiled}. "
-            f"Pictures of that step: {self._pictures(epoch, step)}. "
+            f"Images of that step: {self._images(epoch, step)}. "
             f"Try a lower --learning-rate"
             f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. {self.earlier}"
         )
@@ -59,12 +59,12 @@ class FiniteCheck:
         return (
             f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
             "finite, though its loss is; the weights that they spoiled were not saved. "
-            f"Pictures of that step: {self._pictures(epoch, step)}. Try --clip-norm 1 or a lower "
+            f"Images of that step: {self._images(epoch, step)}. Try --clip-norm 1 or a lower "
             f"--learning-rate. {self.earlier}"
         )
 
-    def _pictures(self, epoch: int, step: int) -> str:
-        return self.name_pictures(next(self.loader.epoch(self.seed, epoch, step)))
+    def _images(self, epoch: int, step: int) -> str:
+        return self.name_images(next(self.loader.epoch(self.seed, epoch, step)))
 
     def _has_finite_weights(self) -> bool:
         finite = [one.isfinite().all() for one in self.step.model.parameters()]

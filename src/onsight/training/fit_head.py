@@ -24,7 +24,7 @@ from onsight.features.feature_pass import (
     features_key,
 )
 from onsight.features.heads.choose import ChosenHead, choose_head, held_out
-from onsight.features.heads.fewer_pictures import WithFewer, right_with_fewer
+from onsight.features.heads.fewer_images import WithFewer, right_with_fewer
 from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead
 from onsight.features.shared import SharedFeatures
@@ -34,12 +34,12 @@ from onsight.models.head import HiddenHead, head_of, set_hidden_head, set_linear
 from onsight.report.console import Reporter
 from onsight.training.build import loss_weights
 from onsight.training.hidden_head import try_hidden_layer
-from onsight.training.pictures.training_data import TrainingData
-from onsight.training.unlike import SAMPLE
+from onsight.training.images.training_data import TrainingData
+from onsight.training.out_of_distribution import SAMPLE
 from onsight.words import fixed_percent, plural
 
-_AGAIN = 1.5  # times as long as fitting on the training pictures, to be on the safe side
-_CURVE = 8.0  # the same for heads on parts of the pictures, if judged by folds
+_AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
+_CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
 
 
 def fits_head(config: Config, net: nn.Module) -> bool:
@@ -53,11 +53,11 @@ def fits_head(config: Config, net: nn.Module) -> bool:
 class FittedHead:
     """What fitting a head gave: a row for the history, and its cost.
 
-    images: pictures whose features were computed, counting each view. logits, labels: (n, K) and
-    (n,) of the validation pictures, features: (n, D) theirs; seen: (m, D) of the first 1,000
-    training pictures. kept: the same head fitted on the validation pictures too, to
+    images: images whose features were computed, counting each view. logits, labels: (n, K) and
+    (n,) of the validation images, features: (n, D) theirs; seen: (m, D) of the first 1,000
+    training images. kept: the same head fitted on the validation images too, to
     replace the one that they judged; None where that one stays.
-    pictures: how many kept is fitted on. fewer: what it achieved with fewer pictures, if it is not
+    kept_images: how many kept is fitted on. fewer: what it achieved with fewer images, if it is not
     fine-tuned and there was time to find out.
     """
 
@@ -69,7 +69,7 @@ class FittedHead:
     features: Tensor
     seen: Tensor
     kept: LinearHead | HiddenHead | None = None
-    pictures: int = 0
+    kept_images: int = 0
     fewer: tuple[WithFewer, ...] = ()
 
 
@@ -83,7 +83,7 @@ def fit_head(
 ) -> FittedHead:
     """Compute features, choose and fit the head, and put it into the classifier's network.
 
-    left_seconds: the time left for it; as many pictures are used as there is time for. shared:
+    left_seconds: the time left for it; as many images are used as there is time for. shared:
     features that other trainings of the run have computed.
     """
     begun = time.perf_counter()
@@ -140,7 +140,7 @@ def _may_have_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -
 
 
 class _FeaturePasses:
-    """Computes the features of a run's pictures, as far as there is time, and counts them."""
+    """Computes the features of a run's images, as far as there is time, and counts them."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _FeaturePasses:
         self.seconds = 0.0
 
     def labelled(self, split: int, views: list[str], share_of_time: float) -> LabelledFeatures:
-        """The features of a split's pictures in these views, with their labels."""
+        """The features of a split's images in these views, with their labels."""
         dataset = self.data.dataset
         ids = dataset.ids(split)
         labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
@@ -176,10 +176,10 @@ class _FeaturePasses:
     def with_validation(
         self, train: LabelledFeatures, views: list[str], fitting_seconds: float
     ) -> LabelledFeatures | None:
-        """The training and validation pictures, if the head may and can be fitted on both.
+        """The training and validation images, if the head may and can be fitted on both.
 
-        fitting_seconds: what fitting it on the training pictures took. None where validation
-        pictures judge the run, or where there was no time for all training pictures.
+        fitting_seconds: what fitting it on the training images took. None where validation
+        images judge the run, or where there was no time for all training images.
         """
         dataset = self.data.dataset
         judged_by_others = (dataset.splits == TEST).any() or dataset.folds.value > 1
@@ -207,7 +207,7 @@ class _FeaturePasses:
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device
-        loader = feature_loader(Loader(self.data.pictures, ids, 1, device))
+        loader = feature_loader(Loader(self.data.images, ids, 1, device))
         begun = time.perf_counter()
         with self.reporter.bar(f"features ({view})", len(ids)) as bar:
             features = compute_features(
@@ -245,7 +245,7 @@ def _row(
 
 
 def _sentence(
-    chosen: ChosenHead, passes: _FeaturePasses, pictures: int, views: int, seconds: float
+    chosen: ChosenHead, passes: _FeaturePasses, images: int, views: int, seconds: float
 ) -> str:
     count = len(chosen.labels)
     found = share("accuracy", chosen.right, count)
@@ -256,7 +256,7 @@ def _sentence(
         rate = "reopened from the cache"
     mirrored = " and their mirror images" if views > 1 else ""
     return (
-        f"head: {chosen.settings} on the features of {plural(pictures, 'picture')}{mirrored} "
+        f"head: {chosen.settings} on the features of {plural(images, 'image')}{mirrored} "
         f"({rate}): {fixed_percent(found['accuracy'])} {chosen.how} "
         f"({100 * low:.1f} to {100 * high:.1f}, n = {count:,}), {seconds:.1f} s"
     )

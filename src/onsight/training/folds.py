@@ -1,4 +1,4 @@
-"""Folds: every picture judged once, by one of several models that have not seen it."""
+"""Folds: every image judged once, by one of several models that have not seen it."""
 
 import copy
 import time
@@ -20,11 +20,11 @@ from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.budget import Budget
+from onsight.training.images.least_budget import evaluated_images
+from onsight.training.images.training_data import data_key, make_normalization
 from onsight.training.judge import Judged, judge
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
-from onsight.training.pictures.least_budget import evaluated_pictures
-from onsight.training.pictures.training_data import data_key, make_normalization
 from onsight.training.prepare import PreparedRun
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.train_once import RunContext, Trained, train_once
@@ -56,10 +56,10 @@ class FoldReporter(Reporter):
 def judge_folds(
     prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
 ) -> Judged:
-    """Train a model for each fold, on the other folds, and judge the fold's pictures with it.
+    """Train a model for each fold, on the other folds, and judge the fold's images with it.
 
     What an interrupted run has judged is not repeated. Every rank returns the same. Raises
-    DataError if the pictures changed since then, Interrupted, NonFiniteLoss.
+    DataError if the images changed since then, Interrupted, NonFiniteLoss.
     """
     folds = prepared.dataset.folds.value
     parts: list[Judged] = []
@@ -92,13 +92,13 @@ def _context_of(context: RunContext, fold: int, name: str) -> RunContext:
 
 
 def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
-    """The run with a fold as its test part, and nothing known of those pictures."""
+    """The run with a fold as its test part, and nothing known of those images."""
     data, dataset = prepared.data, prepared.dataset.without_fold(fold)
     config = prepared.config.model_copy(update={"keep_epochs": False})
     data = replace(
         data,
         dataset=dataset,
-        normalization=make_normalization(config, data.pictures, dataset),
+        normalization=make_normalization(config, data.images, dataset),
         module=copy.deepcopy(data.module),
     )
     prepared = replace(prepared, config=config, data=data)
@@ -110,7 +110,7 @@ def _limit(budget: Budget, prepared: PreparedRun, trainings: int) -> Budget:
     training, validation, test = (
         len(prepared.dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST)
     )
-    tested = evaluated_pictures(prepared.config, training, validation, test)
+    tested = evaluated_images(prepared.config, training, validation, test)
     return budget.part(1 / trainings, tested, validation)
 
 
@@ -175,8 +175,8 @@ def _kept(prepared: PreparedRun, context: RunContext) -> Judged | None:
     tensors, facts = read_tensors(path)
     if facts["data_key"] != prepared.data_key:
         raise DataError(
-            f"the pictures changed since the run in {context.folder.to_resume} began; "
-            "start a new run, or restore the original pictures"
+            f"the images changed since the run in {context.folder.to_resume} began; "
+            "start a new run, or restore the original images"
         )
     views = _per_image("views", tensors) if "views.ids" in tensors else None
     return Judged(_per_image("one", tensors), views, facts["split"], (facts["row"],))
@@ -194,7 +194,7 @@ def _per_image(name: str, tensors: dict[str, Tensor]) -> PerImageResults:
 
 
 def _pooled(parts: Sequence[Judged]) -> Judged:
-    """All folds' predictions together, in the order of the pictures."""
+    """All folds' predictions together, in the order of the images."""
     views = [part.views for part in parts if part.views]
     return Judged(
         _in_order([part.per_image for part in parts]),

@@ -14,9 +14,9 @@ from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead
 from onsight.models.head import HiddenHead
 
-_FEWEST, _FEWEST_JUDGED = 500, 100  # training and validation pictures; with fewer, luck decides
+_FEWEST, _FEWEST_JUDGED = 500, 100  # training and validation images; with fewer, luck decides
 _GAIN = 0.01  # of the loss; for less, another layer is not worth having
-_FITS = 2  # on training pictures, and later on those of validation too
+_FITS = 2  # on training images, and later on those of validation too
 _OPERATIONS_PER_SECOND = 1e10  # of a slow processor
 
 
@@ -30,10 +30,10 @@ def try_hidden_layer(
     seed: int,
     left_seconds: Callable[[], float],
 ) -> tuple[ChosenHead, LinearHead | HiddenHead]:
-    """The choice and the head fitted on training pictures: the linear one, or a better one.
+    """The choice and the head fitted on training images: the linear one, or a better one.
 
-    It takes the linear head's place if validation pictures show that clearly, not by a hair: it is
-    one more candidate judged by the same pictures.
+    It takes the linear head's place if validation images show that clearly, not by a hair: it is
+    one more candidate judged by the same images.
     """
     has_enough = len(train) >= _FEWEST and len(validation) >= _FEWEST_JUDGED
     seconds = _FITS * fitting_operations(train, classes) / _OPERATIONS_PER_SECOND

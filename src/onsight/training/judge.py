@@ -1,4 +1,4 @@
-"""Judges a trained network on the held-out pictures, over all ranks."""
+"""Judges a trained network on the held-out images, over all ranks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
 from onsight.data.loader import Batch, Loader
+from onsight.evaluation.out_of_distribution import evaluate_scored
 from onsight.evaluation.per_image import PerImageResults, evaluate_batches, evaluation_batch
 from onsight.evaluation.results import FoldResult
-from onsight.evaluation.unlike import evaluate_scored
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
 from onsight.training.ranks.ddp import gather_per_image
@@ -17,7 +17,7 @@ from onsight.training.ranks.world import World
 
 @dataclass(frozen=True)
 class Judged:
-    """The predictions for every held-out picture, and how they came about.
+    """The predictions for every held-out image, and how they came about.
 
     views: predictions by means over several views, if asked for; split: the name of the split;
     folds: a row for each, if the predictions are those of several models.
@@ -38,10 +38,10 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     ids = dataset.ids(split)
     device, ranks = classifier.device, (world.rank, world.size)
     at_once = evaluation_batch(device, dataset.format.shown)
-    loader = Loader(dataset.pictures, ids, at_once, device, *ranks)
+    loader = Loader(dataset.images, ids, at_once, device, *ranks)
 
     def batches() -> Iterator[Batch]:
-        return world.follow(loader.in_order(), f"judging the {SPLIT_NAMES[split]} pictures")
+        return world.follow(loader.in_order(), f"judging the {SPLIT_NAMES[split]} images")
 
     mine = evaluate_scored(classifier, batches())
     per_image = gather_per_image(mine, ids, world)

@@ -1,4 +1,4 @@
-"""The training pictures that a run's worst mistakes look most like, found if that is quick."""
+"""The training images that a run's worst mistakes look most like, found if that is quick."""
 
 import time
 
@@ -25,7 +25,7 @@ from onsight.report.gallery import Lookalikes, worst_mistakes
 from onsight.training.budget import Budget
 
 _EACH = 3
-_SAMPLE, _FEWEST = 2000, 100  # training pictures; of fewer, the nearest is far
+_SAMPLE, _FEWEST = 2000, 100  # training images; of fewer, the nearest is far
 _SECONDS = 1.0
 
 
@@ -36,19 +36,19 @@ def find_lookalikes(
     per_image: PerImageResults,
     budget: Budget | None = None,
 ) -> Lookalikes:
-    """The three nearest training pictures of each of the worst mistakes.
+    """The three nearest training images of each of the worst mistakes.
 
-    All training pictures are compared if their features are in the cache, otherwise 2,000 or as
+    All training images are compared if their features are in the cache, otherwise 2,000 or as
     many as there is time for: a second, or what is left of a budget if that is less.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
-    pictures = dataset.ids(TRAIN)
-    if len(mistakes) == 0 or len(pictures) == 0:
-        return _none(pictures, "")
+    images = dataset.ids(TRAIN)
+    if len(mistakes) == 0 or len(images) == 0:
+        return _none(images, "")
     try:
-        return _search(config, dataset, classifier, mistakes, pictures, budget)
+        return _search(config, dataset, classifier, mistakes, images, budget)
     except ModelError:
-        return _none(pictures, "the network does not end in a linear layer")
+        return _none(images, "the network does not end in a linear layer")
 
 
 def _search(
@@ -56,34 +56,34 @@ def _search(
     dataset: Dataset,
     classifier: Classifier,
     mistakes: Tensor,
-    pictures: Tensor,
+    images: Tensor,
     budget: Budget | None,
 ) -> Lookalikes:
     deadline = time.monotonic() + (budget.spare_seconds(_SECONDS) if budget else _SECONDS)
-    each = budget.picture_seconds if budget else 0.0
-    features = _kept_features(config, dataset, classifier, pictures)
+    each = budget.image_seconds if budget else 0.0
+    features = _kept_features(config, dataset, classifier, images)
     queries = _features(dataset, classifier, mistakes, deadline, each)
-    others = ~torch.isin(pictures, mistakes)  # folds judge training pictures
-    searched = pictures[others]
+    others = ~torch.isin(images, mistakes)  # folds judge training images
+    searched = images[others]
     if features is not None:
         features = features[others]
-    elif len(queries) == len(mistakes):  # pictures are numbered by digest: the first are a sample
+    elif len(queries) == len(mistakes):  # images are numbered by digest: the first are a sample
         features = _features(dataset, classifier, searched[:_SAMPLE], deadline, each)
     enough = max(1, min(_FEWEST, len(searched)))
     if features is None or len(features) < enough or len(queries) == 0:
-        return _none(pictures, "there was no time to compute their features")
+        return _none(images, "there was no time to compute their features")
     found = nearest(queries, features, _EACH)
     numbers = searched[found.rows].numpy()
     return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
 
 
 def _kept_features(
-    config: Config, dataset: Dataset, classifier: Classifier, pictures: Tensor
+    config: Config, dataset: Dataset, classifier: Classifier, images: Tensor
 ) -> Tensor | None:
-    """The features of all training pictures, which a frozen backbone's run has computed."""
+    """The features of all training images, which a frozen backbone's run has computed."""
     if not config.freeze:
         return None
-    digests = torch.from_numpy(dataset.pack.digests)[pictures]
+    digests = torch.from_numpy(dataset.pack.digests)[images]
     key = features_key(classifier, dataset.format, digests)
     return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
 
@@ -91,17 +91,17 @@ def _kept_features(
 def _features(
     dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float, each_seconds: float
 ) -> Tensor:
-    """Features (m, D) of the first pictures, as many as there is time for.
+    """Features (m, D) of the first images, as many as there is time for.
 
-    each_seconds: what a picture is expected to take; 0 if that is unknown.
+    each_seconds: what an image is expected to take; 0 if that is unknown.
     """
     left = max(0.0, deadline - time.monotonic())
     if left < len(ids) * each_seconds or left == 0:
         ids = ids[: int(left / max(each_seconds, 1e-9))]
-    loader = feature_loader(Loader(dataset.pictures, ids, 1, classifier.device))
+    loader = feature_loader(Loader(dataset.images, ids, 1, classifier.device))
     return compute_features(classifier, loader.in_order(), deadline=deadline)
 
 
-def _none(pictures: Tensor, reason: str) -> Lookalikes:
+def _none(images: Tensor, reason: str) -> Lookalikes:
     empty = np.zeros((0, _EACH))
-    return Lookalikes(empty.astype(np.int64), empty.astype(np.float32), 0, len(pictures), reason)
+    return Lookalikes(empty.astype(np.int64), empty.astype(np.float32), 0, len(images), reason)

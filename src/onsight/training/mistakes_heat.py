@@ -17,9 +17,9 @@ from onsight.report.gallery import MistakesHeat, worst_mistakes
 from onsight.training.budget import Budget
 from onsight_explain.memory import is_out_of_memory
 
-_AT_ONCE = 4  # pictures between two looks at the clock
+_AT_ONCE = 4  # images between two looks at the clock
 _SECONDS = 3.0
-_EVALUATIONS = 30  # what the heat of a picture takes at most, in evaluations of one
+_EVALUATIONS = 30  # what the heat of an image takes at most, in evaluations of one
 
 
 def find_heat(
@@ -32,7 +32,7 @@ def find_heat(
 
     That is three seconds, or what is left of a budget if that is less.
     """
-    heats = [np.zeros((0, *dataset.pictures.shape[:2]), np.float32)]
+    heats = [np.zeros((0, *dataset.images.shape[:2]), np.float32)]
     reason = ""
     if len(worst_mistakes(per_image)) == 0:
         return MistakesHeat(heats[0])
@@ -53,11 +53,11 @@ def _timely_heat(
 ) -> Iterator[NDArray[np.float32]]:
     """Heat of a few mistakes at a time, (b, H, W). Raises what `heat_maps` raises, _OutOfTime."""
     deadline = time.monotonic() + (budget.spare_seconds(_SECONDS) if budget else _SECONDS)
-    needed = _EVALUATIONS * _AT_ONCE * (budget.picture_seconds if budget else 0.0)
+    needed = _EVALUATIONS * _AT_ONCE * (budget.image_seconds if budget else 0.0)
     require_captum()
     places = worst_mistakes(per_image)
     ids, predicted = (torch.from_numpy(of[places]) for of in (per_image.ids, per_image.predicted))
-    batches = Loader(dataset.pictures, ids, _AT_ONCE, classifier.device).in_order()
+    batches = Loader(dataset.images, ids, _AT_ONCE, classifier.device).in_order()
     for batch, classes in zip(batches, predicted.split(_AT_ONCE), strict=True):
         if time.monotonic() + needed > deadline:
             raise _OutOfTime("there was no time to compute more")

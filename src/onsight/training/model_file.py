@@ -7,7 +7,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
 from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, picture_keys
+from onsight.models.file import ModelFile, image_keys
 from onsight.models.head import hidden_units
 from onsight.models.preprocessing import Preprocessing
 
@@ -30,8 +30,8 @@ def make_model_file(
         results=results,
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
-        seen=picture_keys(dataset.pack.digests[taken]),
+        seen=image_keys(dataset.pack.digests[taken]),
         temperature=classifier.temperature,
-        unlike=classifier.unlike,
+        out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),
     )

@@ -63,7 +63,7 @@ def with_tf32_named(plan: ComputePlan, device: torch.device) -> ComputePlan:
 class Plan:
     """Every choice of a run. image_size, packed_size: (height, width) in pixels.
 
-    pictures: where batches come from; fine_tuning: what else is decided if weights are given, by
+    images: where batches come from; fine_tuning: what else is decided if weights are given, by
     config field; switches: what changed during training, and when; unrepeatable: operations that
     gave other bits each time, if any.
     """
@@ -75,7 +75,7 @@ class Plan:
     image_size: Choice[tuple[int, int]]
     packed_size: Choice[tuple[int, int]]
     split: Choice[str]
-    pictures: Choice[str]
+    images: Choice[str]
     ranks: Choice[int]
     class_weights: Choice[str]
     folds: Choice[int]

@@ -36,13 +36,13 @@ from onsight.training.fine_tuning import (
     settle_fine_tuning,
 )
 from onsight.training.fit_head import fits_head
-from onsight.training.pictures.fit_batch import fit_batch, usual_batch
-from onsight.training.pictures.fit_pictures import MOST_DECODING, fit_pictures, take_pictures
-from onsight.training.pictures.least_budget import evaluated_pictures
-from onsight.training.pictures.open_data import OpenedData, find_data, open_data
-from onsight.training.pictures.pace import Pace
-from onsight.training.pictures.residency import choose_residency
-from onsight.training.pictures.training_data import TrainingData, data_key, place
+from onsight.training.images.fit_batch import fit_batch, usual_batch
+from onsight.training.images.fit_images import MOST_DECODING, fit_images, take_images
+from onsight.training.images.least_budget import evaluated_images
+from onsight.training.images.open_data import OpenedData, find_data, open_data
+from onsight.training.images.pace import Pace
+from onsight.training.images.residency import choose_residency
+from onsight.training.images.training_data import TrainingData, data_key, place
 from onsight.training.plan import ComputePlan, Plan, with_tf32_named
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
@@ -59,7 +59,7 @@ class PreparedRun:
     """What a run starts from.
 
     config: with nothing left open; found: what DATA was recognised as; data_key: a digest of
-    pictures, labels and split; seconds: of each phase.
+    images, labels and split; seconds: of each phase.
     """
 
     config: Config
@@ -71,7 +71,7 @@ class PreparedRun:
 
     @property
     def dataset(self) -> Dataset:
-        """The pictures with their split."""
+        """The images with their split."""
         return self.data.dataset
 
     def for_fold(self, fold: int) -> "PreparedRun":
@@ -92,7 +92,7 @@ def prepare(
     module: nn.Module | None = None,
     before_decoding: Callable[[Config], None] = lambda config: None,
 ) -> PreparedRun:
-    """Find, decode and place the pictures of DATA, and decide how each step is computed.
+    """Find, decode and place the images of DATA, and decide how each step is computed.
 
     before_decoding is called with the config as decided by then. Every rank prepares the same.
     Raises UserError for what the user can fix.
@@ -128,29 +128,29 @@ def prepare(
     reporter.choice("split", opened.split)
     reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
-    world.check_equal("pictures", key)
+    world.check_equal("images", key)
     world.check_equal("free disk space (set --residency to decide)", config.residency)
-    pictures = choose_residency(dataset.pictures, device.value, config.residency, world.size)
-    reporter.choice("pictures", pictures)
+    images = choose_residency(dataset.images, device.value, config.residency, world.size)
+    reporter.choice("images", images)
     ranks = _choose_ranks(dataset, config, device.value, world, reporter)
     weights = choose_class_weights(config.class_weights, torch.from_numpy(dataset.counts(TRAIN)))
     if weights.value != "none":
         reporter.choice("class_weights", weights)
     config = config.model_copy(update={"class_weights": weights.value})
-    placed = place(dataset, config, device.value, pictures.value, module)
+    placed = place(dataset, config, device.value, images.value, module)
     if budget and tuning and opened.pace and world.size == 1:
-        each, training = opened.pace.train.per_picture, len(dataset.ids(TRAIN))
+        each, training = opened.pace.train.per_image, len(dataset.ids(TRAIN))
         freezing = choose_freezing(each, budget.left_seconds, training)
         reporter.choice("freeze", freezing)
         config = config.model_copy(update={"freeze": freezing.value})
         tuning["freeze"] = freezing
     if world.size == 1:
-        former = pictures
+        former = images
         usual = usual_batch(config, len(dataset.ids(TRAIN))).value
         sized = config.model_copy(update={"batch_size": usual})
-        pictures, placed = move_if_room(sized, placed, pictures, threads.value)
-        if pictures != former:
-            reporter.choice("pictures", pictures)
+        images, placed = move_if_room(sized, placed, images, threads.value)
+        if images != former:
+            reporter.choice("images", images)
     with _timed(seconds, "plan"), naming_misplaced(lambda: placed.new_network(config)):
         if budget:
             batch_size, compute, settled = _fit_training(
@@ -175,7 +175,7 @@ def prepare(
         image_size=opened.image_size,
         packed_size=dataset.packed_size,
         split=opened.split,
-        pictures=pictures,
+        images=images,
         ranks=ranks,
         class_weights=weights,
         folds=dataset.folds,
@@ -188,7 +188,7 @@ def prepare(
 
 @dataclass(frozen=True)
 class _Decoded:
-    """The opened pictures, and what was decided on the way for the model that will be trained."""
+    """The opened images, and what was decided on the way for the model that will be trained."""
 
     opened: OpenedData
     rate: Choice[float]
@@ -207,21 +207,21 @@ def _decode(
     world: World,
     module: nn.Module | None,
 ) -> _Decoded:
-    """Decide what depends on the model, and open as many pictures as there is time for."""
+    """Decide what depends on the model, and open as many images as there is time for."""
     tuning = choose_fine_tuning(config)
     config = settle_fine_tuning(config, tuning)
-    asked = config.train_pictures
+    asked = config.train_images
     if budget:
         cache = find_cache_folder(config.cache_folder)
-        config = fit_pictures(budget, source, config, threads, cache, reporter, world)
-    is_drawn = config.train_pictures != asked and world.size == 1
-    source = take_pictures(source, config)
+        config = fit_images(budget, source, config, threads, cache, reporter, world)
+    is_drawn = config.train_images != asked and world.size == 1
+    source = take_images(source, config)
     rate = choose_learning_rate(config)
     config = config.model_copy(update={"learning_rate": rate.value})
     reporter.choice("learning_rate", rate)
     for name, choice in tuning.items():
         reporter.choice(name, choice)
-    with world.local_first("pictures"):
+    with world.local_first("images"):
         opened = open_data(
             source,
             config,
@@ -238,13 +238,13 @@ def _decode(
 
 
 def _with_drawn(opened: OpenedData, reporter: Reporter) -> OpenedData:
-    """The same, its config naming as many training pictures as there was time to decode."""
+    """The same, its config naming as many training images as there was time to decode."""
     missed = sum(problem.reason == NO_TIME for problem in opened.dataset.problems)
     if not missed:
         return opened
-    count = opened.config.train_pictures - missed
-    reporter.warn(f"budget: decoding took longer than expected: {count:,} training pictures")
-    return replace(opened, config=opened.config.model_copy(update={"train_pictures": count}))
+    count = opened.config.train_images - missed
+    reporter.warn(f"budget: decoding took longer than expected: {count:,} training images")
+    return replace(opened, config=opened.config.model_copy(update={"train_images": count}))
 
 
 def _steps(config: Config, dataset: Dataset, budget: Budget | None) -> int:
@@ -304,10 +304,10 @@ def _fit_frozen(
     torch.set_num_threads(settled.threads)
     dataset = data.dataset
     training, validation, test = (len(dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST))
-    tested = evaluated_pictures(config, training, validation, test)
+    tested = evaluated_images(config, training, validation, test)
     budget.look()
     budget.reserve(
-        tested, 0, SLOWER * pace.judge.per_picture
+        tested, 0, SLOWER * pace.judge.per_image
     )  # features of the others count as training
     budget.begin(0.0)
     return usual_batch(config, training), compute, settled
@@ -347,9 +347,9 @@ def _choose_ranks(
     if world.size == 1:
         return Choice(1, "one process")
     ids, cpu = dataset.ids(TRAIN), torch.device("cpu")
-    loader = Loader(dataset.pictures, ids, config.batch_size, cpu, world.rank, world.size)
+    loader = Loader(dataset.images, ids, config.batch_size, cpu, world.rank, world.size)
     batch = next(loader.epoch(config.seed, 0))
-    share = f"{len(batch.labels)} of the {len(batch.global_labels)} pictures of a batch"
+    share = f"{len(batch.labels)} of the {len(batch.global_labels)} images of a batch"
     lines = world.gather("share", f"{share}, on {device}")
     shares = [f"rank {rank}: {line}" for rank, line in enumerate(lines)]
     for line in shares:

@@ -74,7 +74,7 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of held-out pictures that were classified correctly."""
+        """The share of held-out images that were classified correctly."""
         return self.results["accuracy"]
 
     @property
@@ -100,7 +100,7 @@ def train(
     restarted: bool = False,
     **fields: Any,
 ) -> Run:
-    """Train a classifier on pictures; every field of the config is a keyword.
+    """Train a classifier on images; every field of the config is a keyword.
 
     data: what the command takes, a pair (images, labels), or a torch Dataset whose items are
     (image, label): paths, Pillow images, or arrays or tensors of uint8 or of floats from 0 to 1.
@@ -136,7 +136,7 @@ def train(
     if len(devices.value) > 1:
         given = {"recipe": recipe, "config_file": config_file and str(config_file), **fields}
         if not isinstance(data, (str, Path)):
-            raise _not_sent("pictures in memory", "save them as files")
+            raise _not_sent("images in memory", "save them as files")
         path = path or next_run_folder(str(data))
         given["begun"] = time.monotonic() - spent()
         refuse_inside_data(path, str(data), "../runs/first")

@@ -70,7 +70,7 @@ class RunSession:
         """
         seconds = read_budget(config.budget)
         budget = Budget(seconds, spent, self.world.agree, self.restarted) if seconds else None
-        self.world.does("preparing the pictures and the plan")
+        self.world.does("preparing the images and the plan")
         prepared = prepare(
             config,
             data,

@@ -13,17 +13,17 @@ from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
 
 _BATCH_SECONDS = 1.0  # between two looks at the clock, about
-_FEWEST = 8  # pictures of a batch
+_FEWEST = 8  # images of a batch
 
 
 def shortened(loader: Loader, budget: Budget) -> Loader:
-    """A loader of the pictures that a budget has time to evaluate.
+    """A loader of the images that a budget has time to evaluate.
 
-    Pictures are numbered by digest, so the first are a fair sample. Where they are slow, batches
+    Images are numbered by digest, so the first are a fair sample. Where they are slow, batches
     are small enough to look at the clock between them.
     """
     size = loader.batch_size
-    while size > _FEWEST and size * budget.picture_seconds > _BATCH_SECONDS:
+    while size > _FEWEST and size * budget.image_seconds > _BATCH_SECONDS:
         size //= 2
     return replace(loader, ids=loader.ids[: budget.validated], batch_size=size)
 
@@ -31,13 +31,13 @@ def shortened(loader: Loader, budget: Budget) -> Loader:
 def evaluate_in_time(
     forward: Callable[[Tensor], Tensor], loader: Loader, budget: Budget, world: World
 ) -> PerImageResults:
-    """Evaluate a loader's pictures until the time that a budget has for validation is over.
+    """Evaluate a loader's images until the time that a budget has for validation is over.
 
     All ranks have the same seconds, each by its own clock; entries are in the loader's order.
     """
     budget.look()
     begun = budget.now
-    expected = loader.batch_size * budget.picture_seconds * world.size
+    expected = loader.batch_size * budget.image_seconds * world.size
     batches = _in_time(
         world.follow(loader.in_order(), "validating"), budget.validation_seconds, expected
     )

@@ -15,11 +15,11 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.per_image import evaluation_batch
 from onsight.evaluation.results import EpochRow
-from onsight.features.heads.fewer_pictures import WithFewer
+from onsight.features.heads.fewer_images import WithFewer
 from onsight.features.shared import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
-from onsight.models.unlike import Unlike
+from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.report.console import Reporter
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.budget import Budget
@@ -28,6 +28,10 @@ from onsight.training.fine_tuning import HEAD_SHARE
 from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
+from onsight.training.out_of_distribution import (
+    fit_out_of_distribution_detector,
+    set_out_of_distribution,
+)
 from onsight.training.prepare import PreparedRun
 from onsight.training.ranks.signals import stop_on_signals
 from onsight.training.ranks.world import World
@@ -41,7 +45,6 @@ from onsight.training.run_folder.record import Record
 from onsight.training.step.calibrate import calibrate, set_temperature
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
-from onsight.training.unlike import set_unlike, tell_unlike
 from onsight.words import listed
 
 
@@ -67,16 +70,16 @@ class RunContext:
 class Trained:
     """A network with the weights that were chosen, how its training went, and seconds by phase.
 
-    temperature: the classifier's, with its reason; unlike: what tells it unlike pictures, with the
-    reason; fitted: how many pictures a frozen network's
-    head was fitted on in the end, if validation pictures are among them; fewer: what that head
-    achieved with fewer pictures, if known.
+    temperature: the classifier's, with its reason; unlike: what tells it unlike images, with the
+    reason; fitted: how many images a frozen network's
+    head was fitted on in the end, if validation images are among them; fewer: what that head
+    achieved with fewer images, if known.
     """
 
     classifier: Classifier
     progress: Progress
     temperature: Choice[float]
-    unlike: Choice[Unlike | None]
+    out_of_distribution: Choice[OutOfDistributionDetector | None]
     seconds: dict[str, float]
     fitted: int = 0
     fewer: tuple[WithFewer, ...] = ()
@@ -114,7 +117,7 @@ def train_once(
     if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
         begun = time.perf_counter()
         with context.world.watchdog_paused():  # every rank computes the same, in its own time
-            recalibrate_norms(classifier, data.dataset.pictures, data.dataset.ids(TRAIN))
+            recalibrate_norms(classifier, data.dataset.images, data.dataset.ids(TRAIN))
         seconds["recalibration"] = time.perf_counter() - begun
     return _calibrated(classifier, progress, seconds, data.dataset, context, budget)
 
@@ -138,12 +141,22 @@ def _without_training(head: FittedHead, classifier: Classifier, context: RunCont
     if context.world.is_main:
         Record(context.folder.path, progress.rows, 0, context.loggers).add(head.row)
     seconds = {"training": head.seconds}
-    # The temperature is that of the head which has not learned from validation pictures.
+    # The temperature is that of the head which has not learned from validation images.
     temperature = set_temperature(classifier, head.logits, head.labels, context.world)
-    unlike = set_unlike(classifier, head.seen, head.features, context.world)
+    out_of_distribution = set_out_of_distribution(
+        classifier, head.seen, head.features, context.world
+    )
     if head.kept:
         put_head(classifier.net, head.kept)
-    return Trained(classifier, progress, temperature, unlike, seconds, head.pictures, head.fewer)
+    return Trained(
+        classifier,
+        progress,
+        temperature,
+        out_of_distribution,
+        seconds,
+        head.kept_images,
+        head.fewer,
+    )
 
 
 def _calibrated(
@@ -157,13 +170,15 @@ def _calibrated(
     begun = time.perf_counter()
     ids = dataset.ids(VALIDATION)
     if budget:
-        ids = ids[: budget.pictures_to_calibrate()]
-    temperature = calibrate(classifier, dataset.pictures, ids, context.world)
-    most = budget.pictures_to_compare() if budget else len(dataset.pack)
+        ids = ids[: budget.images_to_calibrate()]
+    temperature = calibrate(classifier, dataset.images, ids, context.world)
+    most = budget.images_to_compare() if budget else len(dataset.pack)
     seen, held_out = (dataset.ids(split)[:most] for split in (TRAIN, VALIDATION))
-    unlike = tell_unlike(classifier, dataset.pictures, seen, held_out, context.world)
+    out_of_distribution = fit_out_of_distribution_detector(
+        classifier, dataset.images, seen, held_out, context.world
+    )
     seconds["calibration"] = time.perf_counter() - begun
-    return Trained(classifier, progress, temperature, unlike, seconds)
+    return Trained(classifier, progress, temperature, out_of_distribution, seconds)
 
 
 def _make_trainer(
@@ -182,7 +197,7 @@ def _make_trainer(
 
     def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
         ids, ranks = dataset.ids(split), (world.rank, world.size)
-        return Loader(data.pictures, ids, batch_size, device, *ranks, with_next)
+        return Loader(data.images, ids, batch_size, device, *ranks, with_next)
 
     mirror = None
     if config.checkpoints and world.is_main:
@@ -195,7 +210,7 @@ def _make_trainer(
         classifier,
         make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
         {name: make_loader(split, at_once) for name, split in watched.items()},
-        name_pictures=lambda batch: _name_pictures(batch, dataset),
+        name_images=lambda batch: _name_images(batch, dataset),
         keep_epoch=keep_epoch,
         keep_switch=context.keep_switch,
         folder=context.folder,
@@ -207,5 +222,5 @@ def _make_trainer(
     )
 
 
-def _name_pictures(batch: Batch, dataset: Dataset) -> str:
+def _name_images(batch: Batch, dataset: Dataset) -> str:
     return listed([dataset.pack.index.locators[number] for number in batch.ids.tolist()])

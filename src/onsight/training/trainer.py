@@ -49,7 +49,7 @@ class Trainer:
         loader: Loader,
         watched: dict[str, Loader],
         *,
-        name_pictures: Callable[[Batch], str],
+        name_images: Callable[[Batch], str],
         keep_epoch: Callable[[int, EpochRow], None],
         keep_switch: Callable[[Switch, str], None],
         folder: RunFolder,
@@ -81,7 +81,7 @@ class Trainer:
         self.saves = Saves(folder, self.writer, self.world, reporter)
         # how far it has come
         self.progress = Progress()
-        self.finite = FiniteCheck(self.step, loader, config.seed, name_pictures, folder.checkpoints)
+        self.finite = FiniteCheck(self.step, loader, config.seed, name_images, folder.checkpoints)
         self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self.record: Record | None = None
         self.switches = deque(config.switches)  # those still to come
@@ -96,8 +96,8 @@ class Trainer:
         facts = self.saves.load(self.step, self.update.average)
         if facts.pop("data_key") != self.data_key:
             raise DataError(
-                f"the pictures changed since the run in {self.folder.to_resume} began; "
-                "start a new run, or restore the original pictures"
+                f"the images changed since the run in {self.folder.to_resume} began; "
+                "start a new run, or restore the original images"
             )
         self.progress = now = Progress(**facts)
         self.update.done = self._steps_done

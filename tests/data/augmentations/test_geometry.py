@@ -1,4 +1,4 @@
-"""Flips, shifts and rotations over many pictures: how often, how far, and which way."""
+"""Flips, shifts and rotations over many images: how often, how far, and which way."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_nothing_is_mirrored_unless_asked(fields):
 
 
 @pytest.mark.parametrize(("column", "place"), [(DOWN, 0), (RIGHT, 1)])
-def test_resampled_pictures_are_shifted_by_the_same_share(column, place):
+def test_resampled_images_are_shifted_by_the_same_share(column, place):
     ramp = torch.arange(41.0).view(41, 1, 1) if place == 0 else torch.arange(41.0).view(1, 41, 1)
     images = ramp.expand(100, 41, 41, 1)
     turning = Geometry(translate=0.2, rotate_degrees=1e-6)  # resamples, and hardly turns

@@ -1,4 +1,4 @@
-"""Oracle: torchvision, one picture at a time."""
+"""Oracle: torchvision, one image at a time."""
 
 import torch
 import torchvision.transforms.v2.functional as reference

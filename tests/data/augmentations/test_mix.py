@@ -37,7 +37,7 @@ def test_mixed_targets_are_the_shares_of_the_pixels(mix):
     drawn = uniform(3, 1, torch.arange(5), mix.columns).unbind(1)
     mixed, targets = mix.apply(inputs, labels, dict(zip(mix.columns, drawn, strict=True)), 2)
     white = mixed.double().mean(dim=(1, 2, 3))
-    assert mixed.shape == (4, 1, 10, 10)  # the last picture is only a partner
+    assert mixed.shape == (4, 1, 10, 10)  # the last image is only a partner
     assert torch.allclose(targets[:, 1].double(), white, atol=1e-6)
     assert torch.allclose(targets.sum(1), torch.ones(4))
     assert not torch.allclose(white, white.round())

@@ -14,7 +14,7 @@ from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.near import find_near_duplicates
 from onsight.data.duplicates.signatures import BITS, MIRRORED, View, frequencies, planes
 from onsight.data.duplicates.sorted_lists import SortedLists, different_bits
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source
@@ -55,11 +55,11 @@ COPIES = {
 }
 
 
-def pack_of(folder: Path, pictures: dict[str, Image.Image]) -> Pack:
+def pack_of(folder: Path, images: dict[str, Image.Image]) -> Pack:
     (folder / "a").mkdir(parents=True)
-    for name, image in pictures.items():
+    for name, image in images.items():
         image.save(folder / "a" / f"{name}.png")
-    return open_pack(Job(find_source(str(folder)), PictureFormat(64, 64, 0)), None)
+    return open_pack(Job(find_source(str(folder)), ImageFormat(64, 64, 0)), None)
 
 
 def found_in(pack: Pack) -> dict[tuple[str, ...], str]:
@@ -80,7 +80,7 @@ def test_a_copy_is_found_and_nothing_else(tmp_path, how):
     assert {one.partition(" ")[0] for one in found.values()} == {kind}
 
 
-def test_one_changed_object_is_another_picture(tmp_path):
+def test_one_changed_object_is_another_image(tmp_path):
     """Cards, flags and icons of a series share everything but a detail."""
     changed = scene(1)
     ImageDraw.Draw(changed).rectangle((60, 60, 85, 85), fill=(255, 255, 255))
@@ -88,34 +88,34 @@ def test_one_changed_object_is_another_picture(tmp_path):
     assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": changed} | others))
 
 
-def test_a_glow_among_much_detail_is_another_picture(tmp_path):
+def test_a_glow_among_much_detail_is_another_image(tmp_path):
     """Its soft edge hides it from a comparison of detail."""
     pixels = np.random.default_rng(0).integers(0, 190, (20, 20, 3), np.uint8)
     pixels = np.kron(pixels, np.ones((8, 8, 1), np.uint8))
     away = np.linspace(-1, 1, 160)
     glow = 60 * np.exp(-8 * (away[:, None, None] ** 2 + away[None, :, None] ** 2))
     changed = (pixels + glow).astype(np.uint8)
-    pictures = {"a": Image.fromarray(pixels), "b": Image.fromarray(changed)}
-    assert not found_in(pack_of(tmp_path / "data", pictures))
+    images = {"a": Image.fromarray(pixels), "b": Image.fromarray(changed)}
+    assert not found_in(pack_of(tmp_path / "data", images))
 
 
-def test_a_copy_of_a_picture_without_detail_is_found(tmp_path):
+def test_a_copy_of_a_image_without_detail_is_found(tmp_path):
     """What encoding leaves is as much as there is to see, in most of its frequencies too."""
     blurred = [scene(seed).filter(ImageFilter.GaussianBlur(30)) for seed in range(70)]
-    pictures = {f"{seed:02d}": image for seed, image in enumerate(blurred)}
+    images = {f"{seed:02d}": image for seed, image in enumerate(blurred)}
     copies = {f"{seed:02d}-copy": as_jpeg(blurred[seed], 60) for seed in range(8)}
-    found = set(found_in(pack_of(tmp_path / "data", pictures | copies)))
+    found = set(found_in(pack_of(tmp_path / "data", images | copies)))
     assert found == {(f"{seed:02d}", f"{seed:02d}-copy") for seed in range(8)}
 
 
-def test_another_colour_is_another_picture(tmp_path):
+def test_another_colour_is_another_image(tmp_path):
     red, green, blue = scene(1).split()
     recoloured = Image.merge("RGB", (blue, green, red))
     others = {f"{seed}": scene(seed) for seed in range(2, 12)}
     assert not found_in(pack_of(tmp_path / "data", {"a": scene(1), "b": recoloured} | others))
 
 
-def test_flat_pictures_are_not_taken_for_each_other(tmp_path):
+def test_flat_images_are_not_taken_for_each_other(tmp_path):
     ramps = {}
     for number in range(12):
         ramp = np.linspace(0, 100 + 10 * number, 64)[None, :, None]
@@ -124,15 +124,15 @@ def test_flat_pictures_are_not_taken_for_each_other(tmp_path):
     assert not found_in(pack_of(tmp_path / "data", ramps))
 
 
-def test_identical_pictures_are_compared_once(tmp_path):
-    pictures = {"a": scene(1), "b": scene(1), "c": as_jpeg(scene(1)), "d": scene(2)}
-    assert len(found_in(pack_of(tmp_path / "data", pictures))) == 1
+def test_identical_images_are_compared_once(tmp_path):
+    images = {"a": scene(1), "b": scene(1), "c": as_jpeg(scene(1)), "d": scene(2)}
+    assert len(found_in(pack_of(tmp_path / "data", images))) == 1
 
 
-def test_grey_pictures(tmp_path):
-    pictures = {f"{seed}": scene(seed).convert("L") for seed in range(10)}
-    pictures["0-copy"] = as_jpeg(pictures["0"])
-    assert set(found_in(pack_of(tmp_path / "data", pictures))) == {("0", "0-copy")}
+def test_grey_images(tmp_path):
+    images = {f"{seed}": scene(seed).convert("L") for seed in range(10)}
+    images["0-copy"] = as_jpeg(images["0"])
+    assert set(found_in(pack_of(tmp_path / "data", images))) == {("0", "0-copy")}
 
 
 def test_alignment_finds_a_known_scale_and_shift():

@@ -1,4 +1,4 @@
-"""Shards of tiny pictures, made in memory."""
+"""Shards of tiny images, made in memory."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def png(number, side=6):
-    """A picture that no other number has."""
+    """An image that no other number has."""
     pixels = np.random.default_rng(number).integers(0, 256, (side, side), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
@@ -28,7 +28,7 @@ def tar(members):
 
 
 def make_shards(count, each, first=0):
-    """Shards of pictures of two classes, numbered from first on: name to bytes."""
+    """Shards of images of two classes, numbered from first on: name to bytes."""
     shards = {}
     for shard in range(count):
         members = {}

@@ -27,8 +27,8 @@ def everything(source):
     """Every row's locator, class and bytes."""
     index = source.index
     names = [index.classes[label] for label in index.labels]
-    pictures = [source.read(row) for row in range(len(index))]
-    return list(zip(index.locators, names, pictures, strict=True))
+    images = [source.read(row) for row in range(len(index))]
+    return list(zip(index.locators, names, images, strict=True))
 
 
 def test_a_url_reads_as_the_same_folder_does(memory, tmp_path):
@@ -41,7 +41,7 @@ def test_a_url_reads_as_the_same_folder_does(memory, tmp_path):
     assert everything(find_source(f"file://{tmp_path}")) == everything(here)
     assert there.index.splits.tolist() == here.index.splits.tolist()
     assert str(there.root) == "memory://set"
-    assert "12 pictures in 3 shards" in there.found
+    assert "12 images in 3 shards" in there.found
 
 
 def test_only_what_changed_is_read_again(tmp_path, no_pauses):

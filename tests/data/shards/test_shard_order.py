@@ -1,4 +1,4 @@
-"""The order of an epoch over shards: every picture once, few shards at a time, any rank count."""
+"""The order of an epoch over shards: every image once, few shards at a time, any rank count."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from onsight.data.shards.order import LANES, WINDOW, files_at_once, shard_order
 
 
 def made(counts):
-    """Pictures of shards with these counts, in an order of no shards: (n, 2)."""
+    """Images of shards with these counts, in an order of no shards: (n, 2)."""
     shards = np.repeat(np.arange(len(counts)), counts)
     mixed = np.random.default_rng(0).permutation(shards).astype(np.int32)
     return np.stack([mixed, mixed], axis=1)
@@ -22,7 +22,7 @@ def batches(n, size):
 @pytest.mark.parametrize(
     ("counts", "size"), [([10] * 40, 16), ([1, 90, 3], 7), ([5], 2), ([30] * 3, 90)]
 )
-def test_every_picture_once(counts, size):
+def test_every_image_once(counts, size):
     shards = made(counts)
     order = shard_order(shards, 1, 2, batches(len(shards), size))
     assert sorted(order.tolist()) == list(range(len(shards)))

@@ -28,7 +28,7 @@ def opened(url, cache):
 
 
 def loader(dataset, rank=0, ranks=1):
-    return Loader(dataset.pictures, dataset.ids(TRAIN), 16, CPU, rank, ranks)
+    return Loader(dataset.images, dataset.ids(TRAIN), 16, CPU, rank, ranks)
 
 
 def ids_of(batches):
@@ -36,7 +36,7 @@ def ids_of(batches):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_each_picture_once_an_epoch_over_all_ranks(dataset, ranks):
+def test_each_image_once_an_epoch_over_all_ranks(dataset, ranks):
     for epoch in range(2):
         seen = torch.cat([ids_of(loader(dataset, r, ranks).epoch(3, epoch)) for r in range(ranks)])
         assert torch.equal(seen.sort().values, dataset.ids(TRAIN).sort().values)
@@ -60,22 +60,22 @@ def test_a_resumed_epoch_goes_on_bit_for_bit(dataset, step):
         assert torch.equal(one.labels, other.labels)
 
 
-def test_streamed_pictures_are_the_packed_ones(dataset):
+def test_streamed_images_are_the_packed_ones(dataset):
     source_rows = dataset.pack.sources
     for batch in loader(dataset).epoch(0, 0):
         numbers = batch.ids.numpy()
-        packed = dataset.pack.take(numbers)  # 6x6 pictures: their thumbnails are the whole of them
+        packed = dataset.pack.take(numbers)  # 6x6 images: their thumbnails are the whole of them
         assert torch.equal(batch.images, packed)
         assert np.array_equal(batch.labels.numpy(), dataset.pack.index.labels[numbers])
     assert len(source_rows) == 120
 
 
-def test_held_out_pictures_are_read_shard_by_shard(dataset):
+def test_held_out_images_are_read_shard_by_shard(dataset):
     ids = dataset.ids(TEST)
     assert len(ids) > 3
-    shards = dataset.pictures.shards_of(ids)[:, 0]
+    shards = dataset.images.shards_of(ids)[:, 0]
     assert (np.diff(shards) >= 0).all()
-    read = ids_of(Loader(dataset.pictures, ids, 4, CPU).in_order())
+    read = ids_of(Loader(dataset.images, ids, 4, CPU).in_order())
     assert torch.equal(read, ids)
     assert torch.equal(ids[places_of(ids, ids.flip(0))], ids.flip(0))
 

@@ -27,7 +27,7 @@ def pets(tmp_path):
 
 
 def contents(source):
-    """Each picture's bytes with its class and split."""
+    """Each image's bytes with its class and split."""
     index = source.index
     return {
         source.read(row): (index.classes[index.labels[row]], int(index.splits[row]))

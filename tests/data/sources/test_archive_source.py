@@ -17,7 +17,7 @@ import pytest
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources import archive_members, decompress
 from onsight.data.sources.archive import read_archive
-from onsight.errors import DataError, DiskError, PictureError
+from onsight.errors import DataError, DiskError, ImageError
 
 NOISE = np.random.default_rng(0).bytes(5000)
 PETS = {"cat/1.jpg": b"one", "dog/2.jpg": NOISE, "dog/deep/3.jpg": b"three" * 99}
@@ -200,7 +200,7 @@ def test_zip_members_that_must_not_be_decompressed(tmp_path):
         tmp_path / "a.zip", {"cat/bomb.jpg": bytes(11_000_000), "cat/small bomb.jpg": bytes(9000)}
     )
     source = read_archive(path)
-    with pytest.raises(PictureError, match="suspiciously compressed: 11 MB in"):
+    with pytest.raises(ImageError, match="suspiciously compressed: 11 MB in"):
         source.read(0)
     assert source.read(1) == bytes(9000)
 
@@ -211,7 +211,7 @@ def test_encrypted_member_has_its_reason(tmp_path):
     data[6] |= 1
     data[data.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(data)
-    with pytest.raises(PictureError, match="encrypted"):
+    with pytest.raises(ImageError, match="encrypted"):
         read_archive(path).read(0)
 
 
@@ -221,14 +221,14 @@ def test_damaged_member_has_its_reason_and_harms_no_other(tmp_path):
     data[data.index(NOISE) + 100] ^= 1
     path.write_bytes(data)
     source = read_archive(path)
-    with pytest.raises(PictureError, match="Bad CRC-32"):
+    with pytest.raises(ImageError, match="Bad CRC-32"):
         source.read(1)
     assert source.read(2) == PETS["dog/deep/3.jpg"]
 
 
 def test_empty_and_huge_members(tmp_path):
     source = read_archive(make_tar(tmp_path / "a.tar", {"cat/0.jpg": b""}))
-    with pytest.raises(PictureError, match=r"empty file \(0 bytes\)"):
+    with pytest.raises(ImageError, match=r"empty file \(0 bytes\)"):
         source.read(0)
     length = 513 * 2**20
     with open(tmp_path / "b.tar", "wb") as file:  # sparse on the disk, not in the archive
@@ -236,7 +236,7 @@ def test_empty_and_huge_members(tmp_path):
         info.size = length
         file.write(info.tobuf())
         file.truncate(512 + length + 1024)
-    with pytest.raises(PictureError, match="513 MB is over the limit"):
+    with pytest.raises(ImageError, match="513 MB is over the limit"):
         read_archive(tmp_path / "b.tar").read(0)
 
 
@@ -297,7 +297,7 @@ def test_a_size_that_lies_fills_no_memory(tmp_path, method):
     source = read_archive(path)
     row = list(source.index.locators).index("cat/9.png")
     tracemalloc.start()
-    with pytest.raises(PictureError, match="cannot be read from the archive"):
+    with pytest.raises(ImageError, match="cannot be read from the archive"):
         source.read(row)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -384,5 +384,5 @@ def test_a_tar_that_is_cut_short_after_it_was_opened(tmp_path):
     path = make_tar(tmp_path / "pets.tar", {"cat/1.png": b"a" * 5000, "dog/2.png": b"b" * 5000})
     source = read_archive(path)
     os.truncate(path, 3000)
-    with pytest.raises(PictureError, match="cut short since it was opened"):
+    with pytest.raises(ImageError, match="cut short since it was opened"):
         source.read(0)

@@ -63,8 +63,8 @@ def assert_equals_torchvision(source, make_oracle):
     row = 0
     for split, name in ((TRAIN, "train"), (TEST, "test")):
         oracle = make_oracle(train=split == TRAIN)
-        for number, (picture, label) in enumerate(oracle):
-            assert np.array_equal(source.read(row), np.asarray(picture))
+        for number, (image, label) in enumerate(oracle):
+            assert np.array_equal(source.read(row), np.asarray(image))
             assert source.index.classes[source.index.labels[row]] == oracle.classes[label]
             assert source.index.locators[row] == f"{name}/{number:05d}"
             assert source.index.splits[row] == split
@@ -121,7 +121,7 @@ def test_batches_of_python_2(tmp_path):
 
 
 def plant_binary(folder, version):
-    """Records as the authors' page describes them, and the expected pictures."""
+    """Records as the authors' page describes them, and the expected images."""
     folder.mkdir(exist_ok=True)
     if version == 10:
         names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -274,7 +274,7 @@ def test_arrays_of_something_else(array):
         ({"labels": [1, 2]}, r"pixels \(7, 3072\) do not fit 2 labels"),
         ({"labels": ["a"] * 7}, r"pixels \(7, 3072\) do not fit 7 labels"),
         ({"labels": [0] * 6 + [2**70]}, "a label of over 31 bits"),
-        ({"labels": None}, "it holds no pictures and labels"),
+        ({"labels": None}, "it holds no images and labels"),
         ({"data": np.zeros((7, 12), np.uint8)}, r"pixels \(7, 12\) do not fit"),
     ],
 )

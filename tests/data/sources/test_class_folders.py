@@ -7,7 +7,7 @@ from onsight.data.sources.class_folders import arrange
 from onsight.errors import DataError
 
 
-def test_first_folder_is_the_class_however_deep_the_picture_is():
+def test_first_folder_is_the_class_however_deep_the_image_is():
     rows, places, problems = arrange(["cat/1.jpg", "dog/big/brown/2.jpg"], "here")
     assert rows == [
         Row("cat/1.jpg", "cat", UNSPLIT),

@@ -23,7 +23,7 @@ from onsight.errors import ConfigError, DataError
 def plant_folders(root):
     for label in ("cat", "dog"):
         (root / label).mkdir(parents=True)
-        (root / label / "1.png").write_bytes(b"picture")
+        (root / label / "1.png").write_bytes(b"image")
     return root
 
 
@@ -47,7 +47,7 @@ def plant_cifar(root):
 def plant_zip(root):
     root.mkdir()
     with zipfile.ZipFile(root / "pets.zip", "w") as archive:
-        archive.writestr("cat/1.png", b"picture")
+        archive.writestr("cat/1.png", b"image")
     return root / "pets.zip"
 
 

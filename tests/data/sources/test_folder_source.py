@@ -12,7 +12,7 @@ from onsight.data.sources import folder as folder_module
 from onsight.data.sources import read_file
 from onsight.data.sources.class_folders import is_hidden
 from onsight.data.sources.folder import read_folder
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 
 def plant(root, *paths):
@@ -72,7 +72,7 @@ def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
           f"cat/{'x' * 251}.png")  # fmt: skip
     plant(outside, "far.png", "folder/4.png")
     (root / "cat/empty.png").touch()
-    (root / "no pictures").mkdir()
+    (root / "no images").mkdir()
     with open(os.fsencode(root) + b"/cat/\xff.png", "wb") as file:
         file.write(b"no UTF-8")
     (root / "cat/loop").symlink_to(root)
@@ -121,7 +121,7 @@ def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
 
 
 def test_link_into_a_hidden_store_is_a_row(tmp_path):
-    """As git-annex keeps pictures: links to files in a hidden folder of the same tree."""
+    """As git-annex keeps images: links to files in a hidden folder of the same tree."""
     plant(tmp_path, ".git/annex/a", ".git/annex/b")
     for name, stored in (("cat", "a"), ("dog", "b")):
         (tmp_path / name).mkdir()
@@ -165,13 +165,13 @@ def test_unreadable_folder_is_a_problem_with_its_reason(tmp_path, monkeypatch):
     assert len(source.index) == 1
 
 
-def test_fingerprint_follows_a_picture_that_was_rewritten_with_its_old_size_and_time(tmp_path):
+def test_fingerprint_follows_a_image_that_was_rewritten_with_its_old_size_and_time(tmp_path):
     plant(tmp_path, "cat/1.png", "dog/2.png")
-    picture = tmp_path / "cat/1.png"
-    before = picture.stat()
+    image = tmp_path / "cat/1.png"
+    before = image.stat()
     first = read_folder(tmp_path).fingerprint
-    picture.write_bytes(bytes(before.st_size))
-    os.utime(picture, ns=(before.st_atime_ns, before.st_mtime_ns))
+    image.write_bytes(bytes(before.st_size))
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert read_folder(tmp_path).fingerprint != first
 
 
@@ -210,7 +210,7 @@ def test_what_changed_since_the_scan_has_a_reason_and_hangs_nothing(tmp_path, ch
     plant(tmp_path, "cat/1.png")
     source = read_folder(tmp_path)
     change(tmp_path / "cat/1.png")
-    with pytest.raises(PictureError, match=reason):
+    with pytest.raises(ImageError, match=reason):
         source.read(0)
 
 
@@ -221,7 +221,7 @@ def test_reading_leaves_no_file_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         source.read(0)
-        with pytest.raises(PictureError):
+        with pytest.raises(ImageError):
             source.read(1)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -230,4 +230,4 @@ def test_hidden_names():
     assert [is_hidden(name) for name in (".git", "._a.jpg", "__MACOSX", "a.jpg")] == [
         True, True, True, False,
     ]  # fmt: skip
-    assert read_file.PICTURE_FILE_BYTES == 512 * 1024 * 1024
+    assert read_file.IMAGE_FILE_BYTES == 512 * 1024 * 1024

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 
@@ -68,9 +68,9 @@ def test_a_manifest_of_paths_is_still_a_manifest(tmp_path):
     assert find_source(str(tmp_path / "list.parquet")).kind == "manifest"
 
 
-def test_pictures_that_are_elsewhere_are_refused_one_by_one(tmp_path):
+def test_images_that_are_elsewhere_are_refused_one_by_one(tmp_path):
     path = write(tmp_path / "pets.parquet", range(2), [0, 1], only_paths=True)
-    with pytest.raises(PictureError, match="holds only its path"):
+    with pytest.raises(ImageError, match="holds only its path"):
         find_source(str(path)).read(0)
 
 

@@ -43,17 +43,17 @@ def test_every_pixel_and_label_equals_torchvision(tmp_path):
     row = 0
     for split, name, train in ((TRAIN, "train", True), (TEST, "test", False)):
         oracle = datasets.MNIST(tmp_path, train=train)
-        for number, (picture, label) in enumerate(oracle):
+        for number, (image, label) in enumerate(oracle):
             pixels = source.read(row)
             assert pixels.shape == (28, 28, 1)
-            assert np.array_equal(pixels[:, :, 0], np.asarray(picture))
+            assert np.array_equal(pixels[:, :, 0], np.asarray(image))
             assert source.index.classes[source.index.labels[row]] == str(label)
             assert source.index.locators[row] == f"{name}/{number:05d}"
             assert source.index.splits[row] == split
             row += 1
     assert row == len(source.index) == 55
     assert source.found == (
-        "IDX files with train/test, 10 classes, 55 pictures (override with --data-format)"
+        "IDX files with train/test, 10 classes, 55 images (override with --data-format)"
     )
 
 
@@ -109,8 +109,8 @@ GOOD = images_file(np.zeros((4, 3, 2), np.uint8))
         (b"\0\0\x0d\3" + GOOD[4:], None, "it starts with 00 00 0d 03"),
         (b"<html>", None, "it starts with 3c 68 74 6d"),
         (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), None, "shorter than"),
-        (struct.pack(">4I", 0x803, 4, 0, 2), None, "pictures of 0x2 pixels"),
-        (GOOD, labels_file([1, 2, 3]), "has 4 pictures, but .* 3 labels"),
+        (struct.pack(">4I", 0x803, 4, 0, 2), None, "images of 0x2 pixels"),
+        (GOOD, labels_file([1, 2, 3]), "has 4 images, but .* 3 labels"),
         (GOOD, GOOD, "train-labels-idx1-ubyte.* is not an IDX file"),
     ],
 )
@@ -137,7 +137,7 @@ def test_missing_files(tmp_path):
         read_idx(tmp_path)
 
 
-def test_no_pictures_at_all(tmp_path):
+def test_no_images_at_all(tmp_path):
     plant(tmp_path, count=0, labels=labels_file([]))
-    with pytest.raises(DataError, match="hold no picture"):
+    with pytest.raises(DataError, match="hold no image"):
         read_idx(tmp_path)

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.manifest import read_manifest
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 LINES = [
     ("a/1.png", "cat", "train"),
@@ -19,7 +19,7 @@ LINES = [
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     """A folder with 1.png, 2.png, 3.png in a and b, each holding its own path."""
     for path in ("a/1.png", "a/2.png", "b/3.png"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -55,8 +55,8 @@ def make(folder, ending):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])
-def test_all_formats_say_the_same(pictures, ending):
-    source = read_manifest(make(pictures, ending))
+def test_all_formats_say_the_same(images, ending):
+    source = read_manifest(make(images, ending))
     assert list(source.index.locators) == [line[0] for line in LINES]
     assert source.index.classes == ("cat", "dog")
     assert source.index.labels.tolist() == [0, 1, 0]
@@ -71,30 +71,30 @@ def test_all_formats_say_the_same(pictures, ending):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_delimiters_byte_order_marks_and_other_names(pictures, delimiter, encoding):
+def test_delimiters_byte_order_marks_and_other_names(images, delimiter, encoding):
     lines = [("a/1.png", "1", "caf\u00e9"), ("a/2.png", "2", " dog ")]
-    file = write_csv(pictures / "m.csv", ("Image", "Nr", " CLASS "), lines, delimiter, encoding)
+    file = write_csv(images / "m.csv", ("Image", "Nr", " CLASS "), lines, delimiter, encoding)
     source = read_manifest(file)
     assert list(source.index.locators) == ["a/1.png", "a/2.png"]
     assert source.index.classes == ("caf\u00e9", "dog")
     assert source.index.splits.tolist() == [UNSPLIT, UNSPLIT]
 
 
-def test_quoted_cells_and_empty_lines(pictures):
-    (pictures / "m.csv").write_text('path,label\n\n"a/1.png","a ""b"", c"\na/2.png,d\n\n')
-    assert read_manifest(pictures / "m.csv").index.classes == ('a "b", c', "d")
+def test_quoted_cells_and_empty_lines(images):
+    (images / "m.csv").write_text('path,label\n\n"a/1.png","a ""b"", c"\na/2.png,d\n\n')
+    assert read_manifest(images / "m.csv").index.classes == ('a "b", c', "d")
 
 
-def test_absolute_paths_stay_as_written(pictures, tmp_path_factory):
+def test_absolute_paths_stay_as_written(images, tmp_path_factory):
     far = tmp_path_factory.mktemp("far") / "9.png"
     far.write_bytes(b"far")
-    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label"), [(str(far), "x")]))
+    source = read_manifest(write_csv(images / "m.csv", ("path", "label"), [(str(far), "x")]))
     assert list(source.index.locators) == [str(far)]
     assert source.read(0) == b"far"
 
 
-def test_every_line_is_a_row_or_a_problem(pictures):
-    (pictures / "a/folder.png").mkdir()
+def test_every_line_is_a_row_or_a_problem(images):
+    (images / "a/folder.png").mkdir()
     lines = [
         ("a/1.png", "cat", "train"),
         ("a/none.png", "cat", "train"),
@@ -108,7 +108,7 @@ def test_every_line_is_a_row_or_a_problem(pictures):
         ("a/1.png/x.png", "cat", ""),
         ("a/none.png", "cat", "train"),
     ]
-    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
+    source = read_manifest(write_csv(images / "m.csv", ("path", "label", "split"), lines))
     missing = "listed, but there is no such file"
     assert list(source.index.locators) == ["a/1.png", "b/3.png"]
     assert source.index.splits.tolist() == [TRAIN, UNSPLIT]
@@ -126,27 +126,27 @@ def test_every_line_is_a_row_or_a_problem(pictures):
     assert len(source.index) + len(source.problems) == len(lines)
 
 
-def test_one_file_in_two_splits_is_used_in_neither(pictures):
+def test_one_file_in_two_splits_is_used_in_neither(images):
     lines = [("a/1.png", "cat", "train"), ("a/1.png", "cat", "test"), ("a/2.png", "cat", "test")]
-    source = read_manifest(write_csv(pictures / "m.csv", ("path", "label", "split"), lines))
+    source = read_manifest(write_csv(images / "m.csv", ("path", "label", "split"), lines))
     assert reasons(source) == [("a/1.png", "listed in two splits: train, test")] * 2
 
 
-def test_labels_that_are_not_text(pictures):
+def test_labels_that_are_not_text(images):
     objects = [
         {"path": "a/1.png", "label": 3},
         {"path": "a/2.png", "label": 3.0},
         {"path": "b/3.png", "label": None},
     ]
-    source = read_manifest(write_jsonl(pictures / "m.jsonl", objects))
+    source = read_manifest(write_jsonl(images / "m.jsonl", objects))
     assert source.index.classes == ("3",)
     assert reasons(source) == [("b/3.png", "has no label")]
 
 
-def test_parquet_of_pandas_with_missing_labels(pictures):
+def test_parquet_of_pandas_with_missing_labels(images):
     table = pyarrow.table({"file": ["a/1.png", "a/2.png"], "label": [7.0, float("nan")]})
-    parquet.write_table(table, pictures / "m.parquet")
-    source = read_manifest(pictures / "m.parquet")
+    parquet.write_table(table, images / "m.parquet")
+    source = read_manifest(images / "m.parquet")
     assert source.index.classes == ("7",)
     assert reasons(source) == [("a/2.png", "has no label")]
 
@@ -165,14 +165,14 @@ def test_parquet_of_pandas_with_missing_labels(pictures):
             "path,label,split\na/1.png,x,trian\n",
             "line 2: unknown split 'trian'; known splits are train",
         ),
-        ("path,label\n", "lists no usable picture: it is empty"),
-        ("path,label\nno.png,x\n", r"lists no usable picture \(line 2: no\.png: listed, but"),
+        ("path,label\n", "lists no usable image: it is empty"),
+        ("path,label\nno.png,x\n", r"lists no usable image \(line 2: no\.png: listed, but"),
     ],
 )
-def test_what_is_wrong_is_explained_with_its_line(pictures, text, message):
-    (pictures / "m.csv").write_text(text)
+def test_what_is_wrong_is_explained_with_its_line(images, text, message):
+    (images / "m.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_manifest(pictures / "m.csv")
+        read_manifest(images / "m.csv")
 
 
 @pytest.mark.parametrize(
@@ -194,74 +194,74 @@ def test_what_is_wrong_is_explained_with_its_line(pictures, text, message):
         ),
     ],
 )
-def test_what_is_wrong_in_json_lines(pictures, text, message):
-    (pictures / "m.jsonl").write_text(text)
+def test_what_is_wrong_in_json_lines(images, text, message):
+    (images / "m.jsonl").write_text(text)
     with pytest.raises(DataError, match=message):
-        read_manifest(pictures / "m.jsonl")
+        read_manifest(images / "m.jsonl")
 
 
-def test_text_that_is_not_utf8(pictures):
-    (pictures / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
+def test_text_that_is_not_utf8(images):
+    (images / "m.csv").write_text("path,label\na/1.png,caf\u00e9\n", encoding="utf-16")
     with pytest.raises(DataError, match="is UTF-16 text; save it as UTF-8"):
-        read_manifest(pictures / "m.csv")
-    (pictures / "m.csv").write_bytes(b"path,label\na/1.png,cat\na/2.png,caf\xe9\n")
+        read_manifest(images / "m.csv")
+    (images / "m.csv").write_bytes(b"path,label\na/1.png,cat\na/2.png,caf\xe9\n")
     with pytest.raises(DataError, match="line 3: byte 0xe9 in place 12 is not UTF-8 text"):
-        read_manifest(pictures / "m.csv")
+        read_manifest(images / "m.csv")
 
 
-def test_broken_parquet(pictures):
-    file = make(pictures, ".parquet")
+def test_broken_parquet(images):
+    file = make(images, ".parquet")
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(DataError, match="not a Parquet file, or is broken"):
         read_manifest(file)
 
 
-def test_without_pyarrow_the_way_to_get_it_is_given(pictures, monkeypatch):
-    file = make(pictures, ".parquet")
+def test_without_pyarrow_the_way_to_get_it_is_given(images, monkeypatch):
+    file = make(images, ".parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'onsight\[parquet\]'"):
         read_manifest(file)
 
 
-def test_unknown_ending(pictures):
-    (pictures / "m.txt").write_text("path,label\n")
+def test_unknown_ending(images):
+    (images / "m.txt").write_text("path,label\n")
     with pytest.raises(DataError, match=r"does not end in one of \.csv"):
-        read_manifest(pictures / "m.txt")
+        read_manifest(images / "m.txt")
 
 
-def test_fingerprint_follows_manifest_and_pictures(pictures):
-    file = make(pictures, ".csv")
+def test_fingerprint_follows_manifest_and_images(images):
+    file = make(images, ".csv")
     first = read_manifest(file).fingerprint
     assert read_manifest(file).fingerprint == first
-    (pictures / "a/1.png").write_bytes(b"another picture")
+    (images / "a/1.png").write_bytes(b"another image")
     changed = read_manifest(file).fingerprint
     file.write_text(file.read_text() + "\n")
     assert len({first, changed, read_manifest(file).fingerprint}) == 3
 
 
-def test_picture_gone_since(pictures):
-    source = read_manifest(make(pictures, ".csv"))
-    (pictures / "a/1.png").unlink()
-    with pytest.raises(PictureError, match="No such file"):
+def test_image_gone_since(images):
+    source = read_manifest(make(images, ".csv"))
+    (images / "a/1.png").unlink()
+    with pytest.raises(ImageError, match="No such file"):
         source.read(0)
 
 
-def test_two_columns_of_one_name(pictures):
-    (pictures / "twice.csv").write_text("path,label,Label\na.png,cat,dog\n")
+def test_two_columns_of_one_name(images):
+    (images / "twice.csv").write_text("path,label,Label\na.png,cat,dog\n")
     with pytest.raises(DataError, match="two columns named label"):
-        read_manifest(pictures / "twice.csv")
+        read_manifest(images / "twice.csv")
 
 
-def test_a_line_that_never_ends(pictures):
-    (pictures / "long.jsonl").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
+def test_a_line_that_never_ends(images):
+    (images / "long.jsonl").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
     with pytest.raises(DataError, match="line 1: over 1,000,000 characters"):
-        read_manifest(pictures / "long.jsonl")
+        read_manifest(images / "long.jsonl")
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
-def test_a_column_of_labels_is_chosen(pictures, ending):
+def test_a_column_of_labels_is_chosen(images, ending):
     cells = {"path": ["a/1.png", "a/2.png"], "species": ["cat", "dog"], "label": ["old", "young"]}
-    file = pictures / f"two{ending}"
+    file = images / f"two{ending}"
     if ending == ".parquet":
         parquet.write_table(pyarrow.table(cells), file)
     elif ending == ".jsonl":
@@ -280,15 +280,15 @@ def test_a_column_of_labels_is_chosen(pictures, ending):
         read_manifest(file, "breed")
 
 
-def test_several_columns_of_labels_ask_for_one(pictures):
-    (pictures / "m.csv").write_text("path,category,label\na/1.png,cat,old\n")
+def test_several_columns_of_labels_ask_for_one(images):
+    (images / "m.csv").write_text("path,category,label\na/1.png,cat,old\n")
     with pytest.raises(DataError, match="label and category; name the one .* with --label"):
-        read_manifest(pictures / "m.csv")
-    assert read_manifest(pictures / "m.csv", "category").index.classes == ("cat",)
+        read_manifest(images / "m.csv")
+    assert read_manifest(images / "m.csv", "category").index.classes == ("cat",)
 
 
-def test_the_metadata_of_a_hugging_face_folder_is_a_manifest(pictures):
-    write_csv(pictures / "metadata.csv", ("file_name", "label"), [("a/1.png", "cat")])
-    source = read_manifest(pictures / "metadata.csv")
+def test_the_metadata_of_a_hugging_face_folder_is_a_manifest(images):
+    write_csv(images / "metadata.csv", ("file_name", "label"), [("a/1.png", "cat")])
+    source = read_manifest(images / "metadata.csv")
     assert list(source.index.locators) == ["a/1.png"]
     assert "columns file_name and label" in source.found

@@ -1,4 +1,4 @@
-"""Oracle: the same pictures saved as PNGs in class folders."""
+"""Oracle: the same images saved as PNGs in class folders."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, Normalize, RandomCrop, ToTensor
 
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job
 from onsight.data.sources.find import find_source, take_data
@@ -16,7 +16,7 @@ from onsight.data.sources.memory import memory_source
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import DataError
 
-TARGET = PictureFormat(6, 5, 0, background=(10, 200, 30))
+TARGET = ImageFormat(6, 5, 0, background=(10, 200, 30))
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (12, 6, 5), np.uint8)
 COLOUR = RNG.integers(0, 256, (12, 6, 5, 3), np.uint8)
@@ -110,7 +110,7 @@ def test_torchs_own_datasets_work(tmp_path):
         source = memory_source(data)
         assert np.array_equal(pack_of(source).digests, expected)
         assert source.index.classes == ("0", "1", "2")
-        assert source.found == f"{type(data).__name__} in memory, 3 classes, 12 pictures"
+        assert source.found == f"{type(data).__name__} in memory, 3 classes, 12 images"
     subset = memory_source(Subset(TensorDataset(first(COLOUR), numbers), range(7)))
     assert str(subset.root) == "Subset in memory (7)"
     assert is_memory_name("Subset in memory (1,007)")
@@ -148,9 +148,9 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path):
     assert memory_source((paths, NAMES)).fingerprint not in marks
 
 
-def test_broken_pictures_are_listed_and_the_rest_is_used(tmp_path):
+def test_broken_images_are_listed_and_the_rest_is_used(tmp_path):
     paths = save(GREY, tmp_path)
-    paths[3].write_bytes(b"no picture")
+    paths[3].write_bytes(b"no image")
     paths[4].unlink()
     closed = Image.open(paths[0])
     closed.close()
@@ -168,17 +168,17 @@ def test_broken_pictures_are_listed_and_the_rest_is_used(tmp_path):
     ("data", "reason"),
     [
         ((GREY, NAMES[:-1]), "there are 12 images, but 11 labels"),
-        (([], []), "there are no pictures"),
+        (([], []), "there are no images"),
         ((GREY, NAMES, NAMES), "a tuple of 3 is not DATA: give a path, a pair"),
-        (("folder", NAMES), "a str is not several pictures"),
+        (("folder", NAMES), "a str is not several images"),
         ((GREY, "cat"), "the labels are a str"),
-        ((iter(GREY), NAMES), "is not several pictures"),
+        ((iter(GREY), NAMES), "is not several images"),
         ((GREY.reshape(12, 30), NAMES), r"shape \(12, 30\) are rows .* images.reshape\(n, H, W\)"),
         ((COLOUR[None], NAMES), "are not"),
         ((GREY.astype(float), NAMES), "item 0: has floats from .* to 2.., but"),
         ((GREY.astype(int), NAMES), "item 0: an array of int64"),
         (([GREY[0], GREY[1] / 255], NAMES[:2]), "item 1 is float64, but those before it are uint8"),
-        (([GREY[0], None], NAMES[:2]), "item 1: a NoneType is not a picture"),
+        (([GREY[0], None], NAMES[:2]), "item 1: a NoneType is not an image"),
         ((GREY[:2], [1, None]), "the label of item 1 must be .* not None; leave unlabelled"),
         ((GREY[:2], [1, float("nan")]), "not nan; leave unlabelled"),
         ((GREY[:2], [1, 1.5]), "not 1.5, a float"),
@@ -189,7 +189,7 @@ def test_broken_pictures_are_listed_and_the_rest_is_used(tmp_path):
         (7, "a int is not DATA"),
         (DataLoader(Items([(GREY[0], 0)])), "loader.dataset"),
         (Flow(), "Flow is not DATA"),
-        (Items([]), "hold no usable pictures"),
+        (Items([]), "hold no usable images"),
         (Items([ValueError("no such file")]), "item 0: ValueError: no such file"),
         (Items([{"image": GREY[0], "label": 0}]), r"item 0 of the Items is not a pair"),
         (Items([(GREY[0], None)]), "the label of item 0"),

@@ -43,7 +43,7 @@ def test_a_file_or_folder_of_that_name_comes_first(tmp_path, monkeypatch):
     assert find_source("Random_Vectors").kind == "random-vectors"
     for label in ("a", "b"):
         (tmp_path / "random-vectors" / label).mkdir(parents=True)
-        (tmp_path / "random-vectors" / label / "1.png").write_bytes(b"picture")
+        (tmp_path / "random-vectors" / label / "1.png").write_bytes(b"image")
     assert find_source("random-vectors").kind == "folders"
 
 
@@ -62,6 +62,6 @@ def test_a_linear_net_learns_what_the_label_says(tmp_path):
     )
     assert run.results["images"] == 100
     assert run.accuracy > 0.9
-    # A picture of one row does not break the page.
+    # An image of one row does not break the page.
     page = run.report.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(list(run.path.glob("gallery/*.png"))) > 0

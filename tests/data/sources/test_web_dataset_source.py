@@ -39,7 +39,7 @@ def test_shards_with_splits(tmp_path):
     assert source.index.labels.tolist() == [0, 1, 0]
     assert source.index.splits.tolist() == [TRAIN, TRAIN, VALIDATION]
     assert [source.read(row) for row in range(3)] == [b"one", b"two", b"three"]
-    assert "3 pictures in 2 shards" in source.found
+    assert "3 images in 2 shards" in source.found
 
 
 def test_labels_in_json(tmp_path):

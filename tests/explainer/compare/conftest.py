@@ -10,7 +10,7 @@ from onsight.explainer.compare.rounds import Cell
 
 @pytest.fixture
 def planted():
-    """A function from {name: (fixed seconds, picture seconds)} and sizes to a comparison.
+    """A function from {name: (fixed seconds, image seconds)} and sizes to a comparison.
 
     noise: a factor on every step of each round; problems: {(name, size): why not timed}.
     """
@@ -20,11 +20,11 @@ def planted():
         cells = []
         for size in sizes:
             for candidate in candidates:
-                fixed, picture = costs[candidate.name]
+                fixed, image = costs[candidate.name]
                 cell = Cell(candidate, size, lambda steps: 0.0)
                 cell.problem = (problems or {}).get((candidate.name, size), "")
                 if not cell.problem:
-                    cell.rounds = [(fixed + picture * size) * factor for factor in noise]
+                    cell.rounds = [(fixed + image * size) * factor for factor in noise]
                 cells.append(cell)
         return Comparison("lenet", (32, 32, 3), candidates, list(sizes), cells)
 

@@ -62,7 +62,7 @@ def test_wrong_devices_are_refused(two_gpus):
         names(["cpu", "gpu"])
 
 
-def test_default_batch_sizes_fit_the_pictures():
+def test_default_batch_sizes_fit_the_images():
     assert choose_batch_sizes((), 128, 60_000) == [4, 32, 128, 512]
     assert choose_batch_sizes((), 64, 60_000) == [4, 32, 64, 128, 512]
     assert choose_batch_sizes((), 128, 97) == [4, 32, 97]
@@ -86,8 +86,8 @@ def test_batch_sizes_are_parsed():
 
 
 @pytest.mark.parametrize(
-    ("size", "pictures", "expected"),
+    ("size", "images", "expected"),
     [(512, 1000, 128), (8, 1000, 2), (4, 1000, 32), (1, 1000, 8), (4, 10, 10), (4, 4, None)],
 )
-def test_a_second_size_is_far_enough_and_possible(size, pictures, expected):
-    assert second_size(size, pictures) == expected
+def test_a_second_size_is_far_enough_and_possible(size, images, expected):
+    assert second_size(size, images) == expected

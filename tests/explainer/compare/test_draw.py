@@ -15,14 +15,14 @@ def test_every_candidate_has_its_line_at_its_own_speeds(planted, tmp_path, monke
     costs = {"cpu": (1e-4, 1e-4), "cuda:0": (1e-3, 1e-6)}
     comparison = planted(costs, [4, 32, 128], problems={("cpu", 128): "out of memory"})
     draw_comparison(comparison, tmp_path / "plot.png")
-    with Image.open(tmp_path / "plot.png") as picture:
-        assert picture.format == "PNG"
+    with Image.open(tmp_path / "plot.png") as image:
+        assert image.format == "PNG"
     (axes,) = drawn[0].axes
     lines = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in axes.containers}
     for name, points in lines.items():
         sizes = [4, 32] if name == "cpu" else [4, 32, 128]
-        fixed, picture = costs[name]
+        fixed, image = costs[name]
         assert [size for size, _ in points] == sizes
         for size, rate in points:
-            assert abs(rate - size / (fixed + picture * size)) < 1e-6 * rate
+            assert abs(rate - size / (fixed + image * size)) < 1e-6 * rate
     assert lines.keys() == costs.keys()

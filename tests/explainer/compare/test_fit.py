@@ -15,26 +15,26 @@ costs = st.floats(1e-7, 1e-1)
 
 
 @given(costs, costs)
-def test_planted_costs_are_recovered(fixed, picture):
-    fit = fit_costs({size: fixed + picture * size for size in SIZES})
-    assert fit.fixed_seconds == pytest.approx(fixed, rel=1e-6, abs=1e-9 * picture * 4)
-    assert fit.picture_seconds == pytest.approx(picture, rel=1e-6, abs=1e-9 * fixed / 512)
+def test_planted_costs_are_recovered(fixed, image):
+    fit = fit_costs({size: fixed + image * size for size in SIZES})
+    assert fit.fixed_seconds == pytest.approx(fixed, rel=1e-6, abs=1e-9 * image * 4)
+    assert fit.image_seconds == pytest.approx(image, rel=1e-6, abs=1e-9 * fixed / 512)
     assert fit.miss == pytest.approx(0, abs=1e-9)
-    assert fit.step_seconds(64) == pytest.approx(fixed + 64 * picture)
+    assert fit.step_seconds(64) == pytest.approx(fixed + 64 * image)
 
 
 @pytest.mark.parametrize(
     ("seconds", "zero"),
-    [((1.0, 9.0, 40.0, 170.0), "fixed"), ((4.0, 3.0, 2.0, 1.0), "picture"), ((2, 3, 9, 8), "")],
+    [((1.0, 9.0, 40.0, 170.0), "fixed"), ((4.0, 3.0, 2.0, 1.0), "image"), ((2, 3, 9, 8), "")],
 )
 def test_no_cost_is_negative_and_the_fit_is_optimal(seconds, zero):
     fit = fit_costs(dict(zip(SIZES, seconds, strict=True)))
     times = np.array(seconds, float)
     matrix = np.stack([1 / times, np.array(SIZES) / times], axis=1)
     expected, _ = nnls(matrix, np.ones(4))
-    assert (fit.fixed_seconds, fit.picture_seconds) == pytest.approx(tuple(expected), abs=1e-12)
+    assert (fit.fixed_seconds, fit.image_seconds) == pytest.approx(tuple(expected), abs=1e-12)
     assert fit.miss == pytest.approx(np.abs(matrix @ expected - 1).max())
-    for name in ("fixed", "picture"):
+    for name in ("fixed", "image"):
         assert (getattr(fit, f"{name}_seconds") == 0) == (name == zero)
 
 

@@ -1,4 +1,4 @@
-"""From the command line to the JSON, on real pictures; accelerators are planted."""
+"""From the command line to the JSON, on real images; accelerators are planted."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def gpu(monkeypatch):
 
 @pytest.fixture
 def plant(monkeypatch):
-    """A function that plants the costs of candidates: (fixed, picture, largest batch)."""
+    """A function that plants the costs of candidates: (fixed, image, largest batch)."""
 
     def plant(costs):
         class PlantedTrial:
@@ -46,10 +46,10 @@ def plant(monkeypatch):
 
             def at(self, batch_size):
                 def seconds(steps):
-                    fixed, picture, largest = costs[self.candidate.name]
+                    fixed, image, largest = costs[self.candidate.name]
                     if batch_size > largest:
                         raise torch.OutOfMemoryError("out of memory")
-                    return steps * (fixed + picture * batch_size)
+                    return steps * (fixed + image * batch_size)
 
                 return seconds
 
@@ -101,7 +101,7 @@ def test_the_json_of_a_real_comparison(capsys, bars, hasty):
 def test_the_printed_table_and_sentences(capsys, bars, hasty):
     code, out, err = run_command(capsys, "explain", bars, "--batch-sizes", "8", "--threads", "1")
     assert code == 0, err
-    assert "images/s of training sprint on 12x12x1 pictures" in out
+    assert "images/s of training sprint on 12x12x1 images" in out
     assert "Fastest at batch 2" in out
     assert "batch 2 is timed too" in err
     assert "timing sprint at batch 2, 8" in err
@@ -113,11 +113,11 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
     comparison = compare(str(bars), make_config({}), (), (4, 64), SilentReporter())
     found = facts(comparison)
     assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost per step)" in found["verdict"]
-    assert "at batch 64: cuda:0 (1.48x over cpu, by less time per picture)" in found["verdict"]
+    assert "at batch 64: cuda:0 (1.48x over cpu, by less time per image)" in found["verdict"]
     assert (found["device"], found["best_ratio"]) == ("cuda:0", pytest.approx(1.48, abs=0.01))
     fit = found["fits"]["cuda:0"]
     assert fit["fixed_seconds"] == pytest.approx(0.61e-3)
-    assert fit["picture_seconds"] == pytest.approx(1.2e-6)
+    assert fit["image_seconds"] == pytest.approx(1.2e-6)
     assert [one["batch_size"] for one in found["crossovers"]] == [39]
     assert [row["precision"] for row in found["rows"][:2]] == ["fp32", "bf16"]
     text = printed(comparison)
@@ -133,7 +133,7 @@ def test_out_of_memory_is_shown_in_its_cell(bars, gpu, plant):
     assert [row["problem"] for row in found["rows"]] == [None] * 5 + ["out of memory"]
     assert found["rows"][-1]["images_per_second"] is None
     assert found["rows"][-1]["ratio"] is None
-    assert found["fits"]["cuda:0"]["picture_seconds"] == pytest.approx(1e-6)
+    assert found["fits"]["cuda:0"]["image_seconds"] == pytest.approx(1e-6)
     text = printed(comparison)
     assert "out of memory" in text
     assert "only cpu was timed" in text

@@ -13,22 +13,22 @@ def sentences(comparison):
     return {one.batch_size: sentence(comparison, one) for one in outcomes(comparison)}
 
 
-def test_fixed_cost_decides_small_batches_and_cost_per_picture_large_ones(planted):
+def test_fixed_cost_decides_small_batches_and_cost_per_image_large_ones(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     found = {one.batch_size: one for one in outcomes(comparison)}
     assert (found[4].winners, found[4].rival, found[4].cause) == (("cpu",), "cuda:0", "fixed")
     assert found[4].ratio == pytest.approx((0.61e-3 + 4 * 1.2e-6) / (0.12e-3 + 4 * 14e-6))
-    assert (found[512].winners, found[512].cause) == (("cuda:0",), "picture")
+    assert (found[512].winners, found[512].cause) == (("cuda:0",), "image")
     assert found[512].ratio == pytest.approx((0.12e-3 + 512 * 14e-6) / (0.61e-3 + 512 * 1.2e-6))
     said = sentences(comparison)
     assert said[4] == (
         "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is a fixed cost, "
         "0.61 ms for any batch size, against 0.12 ms"
     )
-    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs per picture against 14.0 µs"
+    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs per image against 14.0 µs"
     assert verdict(comparison) == (
         "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost per step); "
-        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time per picture)."
+        "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time per image)."
     )
 
 

@@ -1,4 +1,4 @@
-"""A run on real pictures is explained; the gains of flags are planted."""
+"""A run on real images is explained; the gains of flags are planted."""
 
 import dataclasses
 import io
@@ -61,7 +61,7 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
     for name in ("data", "augment", "forward", "backward", "optimizer"):
         assert before.phases[name] > 0
     # LeNet on one 32x32 channel, by hand: two convolutions, three linear layers; two operations
-    # per multiplication; three times that for a step, but no gradient for the pictures.
+    # per multiplication; three times that for a step, but no gradient for the images.
     first = 2 * 28 * 28 * 6 * 25
     rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
     assert before.flops == 4 * (2 * first + 3 * rest)
@@ -144,7 +144,7 @@ def test_waiting_for_data_is_the_cause(bars, plant):
     waits = found.before.phases | {"data": found.before.seconds}
     found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
     assert cause(found) == "loader"
-    assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for pictures")
+    assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for images")
 
 
 def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):

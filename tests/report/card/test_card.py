@@ -44,7 +44,7 @@ def test_the_hub_reads_the_accuracy(run, capsys):
     assert found.dataset_split == results["split"]
     assert found.metric_type == "accuracy"
     assert found.metric_value == pytest.approx(results["accuracy"], abs=5e-5)
-    assert f"{results['images']} pictures" in found.metric_name
+    assert f"{results['images']} images" in found.metric_name
 
 
 def test_no_license_is_made_up(run):
@@ -94,7 +94,7 @@ def test_limits_follow_from_the_results(run):
     said = " ".join(limits(subject))
     assert f"Nothing is known about '{results['classes'][0]['name']}'" in said
     assert "'odd' (3)" in said
-    assert "2 pictures could not be read" in said
+    assert "2 images could not be read" in said
     results["classes"] = []
     results["accuracy"] = None
     assert len(limits(subject)) == 2  # those of any classifier
@@ -124,7 +124,7 @@ def test_a_card_of_somebodys_own_stays(run):
     assert ModelCard.load(run / "card.md").data.license == "mit"
 
 
-def test_a_run_without_held_out_pictures_has_no_accuracy(run):
+def test_a_run_without_held_out_images_has_no_accuracy(run):
     subject = read_subject(run)
     subject.results.update({"accuracy": None, "images": 0, "calibration": []})
     text = card_text(subject)

@@ -26,17 +26,17 @@ class Said(NamedTuple):
 
 
 def key(digest):
-    """The picture key of a digest in hexadecimal, as a model file holds it."""
+    """The image key of a digest in hexadecimal, as a model file holds it."""
     return int.from_bytes(bytes.fromhex(digest), "big", signed=True)
 
 
 def digest_of(number):
-    """A digest that a picture with this number might have; some are negative as keys."""
+    """A digest that an image with this number might have; some are negative as keys."""
     return f"{(number * 0x9E3779B97F4A7C15) % 2**64:016x}"
 
 
 def said(number, label, predicted, probability=0.9):
-    """A prediction for the picture with this number."""
+    """A prediction for the image with this number."""
     return Said(f"{label}/{number}.png", label, predicted, probability, digest_of(number))
 
 

@@ -1,4 +1,4 @@
-"""A run that was chosen without the held-out pictures, compared with each of the others."""
+"""A run that was chosen without the held-out images, compared with each of the others."""
 
 import pytest
 from planted_runs import plant_run, said
@@ -9,7 +9,7 @@ from onsight.errors import OutputError
 
 
 def plant(folder, **rights):
-    """Runs that get the first so many of 100 pictures right."""
+    """Runs that get the first so many of 100 images right."""
     return [
         plant_run(
             folder / name,
@@ -21,7 +21,7 @@ def plant(folder, **rights):
 
 def test_only_its_own_pairs_are_corrected_for(tmp_path):
     runs = plant(tmp_path, a=80, b=90, c=85)
-    ten, five = stats.binomtest(0, 10).pvalue, stats.binomtest(0, 5).pvalue  # discordant pictures
+    ten, five = stats.binomtest(0, 10).pvalue, stats.binomtest(0, 5).pvalue  # discordant images
     found = onsight.compare(*runs, against=runs[0])
     assert found.best == "a"
     assert [(gap.above, gap.below) for gap in found.gaps] == [("b", "a"), ("c", "a")]

@@ -58,9 +58,9 @@ def test_a_clear_difference(tmp_path):
     assert "Classes that differ by more than noise:\n  cat: first recognises 26.0 points" in text
 
 
-def test_runs_that_are_right_on_the_same_pictures(tmp_path):
+def test_runs_that_are_right_on_the_same_images(tmp_path):
     text = str(onsight.compare(*plant_counts(tmp_path, 8, 0, 0, 2)))
-    assert "first and second are right on exactly the same pictures (n = 10)" in text
+    assert "first and second are right on exactly the same images (n = 10)" in text
 
 
 def test_runs_that_are_equally_accurate(tmp_path):
@@ -70,7 +70,7 @@ def test_runs_that_are_equally_accurate(tmp_path):
 
 
 def plant_three(folder):
-    """Of 100 pictures, runs a, b and c get the first 95, 88 and 70 right; half are dogs."""
+    """Of 100 images, runs a, b and c get the first 95, 88 and 70 right; half are dogs."""
     return [
         plant_run(
             folder / name,
@@ -125,9 +125,9 @@ def test_what_is_left_out_and_different_splits_are_said(tmp_path):
     two = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
     notes = onsight.compare(one, two).notes
     assert notes == (
-        "of the 10 held-out pictures of one, 6 not compared: 5 seen by another run in training or "
+        "of the 10 held-out images of one, 6 not compared: 5 seen by another run in training or "
         "selection and 1 not held out by every run",
-        "the runs split their pictures differently: test fraction 0.2 / 0.1",
+        "the runs split their images differently: test fraction 0.2 / 0.1",
     )
 
 
@@ -136,7 +136,7 @@ def test_validation_results_are_said_to_be_flattered(tmp_path):
     one = plant_run(tmp_path / "one", rows)
     two = plant_run(tmp_path / "two", rows, split="validation")
     assert onsight.compare(one, two).notes == (
-        "the pictures of two also chose which epoch to keep, which flatters it",
+        "the images of two also chose which epoch to keep, which flatters it",
     )
 
 
@@ -166,7 +166,7 @@ def test_errors_say_what_to_do(tmp_path):
         ([good, classes], "only classes has 'cow'"),
         ([good, other], "Compare runs on the same DATA"),
         ([good, trained], "one was trained on what another held out"),
-        ([good, empty], "empty held out no pictures"),
+        ([good, empty], "empty held out no images"),
     ):
         with pytest.raises(OutputError, match=said_so):
             onsight.compare(*runs)
@@ -178,7 +178,7 @@ def test_errors_say_what_to_do(tmp_path):
 def test_a_damaged_table_is_refused(tmp_path, text):
     one, two = plant_counts(tmp_path, 3, 1, 1, 1)
     (two / "predictions.csv").write_text(text)
-    with pytest.raises(OutputError, match=r"predictions\.csv is damaged|no pictures"):
+    with pytest.raises(OutputError, match=r"predictions\.csv is damaged|no images"):
         onsight.compare(one, two)
 
 
@@ -194,7 +194,7 @@ def test_the_command_prints_and_writes_a_page(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = run_command(capsys, *folders)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "100 pictures held out by both runs"
+    assert out.splitlines()[0] == "100 images held out by both runs"
     assert out.splitlines()[-1] == "page: compare.html"
     assert (tmp_path / "compare.html").is_file()
     code, out, _ = run_command(capsys, *folders, "--json", "--out", tmp_path / "pages")
@@ -212,7 +212,7 @@ def test_a_file_that_is_not_a_page_is_left_alone(tmp_path, capsys):
     assert own.read_text() == "mine"
 
 
-def test_a_folder_and_its_zip_give_the_same_pictures(trained, shared_bars, tmp_path):
+def test_a_folder_and_its_zip_give_the_same_images(trained, shared_bars, tmp_path):
     archive = tmp_path / "bars.zip"
     with zipfile.ZipFile(archive, "w") as file:
         for path in sorted(shared_bars.rglob("*.png")):

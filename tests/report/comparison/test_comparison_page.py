@@ -1,4 +1,4 @@
-"""The page of a comparison: the right pictures in the right order, and nothing from outside."""
+"""The page of a comparison: the right images in the right order, and nothing from outside."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from onsight.report.tables import digest_text
 
 @pytest.fixture
 def pets(tmp_path):
-    """A folder of 70 small pictures of two classes, and the digest of each path."""
+    """A folder of 70 small images of two classes, and the digest of each path."""
     rng = np.random.default_rng(1)
     digests = {}
     for number in range(70):
@@ -79,7 +79,7 @@ def test_a_page_loads_nothing_and_runs_nothing(pets, tmp_path):
         assert address.startswith("data:")
 
 
-def test_pictures_that_are_gone_or_changed_are_not_shown(pets, tmp_path):
+def test_images_that_are_gone_or_changed_are_not_shown(pets, tmp_path):
     runs = plant_opposites(tmp_path, pets)
     paths = [tmp_path / "pets" / path for path in pets]
     paths[-1].unlink()
@@ -89,7 +89,7 @@ def test_pictures_that_are_gone_or_changed_are_not_shown(pets, tmp_path):
     assert page.count("not available</span>") == 2
     shutil.rmtree(tmp_path / "pets")
     page = page_of(runs, tmp_path)
-    assert "The pictures are not available" in page
+    assert "The images are not available" in page
     assert page.count("<li>\n<p><b>") == 60
 
 
@@ -102,12 +102,12 @@ def test_a_named_set_that_is_not_here_is_not_downloaded(tmp_path, monkeypatch):
         plant_run(tmp_path / name, [said(1, "cat", name)], data="cifar10")
         for name in ("cat", "dog")
     ]
-    assert "The pictures are not available" in page_of(runs, tmp_path)
+    assert "The images are not available" in page_of(runs, tmp_path)
 
 
-def test_runs_that_agree_have_no_pictures_to_show(tmp_path):
+def test_runs_that_agree_have_no_images_to_show(tmp_path):
     page = page_of(plant_counts(tmp_path, 5, 0, 0, 2), tmp_path)
-    assert "The runs gave every picture the same class." in page
+    assert "The runs gave every image the same class." in page
 
 
 def test_names_are_escaped(tmp_path):

@@ -1,4 +1,4 @@
-"""Which pictures are compared: planted runs whose common pictures are known."""
+"""Which images are compared: planted runs whose common images are known."""
 
 import pytest
 from planted_runs import Said, digest_of, plant_run, said
@@ -8,11 +8,11 @@ from onsight.report.comparison.pairing import LeftOut, pair
 
 
 def paired(*folders):
-    """The paths of the common pictures in each run, and what was left out."""
+    """The paths of the common images in each run, and what was left out."""
     runs = [read_held_out(folder, folder.name) for folder in folders]
     rows, left_out = pair(runs)
     paths = [
-        [run.picture_paths[row] for row in places]
+        [run.image_paths[row] for row in places]
         for run, places in zip(runs, rows.tolist(), strict=True)
     ]
     return paths, left_out
@@ -22,7 +22,7 @@ def without_digests(*rows):
     return [row._replace(digest=None) for row in rows]
 
 
-def test_pictures_are_found_again_under_other_paths_and_in_another_order(tmp_path):
+def test_images_are_found_again_under_other_paths_and_in_another_order(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(6)]
     moved = [row._replace(path=f"C:/{row.path}") for row in reversed(rows)]
     one, two = plant_run(tmp_path / "one", rows), plant_run(tmp_path / "two", moved)
@@ -32,7 +32,7 @@ def test_pictures_are_found_again_under_other_paths_and_in_another_order(tmp_pat
     assert left_out == (LeftOut(0, 0, 0),) * 2
 
 
-def test_pictures_are_left_out_for_the_reason_that_holds(tmp_path):
+def test_images_are_left_out_for_the_reason_that_holds(tmp_path):
     common = [said(1, "cat", "cat"), said(2, "dog", "cat")]
     trained, relabelled, absent = (
         said(3, "cat", "cat"),
@@ -47,7 +47,7 @@ def test_pictures_are_left_out_for_the_reason_that_holds(tmp_path):
     assert left_out == (LeftOut(seen=1, relabelled=1, absent=1), LeftOut(0, 1, 0))
 
 
-def test_equal_pictures_are_paired_one_to_one(tmp_path):
+def test_equal_images_are_paired_one_to_one(tmp_path):
     copies = [said(1, "cat", "cat")._replace(path=path) for path in "abc"]
     one, two = plant_run(tmp_path / "one", copies), plant_run(tmp_path / "two", copies[:2])
     (first, second), left_out = paired(one, two)
@@ -73,7 +73,7 @@ def test_an_older_run_is_paired_by_path(tmp_path):
     assert left_out == (LeftOut(0, 0, 1), LeftOut(0, 0, 1))
 
 
-def test_a_picture_paired_by_path_that_the_other_was_trained_on_is_left_out(tmp_path):
+def test_a_image_paired_by_path_that_the_other_was_trained_on_is_left_out(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(3)]
     one = plant_run(tmp_path / "one", without_digests(*rows), seen=[rows[0].digest])
     two = plant_run(tmp_path / "two", rows)
@@ -94,7 +94,7 @@ def test_another_decoding_is_paired_by_path_only_on_the_same_data(tmp_path, size
     assert len(first) == common
 
 
-def test_validation_pictures_are_compared_although_both_runs_were_selected_with_them(tmp_path):
+def test_validation_images_are_compared_although_both_runs_were_selected_with_them(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(3)]
     seen = [row.digest for row in rows]
     folders = [
@@ -103,7 +103,7 @@ def test_validation_pictures_are_compared_although_both_runs_were_selected_with_
     assert paired(*folders)[0][0] == [row.path for row in rows]
 
 
-def test_keys_of_pictures_survive_the_model_file(tmp_path):
+def test_keys_of_images_survive_the_model_file(tmp_path):
     digests = [digest_of(number) for number in range(20)] + ["0" * 16, "f" * 16]
     folder = plant_run(tmp_path / "run", [Said("a", "cat", "cat")], seen=digests)
     assert read_held_out(folder, "run").seen == set(digests)

@@ -1,4 +1,4 @@
-"""--model auto on real pictures: what it tries, what it keeps as asked, when it does not try."""
+"""--model auto on real images: what it tries, what it keeps as asked, when it does not try."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from onsight.training import prepare
 from onsight.training.auto import candidates, choose_model
 from onsight.training.auto.backbone_pace import least_forward_seconds
 from onsight.training.budget import Budget
-from onsight.training.pictures.open_data import find_data
+from onsight.training.images.open_data import find_data
 
 CPU = torch.device("cpu")
 QUIET = {"reporter": SilentReporter()}
@@ -56,7 +56,7 @@ def textures(tmp_path):
     return tmp_path / "data"
 
 
-def test_few_large_pictures_get_a_pretrained_head(textures, with_weights):
+def test_few_large_images_get_a_pretrained_head(textures, with_weights):
     choice, fields = choose(textures)
     assert choice.value == "tf_efficientnet_lite0"
     assert fields["pretrained"]
@@ -81,7 +81,7 @@ def test_without_weights_nothing_is_tried(textures):
     assert choice.reason.startswith("no pretrained weights are here")
 
 
-def test_a_picture_of_each_class_gets_a_pretrained_head(tmp_path, with_weights):
+def test_a_image_of_each_class_gets_a_pretrained_head(tmp_path, with_weights):
     for kind in ("a", "b"):
         (tmp_path / kind).mkdir()
     Image.new("RGB", (80, 80)).save(tmp_path / "a" / "1.png")
@@ -171,7 +171,7 @@ def test_nothing_is_tried_where_no_backbone_could_judge_what_is_held_out(
     source = find_data(str(textures), config, SilentReporter())
     budget = Budget(10.0, lambda: 0.0)
     choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
-    reason = "not tried: the 10 pictures held out take about 20 of the"
+    reason = "not tried: the 10 images held out take about 20 of the"
     assert choice.reason.startswith(reason) != is_tried
 
 
@@ -185,7 +185,7 @@ def test_timing_a_backbone_draws_no_random_numbers():
 def test_nothing_is_tried_where_decoding_leaves_no_time(
     textures, tmp_path, with_weights, monkeypatch, seconds, is_tried
 ):
-    """The pictures of a given test part have to be decoded, however long they take."""
+    """The images of a given test part have to be decoded, however long they take."""
     for part in ("train", "test"):
         shutil.copytree(textures, tmp_path / "parts" / part)
     monkeypatch.setattr(choose_model, "decoding_seconds", lambda *given: seconds)
@@ -193,5 +193,5 @@ def test_nothing_is_tried_where_decoding_leaves_no_time(
     source = find_data(str(tmp_path / "parts"), config, SilentReporter())
     budget = Budget(60.0, lambda: 5.0)
     choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
-    assert ("tried: the 53 pictures held out" not in choice.reason) == is_tried
+    assert ("tried: the 53 images held out" not in choice.reason) == is_tried
     assert is_tried or choice.value == "sprint"

@@ -1,4 +1,4 @@
-"""Outlooks: more time, more pictures and larger pictures promise more, and trials decide."""
+"""Outlooks: more time, more images and larger images promise more, and trials decide."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ from onsight.training.auto.outlook import (
 from onsight.training.auto.trials import Tried
 
 TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
-NET = Tried(right=40, judged=100, trained=300, seen=900, picture_seconds=1e-3)
-HEAD = Tried(right=80, judged=200, trained=200, seen=200, picture_seconds=5e-3)
+NET = Tried(right=40, judged=100, trained=300, seen=900, image_seconds=1e-3)
+HEAD = Tried(right=80, judged=200, trained=200, seen=200, image_seconds=5e-3)
 SIDES = [224, 160, 128, 96]
 FIELDS = {"model": "net", "pretrained": True}
 
@@ -41,7 +41,7 @@ def test_a_net_that_learned_fast_in_its_trial_promises_more():
     assert len(set(errors)) == 3
 
 
-def test_new_pictures_count_for_more_than_seen_ones():
+def test_new_images_count_for_more_than_seen_ones():
     few = scratch_outlook("compact", {}, NET, TASK)
     many = scratch_outlook("compact", {}, NET, replace(TASK, training=50_000))
     assert many.error < few.error
@@ -51,7 +51,7 @@ FROZEN = replace(TASK, is_frozen=True)
 
 
 @pytest.mark.parametrize(("seconds", "side"), [(600, "224"), (14, "160"), (11, "128"), (5, "96")])
-def test_a_head_takes_the_largest_pictures_there_is_time_for(seconds, side):
+def test_a_head_takes_the_largest_images_there_is_time_for(seconds, side):
     outlook = head(replace(FROZEN, seconds=seconds))
     assert outlook.fields["image_size"] == side
     assert outlook.fields["freeze"]
@@ -61,7 +61,7 @@ def test_a_head_is_no_outlook_where_even_the_others_take_longer():
     assert head(replace(FROZEN, seconds=2)) is None
 
 
-def test_fewer_pictures_than_in_the_trial_mean_more_mistakes():
+def test_fewer_images_than_in_the_trial_mean_more_mistakes():
     errors = [head(replace(FROZEN, seconds=seconds)).error for seconds in (4, 4.5, 5)]
     assert errors == sorted(errors, reverse=True)
 
@@ -80,11 +80,11 @@ def test_without_a_budget_fine_tuning_takes_the_epochs_there_is_time_for():
     assert tuned.fields["epochs"] >= 1
 
 
-def test_too_few_pictures_are_not_fine_tuned():
+def test_too_few_images_are_not_fine_tuned():
     assert head(replace(TASK, training=150, seconds=600)).fields["freeze"]
 
 
-def test_half_the_pictures_show_how_much_more_would_help():
+def test_half_the_images_show_how_much_more_would_help():
     steep = replace(HEAD, half=(40, 200))
     flat = replace(HEAD, half=(79, 200))
     usual, helped, not_helped = (head(tried=one).error for one in (HEAD, steep, flat))
@@ -113,7 +113,7 @@ def test_a_close_race_goes_to_what_usually_wins():
     assert choose([usual, close, ahead], "")[0].value == "ahead"
 
 
-def test_without_a_budget_a_head_has_time_for_all_pictures_or_is_not_offered():
+def test_without_a_budget_a_head_has_time_for_all_images_or_is_not_offered():
     task = replace(FROZEN, seconds=2, is_limited=False)
     assert head(task) is None
     assert head(replace(task, seconds=21)).fields["image_size"] == "128"
@@ -125,7 +125,7 @@ def test_the_cheaper_one_wins_unless_a_later_one_is_clearly_ahead():
     assert best_of([small, same, better]) is better
 
 
-def test_a_trial_on_few_pictures_is_no_reason_to_leave_what_usually_wins():
+def test_a_trial_on_few_images_is_no_reason_to_leave_what_usually_wins():
     usual, ahead = Outlook("usual", {}, 0.5, 48), Outlook("ahead", {}, 0.1, 400)
     assert best_of([usual, ahead]) is usual
     assert best_of([replace(usual, judged=100), ahead]) is ahead

@@ -11,7 +11,7 @@ from onsight.training.auto.race import more_time, run_race
 from onsight.training.auto.trials import Tried
 
 TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
-TRIED = Tried(right=80, judged=100, trained=300, seen=300, picture_seconds=1e-3)
+TRIED = Tried(right=80, judged=100, trained=300, seen=300, image_seconds=1e-3)
 
 
 class Tries:

@@ -128,13 +128,13 @@ def test_comments_alone_are_not_run(script, traced, tmp_path):
 
 
 def test_changes_of_an_imported_module_are_left_as_comments_with_its_line(script, traced, tmp_path):
-    other = script("x = 1\nloader = DataLoader(data, 4)\n", "pictures.py")
-    written = script("import torch\nimport pictures\n")
+    other = script("x = 1\nloader = DataLoader(data, 4)\n", "images.py")
+    written = script("import torch\nimport images\n")
     changes = what_ifs_from({"workers": 1})
     found = written.mended(traced(loader=other.call("DataLoader")), workers=changes[0].value)
     (line,) = found.lines
-    assert (str(line.site), line.left) == ("pictures.py:2", "it is in pictures.py")
-    expected = "# pictures.py:2: DataLoader(data, 4, num_workers=1)"
+    assert (str(line.site), line.left) == ("images.py:2", "it is in images.py")
+    expected = "# images.py:2: DataLoader(data, 4, num_workers=1)"
     assert expected in found.after.decode().splitlines()
     assert other.path.read_text() == "x = 1\nloader = DataLoader(data, 4)\n"
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.transforms.functional import to_pil_image
 
-class Pictures(Dataset):
+class Images(Dataset):
     def __init__(self):
         self.made = 0
         self.transform = transforms.Compose([STEPS])
@@ -22,10 +22,10 @@ class Pictures(Dataset):
         return 6
     def __getitem__(self, index):
         self.made += 1
-        picture = torch.arange(48, dtype=torch.uint8).view(3, 4, 4) + index
-        return self.transform(to_pil_image(picture)), index
+        image = torch.arange(48, dtype=torch.uint8).view(3, 4, 4) + index
+        return self.transform(to_pil_image(image)), index
 
-data = Pictures()
+data = Images()
 torch.manual_seed(1)
 loader = DataLoader(data, 4, shuffle=True, num_workers=0)
 epochs = [list(loader) for _ in range(2)]
@@ -92,6 +92,6 @@ def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
     ordered = [
         torch.cat([labels for _, labels in one["epochs"][0]]).argsort() for one in (plain, after)
     ]
-    pictures = [torch.cat([images for images, _ in one["epochs"][0]]) for one in (plain, after)]
-    assert torch.equal(pictures[0][ordered[0]], pictures[1][ordered[1]])
+    batches = [torch.cat([images for images, _ in one["epochs"][0]]) for one in (plain, after)]
+    assert torch.equal(batches[0][ordered[0]], batches[1][ordered[1]])
     assert after["data"].made == 6

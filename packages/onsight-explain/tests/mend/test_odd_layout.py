@@ -38,7 +38,7 @@ import torch
 def train(model, loader):
 \tfor i, (x, y) in enumerate(tqdm(loader), 0):
 \t\tout = model(
-\t\t\tx,  # pictures
+\t\t\tx,  # images
 \t\t)
 
 \t\t# the loss
@@ -53,7 +53,7 @@ def train(model, loader):
 \t\tx = x.to(memory_format=torch.channels_last)
 \t\twith torch.autocast(x.device.type, dtype=torch.bfloat16):
 \t\t\tout = model(
-\t\t\t\tx,  # pictures
+\t\t\t\tx,  # images
 \t\t\t)
 
 \t\t\t# the loss
@@ -291,9 +291,9 @@ def test_what_is_not_certain_is_a_comment_at_its_place(script, traced, name):
     assert all(one.text.splitlines()[0] in said for one in left)
 
 
-def test_of_pictures_by_keyword_only_the_weights_are_put_channels_last(script, traced):
+def test_of_images_by_keyword_only_the_weights_are_put_channels_last(script, traced):
     before = "import torch\nfor x in loader:\n    model(x=x)\n"
     found = mended(script, traced, before, {"channels_last": True})
     (left,) = [one for one in found.lines if one.left]
-    assert left.left == "the network is not given its pictures by position"
+    assert left.left == "the network is not given its images by position"
     assert "model.to(memory_format=torch.channels_last)" in found.after.decode().splitlines()

@@ -44,7 +44,7 @@ def losses(monkeypatch, tmp_path):
 
 @pytest.fixture
 def data(tmp_path):
-    """A function that makes the few pictures that a script needs: files, raw colours, arrays."""
+    """A function that makes the few images that a script needs: files, raw colours, arrays."""
 
     def make(kind):
         numbers = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def data(tmp_path):
             pixels = numbers.integers(0, 256, (128, 128, 3), np.uint8)
             if kind == "raw":
                 np.save(folder / f"{at}.npy", pixels)
-            elif kind == "pictures":
+            elif kind == "images":
                 Image.fromarray(pixels).save(folder / f"{at}.png")
         shape = (3, 96, 96) if kind == "colour" else (1, 28, 28)
         for part in ("train", "val"):
@@ -73,7 +73,7 @@ LOADER = "train_loader = DataLoader("
 # the data it needs, the what-ifs that win there, and the lines that are new outside of definitions
 CASES = {
     "loader_bound": (
-        "pictures",
+        "images",
         {"cache": "fixed"},
         [
             LOADER,
@@ -94,7 +94,7 @@ CASES = {
         ],
     ),
     "slow_transform": (
-        "pictures",
+        "images",
         KEPT,
         [
             LOADER,
@@ -188,19 +188,19 @@ SAME = {"loader_bound", "disk_bound", "slow_transform", "sync_in_loop", "eval_wi
 @pytest.mark.parametrize("name", sorted(SAME))
 def test_the_mended_script_has_the_same_losses(mended, losses, data, name, tmp_path):
     kind, changes, _ = CASES[name]
-    found, pictures = mended(name, changes), data(kind)
+    found, images = mended(name, changes), data(kind)
     path = tmp_path / "mended.py"
     path.write_bytes(found.after)
-    assert losses(path, pictures) == losses(PLANTED / f"{name}.py", pictures)
+    assert losses(path, images) == losses(PLANTED / f"{name}.py", images)
 
 
 def test_the_mended_vgg_has_nearly_the_same_losses(mended, losses, data, tmp_path):
     kind, changes, _ = CASES["fp32_bound"]
     path = tmp_path / "mended.py"
     path.write_bytes(mended("fp32_bound", changes).after)
-    pictures = data(kind)
-    plain = losses(PLANTED / "fp32_bound.py", pictures)
-    assert losses(path, pictures) == pytest.approx(plain, rel=0.02)
+    images = data(kind)
+    plain = losses(PLANTED / "fp32_bound.py", images)
+    assert losses(path, images) == pytest.approx(plain, rel=0.02)
 
 
 def _of_definitions(rows):

@@ -4,9 +4,7 @@ import ast
 
 import pytest
 
-LOADER = (
-    "loader = DataLoader(training_pictures_of_pets, batch_size=4, shuffle=True, drop_last=False)"
-)
+LOADER = "loader = DataLoader(training_images_of_pets, batch_size=4, shuffle=True, drop_last=False)"
 
 
 def code(found):
@@ -24,7 +22,7 @@ def test_a_call_that_became_too_long_gets_its_arguments_in_a_line_of_their_own(s
     found = written.mended(traced(written.call("DataLoader"), workers=0), workers=2)
     assert code(found).splitlines()[2:] == [
         "loader = DataLoader(",
-        "    training_pictures_of_pets, batch_size=4, shuffle=True, drop_last=False, num_workers=2",
+        "    training_images_of_pets, batch_size=4, shuffle=True, drop_last=False, num_workers=2",
         ")",
     ]
     assert same_tree(found, source, ("False)", "False, num_workers=2)"))

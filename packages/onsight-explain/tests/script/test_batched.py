@@ -1,4 +1,4 @@
-"""Random transforms of batches, against torchvision's of single pictures."""
+"""Random transforms of batches, against torchvision's of single images."""
 
 import pytest
 import torch
@@ -47,14 +47,14 @@ STEPS = [
 
 @pytest.mark.parametrize(("ops", "name", "arguments"), STEPS)
 @pytest.mark.parametrize("is_float", [False, True])
-def test_every_picture_is_transformed_by_itself(images, ops, name, arguments, is_float):
+def test_every_image_is_transformed_by_itself(images, ops, name, arguments, is_float):
     step = of_batches(getattr(ops, name)(**arguments))
     one = images[:1].expand(64, -1, -1, -1)
     one = one.float() / 255 if is_float else one
     out = step(one)
     assert (out.dtype, out.shape) == (one.dtype, one.shape)
     assert 0 <= out.min() <= out.max() <= (1.0001 if is_float else 255)
-    assert len(out.unique(dim=0)) > 1  # 64 copies of one picture became different ones
+    assert len(out.unique(dim=0)) > 1  # 64 copies of one image became different ones
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_it_would_do_otherwise_is_left_to_torchvision(step):
     assert of_batches(step) is None
 
 
-def test_windows_of_a_crop_are_those_of_the_padded_picture(images):
+def test_windows_of_a_crop_are_those_of_the_padded_image(images):
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
     windows = {
         padded[0, :, top : top + SIDE, left : left + SIDE].numpy().tobytes()

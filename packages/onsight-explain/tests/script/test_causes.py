@@ -74,7 +74,7 @@ def test_what_ifs_that_cannot_be_told_apart_count_together():
 
 
 def test_a_mistake_that_surely_costs_time_comes_before_faster_arithmetic():
-    """But not one whose gain is not shown, nor before what waits for pictures."""
+    """But not one whose gain is not shown, nor before what waits for images."""
     arithmetic = tried(2.0, low=1.8, bf16=True)
     sure, unsure = tried(1.3, low=1.15, no_grad=True), tried(1.3, low=1.05, no_grad=True)
     loading = tried(5.0, low=4.0, cache="items")

@@ -232,7 +232,7 @@ def maps_a_new_array(folder):
     return np.memmap(folder / "numbers.npy", np.int64, mode="r").tolist()
 
 
-def saves_pictures(folder):
+def saves_images(folder):
     for colour in (7, 9):
         Image.new("L", (3, 3), colour).save(folder / "a.png")
     return Image.open(folder / "a.png").getpixel((0, 0))
@@ -399,7 +399,7 @@ CASES = [
     makes_nested_folders_anew,
     maps_an_array,
     maps_a_new_array,
-    saves_pictures,
+    saves_images,
     compresses,
     logs,
     uses_a_database,
@@ -469,8 +469,8 @@ def test_new_files_are_where_the_script_puts_them(tmp_path, guarded):
 CV2 = """
 import posix  # as in C++: not through anything of Python's
 
-def imwrite(filename, picture):
-    posix.write(posix.open(filename, posix.O_WRONLY | posix.O_TRUNC), picture)
+def imwrite(filename, image):
+    posix.write(posix.open(filename, posix.O_WRONLY | posix.O_TRUNC), image)
 
 def imread(filename):
     return posix.read(posix.open(filename, posix.O_RDONLY), 99)
@@ -484,9 +484,9 @@ def test_a_library_that_is_imported_later(tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cv2", raising=False)
     cv2 = importlib.import_module("cv2")
-    for picture in (b"one", b"other"):
-        cv2.imwrite(str(tmp_path / "project" / "a.png"), picture)
-        assert cv2.imread(str(tmp_path / "project" / "a.png")) == picture
+    for image in (b"one", b"other"):
+        cv2.imwrite(str(tmp_path / "project" / "a.png"), image)
+        assert cv2.imread(str(tmp_path / "project" / "a.png")) == image
     end_guard()
     del sys.modules["cv2"]
     assert state(tmp_path / "project") == before

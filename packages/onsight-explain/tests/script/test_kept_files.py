@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
 
-import pictures
+import image_files
 
 HERE = Path(__file__).parent
 with open(HERE / "starts.txt", "w") as file:  # in spawned processes, too
@@ -25,7 +25,7 @@ with open(HERE / "starts.txt", "w") as file:  # in spawned processes, too
 
 
 def main():
-    loader = DataLoader(pictures.Pictures(), 4, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(image_files.Images(), 4, num_workers=1, multiprocessing_context="spawn")
     net = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     until = 0.0
@@ -53,13 +53,13 @@ if __name__ == "__main__":
     main()
 """
 BESIDE = {
-    "pictures.py": """
+    "image_files.py": """
 import os
 import torch
 from torch.utils.data import Dataset
 from pathlib import Path
 
-class Pictures(Dataset):
+class Images(Dataset):
     def __len__(self):
         return 10**6
     def __getitem__(self, number):
@@ -73,9 +73,9 @@ def sys_path_is_usual():
 """,
     "helper.py": """
 import os, sys
-import pictures
+import image_files
 assert not sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ
-assert pictures.sys_path_is_usual()
+assert image_files.sys_path_is_usual()
 print("beside its own modules")
 """,
 }

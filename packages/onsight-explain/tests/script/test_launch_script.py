@@ -69,7 +69,7 @@ def test_a_script_is_watched_and_ended_before_it_can_save(script, monkeypatch):
     assert trace.ended == "window"
     assert trace.images == 8 * trace.steps > 0
     assert sum(trace.phases.values()) == pytest.approx(trace.seconds, rel=1e-3)
-    assert trace.flops == 3 * 2 * 8 * 3 * 2 - 2 * 8 * 3 * 2  # no gradient for the pictures
+    assert trace.flops == 3 * 2 * 8 * 3 * 2 - 2 * 8 * 3 * 2  # no gradient for the images
     assert (trace.loader.batch_size, trace.loader.items, trace.loader.site.line) == (8, 256, 10)
     assert (trace.optimizer.name, trace.optimizer.site.line) == ("SGD", 12)
     assert trace.forward_site.line == 16

@@ -59,7 +59,7 @@ def test_filling_does_not_change_the_random_numbers_of_the_script():
     assert numbers() == expected
 
 
-def test_a_file_is_decoded_once_and_every_caller_gets_its_own_picture(tmp_path):
+def test_a_file_is_decoded_once_and_every_caller_gets_its_own_image(tmp_path):
     path = tmp_path / "a.png"
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(path)
     decoded = []

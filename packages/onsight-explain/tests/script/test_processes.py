@@ -114,7 +114,7 @@ def test_where_a_later_fork_is_not_possible_the_script_runs_from_its_start(
     ("thread", "more"),
     [
         ("threading.Timer(99, print)", 1),  # as loggers start one
-        # As it may read pictures before the training.
+        # As it may read images before the training.
         pytest.param("threading.Thread(target=print)", 0, marks=pytest.mark.soak),
     ],
 )

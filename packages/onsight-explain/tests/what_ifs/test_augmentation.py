@@ -20,7 +20,7 @@ def test_tried_if_random_transforms_can_be_moved(seen, is_random, transforms, co
     assert len(AugmentBatches.worth(seen(item=item))) == count
 
 
-class Pictures(Dataset):
+class Images(Dataset):
     """Two pixels side by side; counts the items made."""
 
     def __init__(self, *transforms, count=4):
@@ -32,19 +32,19 @@ class Pictures(Dataset):
 
     def __getitem__(self, index):
         self.made += 1
-        picture = torch.tensor([[[index % 100, index % 100 + 100]]], dtype=torch.uint8)
-        return self.transform(to_pil_image(picture)), index
+        image = torch.tensor([[[index % 100, index % 100 + 100]]], dtype=torch.uint8)
+        return self.transform(to_pil_image(image)), index
 
 
 @pytest.mark.parametrize("steps", [[ToTensor(), RandomHorizontalFlip(1.0)], None])
 def test_the_same_values_from_items_made_once(apply, steps):
-    def pictures():
+    def make_dataset():
         plain = [RandomHorizontalFlip(1.0), ToTensor()]
-        return Pictures(*(steps or plain), Normalize((0.5,), (0.25,)))
+        return Images(*(steps or plain), Normalize((0.5,), (0.25,)))
 
-    (expected,) = DataLoader(pictures(), 4)
+    (expected,) = DataLoader(make_dataset(), 4)
     apply(augment_batches="cpu")
-    dataset = pictures()
+    dataset = make_dataset()
     loader = DataLoader(dataset, 4)
     for _ in range(3):
         ((images, labels),) = loader
@@ -54,14 +54,14 @@ def test_the_same_values_from_items_made_once(apply, steps):
     assert dataset.made == 4
 
 
-def test_each_picture_draws_for_itself_unless_that_is_noted(apply):
+def test_each_image_draws_for_itself_unless_that_is_noted(apply):
     hooks = apply(augment_batches="cpu")
-    loader = DataLoader(Pictures(RandomHorizontalFlip(), ToTensor(), count=256), 256)
+    loader = DataLoader(Images(RandomHorizontalFlip(), ToTensor(), count=256), 256)
     ((images, _),) = loader
     flipped = images[:, 0, 0, 0] > images[:, 0, 0, 1]
     assert 80 < flipped.sum() < 176
     assert hooks.notes == []
-    list(DataLoader(Pictures(ColorJitter(hue=0.1), ToTensor()), 4))
+    list(DataLoader(Images(ColorJitter(hue=0.1), ToTensor()), 4))
     assert hooks.notes == ["ColorJitter draws once for a whole batch"]
 
 

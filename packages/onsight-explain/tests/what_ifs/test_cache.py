@@ -50,7 +50,7 @@ KINDS = {
     "dict": lambda n: {"image": torch.tensor([n]), "more": {"label": np.int32(n)}},
     "named": lambda n: Pair(torch.tensor(float(n)), n),
     "number": lambda n: n,
-    "names": lambda n: (torch.tensor(n), f"picture {n}"),
+    "names": lambda n: (torch.tensor(n), f"image {n}"),
 }
 
 

@@ -11,7 +11,7 @@ from onsight_explain.what_ifs.channels_last import ChannelsLast
     ("shape", "is_channels_last", "count"),
     [([3, 8, 8], False, 1), ([3, 8, 8], True, 0), ([192], False, 0)],
 )
-def test_tried_on_pictures(seen, shape, is_channels_last, count):
+def test_tried_on_images(seen, shape, is_channels_last, count):
     found = ChannelsLast.worth(seen(shape=shape, is_channels_last=is_channels_last))
     assert len(found) == count
 

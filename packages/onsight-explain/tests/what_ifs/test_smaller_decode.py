@@ -47,8 +47,8 @@ class Files:
         return 2
 
     def __getitem__(self, index):
-        with Image.open(self.path) as picture:
-            return self.transform(picture.convert("RGB"))
+        with Image.open(self.path) as image:
+            return self.transform(image.convert("RGB"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from onsight_lint.values import Values
 from onsight_lint.vocabulary import Kind, word_set
 
 _PLACES = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
-_SIZES = {  # numbers of training and test pictures
+_SIZES = {  # numbers of training and test images
     "MNIST": (60_000, 10_000),
     "FashionMNIST": (60_000, 10_000),
     "KMNIST": (60_000, 10_000),

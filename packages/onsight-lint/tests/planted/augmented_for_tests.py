@@ -8,7 +8,7 @@ from torchvision import transforms as T
 
 SHARED = T.Compose(
     [
-        T.RandomResizedCrop(160),  # expect: random-test-pictures
+        T.RandomResizedCrop(160),  # expect: random-test-images
         T.RandomHorizontalFlip(),
         T.ToTensor(),
     ]

@@ -1,4 +1,4 @@
-"""A blanked box in each picture: cutout (DeVries and Taylor, arXiv:1708.04552)."""
+"""A blanked box in each image: cutout (DeVries and Taylor, arXiv:1708.04552)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CUT_Y, CUT_X = 11, 12
 
 @dataclass(frozen=True)
 class Cutout:
-    """Sets a box of normalised pictures (B, C, H, W) to 0, the mean; its sides are shares."""
+    """Sets a box of normalised images (B, C, H, W) to 0, the mean; its sides are shares."""
 
     cutout: float = 0.0
 
@@ -24,7 +24,7 @@ class Cutout:
         return (CUT_Y, CUT_X) if self.cutout else ()
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """The pictures with their boxes blanked."""
+        """The images with their boxes blanked."""
         share = torch.full_like(numbers[CUT_Y], self.cutout)
         return images.masked_fill(
             box(numbers[CUT_Y], numbers[CUT_X], share, *images.shape[2:]), 0.0

@@ -16,9 +16,9 @@ _LOG_RATIO = math.log(4 / 3)  # the widest aspect ratio of a random-resized crop
 
 @dataclass(frozen=True)
 class Geometry:
-    """Moves pixels; pictures uint8 or float (B, H, W, C).
+    """Moves pixels; images uint8 or float (B, H, W, C).
 
-    input_size: (height, width) of cropped or rotated pictures; None keeps their size.
+    input_size: (height, width) of cropped or rotated images; None keeps their size.
     """
 
     flip: bool = False
@@ -40,7 +40,7 @@ class Geometry:
         return self.crop_area < 1 or self.rotate_degrees > 0
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """The moved pictures: float (B, *input_size, C) if cropped or rotated, else as before."""
+        """The moved images: float (B, *input_size, C) if cropped or rotated, else as before."""
         mirrored = numbers[FLIP] < (0.5 if self.flip else 0.0)
         if self._resamples:
             return self._warp(images.float(), mirrored, numbers)
@@ -70,7 +70,7 @@ class Geometry:
 def crop_windows(least_area: float, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The windows of random-resized crops, each (B,): height, width, centre y and centre x.
 
-    Heights and widths are shares of the picture's; centres run from -1 to 1.
+    Heights and widths are shares of the image's; centres run from -1 to 1.
     """
     area = least_area + (1 - least_area) * numbers[AREA]
     spread = _LOG_RATIO if least_area < 1 else 0.0

@@ -15,7 +15,7 @@ _LUMA = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Jitter:
-    """Scales each of the three by a factor from 1 - jitter to 1 + jitter; pictures (B, H, W, C)."""
+    """Scales each of the three by a factor from 1 - jitter to 1 + jitter; images (B, H, W, C)."""
 
     jitter: float = 0.0
 
@@ -25,7 +25,7 @@ class Jitter:
         return (BRIGHTNESS, CONTRAST, SATURATION) if self.jitter else ()
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """The changed pictures, float (B, H, W, C), 0 to 255."""
+        """The changed images, float (B, H, W, C), 0 to 255."""
         factors = (1 + self.jitter * (2 * numbers[column] - 1) for column in self.columns)
         return jitter_colour(images.float(), *factors)
 

@@ -1,4 +1,4 @@
-"""mixup and cutmix: each picture is mixed with the next one of its batch.
+"""mixup and cutmix: each image is mixed with the next one of its batch.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -23,7 +23,7 @@ _TRIED = range(16, 16 + 2 * TRIES)
 class Mix:
     """mixup (Zhang et al., arXiv:1710.09412), cutmix (Yun et al., arXiv:1905.04899), or either.
 
-    The fields are the alphas of their Beta distributions; with both, each picture draws which.
+    The fields are the alphas of their Beta distributions; with both, each image draws which.
     """
 
     mixup: float = 0.0
@@ -37,7 +37,7 @@ class Mix:
     def apply(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Normalised pictures (B - 1, C, H, W) and targets (B - 1, K); the last is only a partner.
+        """Normalised images (B - 1, C, H, W) and targets (B - 1, K); the last is only a partner.
 
         inputs: (B, C, H, W); labels: int64 (B,).
         """
@@ -57,7 +57,7 @@ class Mix:
         return mixed, _soft_targets(labels, partner_labels, share, classes)
 
     def _is_cut(self, numbers: Tensor) -> Tensor:
-        """Which pictures get cutmix rather than mixup: bool (B,)."""
+        """Which images get cutmix rather than mixup: bool (B,)."""
         if self.mixup > 0 and self.cutmix > 0:
             return numbers < 0.5
         return torch.full_like(numbers, self.cutmix > 0, dtype=torch.bool)
@@ -78,7 +78,7 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
 
 
 def _soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Targets (B, K): a share (B,) for each picture's own label, the rest for its partner's."""
+    """Targets (B, K): a share (B,) for each image's own label, the rest for its partner's."""
     own = F.one_hot(labels, classes).float()
     other = F.one_hot(partner_labels, classes).float()
     return torch.lerp(other, own, share.unsqueeze(1))

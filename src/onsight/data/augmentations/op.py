@@ -9,9 +9,9 @@ Numbers = dict[int, Tensor]  # the numbers in [0, 1) drawn for each column: floa
 
 
 class Op(Protocol):
-    """A random change of pictures: a frozen dataclass whose fields are fields of the config.
+    """A random change of images: a frozen dataclass whose fields are fields of the config.
 
-    A number is a function of (seed, epoch, picture, column), so no two ops may share a column
+    A number is a function of (seed, epoch, image, column), so no two ops may share a column
     and no column may ever change. There are 64; a test pins those that are taken.
     """
 
@@ -20,4 +20,4 @@ class Op(Protocol):
         """The columns it needs; none when it is off."""
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """The changed pictures, a function of its arguments alone."""
+        """The changed images, a function of its arguments alone."""

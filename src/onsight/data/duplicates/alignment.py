@@ -1,4 +1,4 @@
-"""Laying one picture over another: the shift and scale of each axis under which they agree best.
+"""Laying one image over another: the shift and scale of each axis under which they agree best.
 
 m pairs, S pixels a side.
 """
@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _ROUNDS = 4
-_LEAST_CURVATURE = 1e-3  # of the mean: keeps flat pictures where they are
+_LEAST_CURVATURE = 1e-3  # of the mean: keeps flat images where they are
 
 
 def align(moving: Tensor, fixed: Tensor) -> Tensor:
     """For each axis, scale and shift that lay moving over fixed, both float32 (m, S, S).
 
     The method of Lucas and Kanade (1981): from a step's remaining difference and the slopes of the
-    picture follows the next step. Returns float32 (m, 4): scale and shift across, scale and shift
-    down, where the picture goes from -1 to 1.
+    image follows the next step. Returns float32 (m, 4): scale and shift across, scale and shift
+    down, where the image goes from -1 to 1.
     """
     side = moving.shape[-1]
     across = _centres(side).expand(side, side)
@@ -36,7 +36,7 @@ def align(moving: Tensor, fixed: Tensor) -> Tensor:
 
 
 def sample(layers: Tensor, found: Tensor) -> Tensor:
-    """Pictures (m, L, S, S) laid by scales and shifts (m, 4)."""
+    """Images (m, L, S, S) laid by scales and shifts (m, 4)."""
     zero = torch.zeros(len(found))
     scale_across, shift_across, scale_down, shift_down = found.unbind(1)
     rows = torch.stack([scale_across, zero, shift_across], 1)
@@ -46,7 +46,7 @@ def sample(layers: Tensor, found: Tensor) -> Tensor:
 
 
 def inside(found: Tensor, side: int) -> Tensor:
-    """Where the moving picture has pixels for the fixed one: float32 (m, S, S) of 0 and 1."""
+    """Where the moving image has pixels for the fixed one: float32 (m, S, S) of 0 and 1."""
     centres = _centres(side)
     scale_across, shift_across, scale_down, shift_down = found.unsqueeze(2).unbind(1)
     across = (scale_across * centres + shift_across).abs() <= 1
@@ -59,7 +59,7 @@ def _centres(side: int) -> Tensor:
     return (2 * torch.arange(side) + 1) / side - 1
 
 
-def _slope(pictures: Tensor) -> Tensor:
-    """How fast pictures (m, S, S) change across, for a way of 1."""
-    padded = F.pad(pictures, (1, 1), mode="replicate")
-    return (padded[..., 2:] - padded[..., :-2]) * pictures.shape[-1] / 4
+def _slope(images: Tensor) -> Tensor:
+    """How fast images (m, S, S) change across, for a way of 1."""
+    padded = F.pad(images, (1, 1), mode="replicate")
+    return (padded[..., 2:] - padded[..., :-2]) * images.shape[-1] / 4

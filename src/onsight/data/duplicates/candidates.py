@@ -1,6 +1,6 @@
-"""Pairs of pictures that may be alike: by their signatures, then by how far apart these are.
+"""Pairs of images that may be alike: by their signatures, then by how far apart these are.
 
-n pictures, m pairs, B batch.
+n images, m pairs, B batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,19 +21,19 @@ from onsight.data.duplicates.signatures import (
 from onsight.data.duplicates.sorted_lists import Pairs, Signatures, SortedLists
 from onsight.data.pack import Pack
 
-_BATCH = 1024  # pictures
-_SAMPLE = 8192  # pictures are numbered by digest, so the first are a fair sample
-_FEWEST = 64  # of which there is a usual picture
+_BATCH = 1024  # images
+_SAMPLE = 8192  # images are numbered by digest, so the first are a fair sample
+_FEWEST = 64  # of which there is a usual image
 _NOISE = 256.0  # of a frequency: one grey level to and fro
-_FAR = 0.4  # of a picture's frequencies by which candidates may differ
-_MOST = 8  # candidates of each picture, the nearest
+_FAR = 0.4  # of an image's frequencies by which candidates may differ
+_MOST = 8  # candidates of each image, the nearest
 
 
 class _Found(NamedTuple):
-    """Candidates: rows of two pictures int64 (m,), how far apart they are, the first one's view."""
+    """Candidates: rows of two images int64 (m,), how far apart they are, the first one's view."""
 
     query: NDArray[np.int64]
-    picture: NDArray[np.int64]
+    image: NDArray[np.int64]
     far: NDArray[np.float32]
     view: NDArray[np.int64]
 
@@ -41,13 +41,13 @@ class _Found(NamedTuple):
     def joined(cls, parts: Sequence["_Found"]) -> "_Found":
         return cls(
             np.concatenate([one.query for one in parts]),
-            np.concatenate([one.picture for one in parts]),
+            np.concatenate([one.image for one in parts]),
             np.concatenate([one.far for one in parts]),
             np.concatenate([one.view for one in parts]),
         )
 
     def take(self, rows: NDArray[np.int64]) -> "_Found":
-        return _Found(self.query[rows], self.picture[rows], self.far[rows], self.view[rows])
+        return _Found(self.query[rows], self.image[rows], self.far[rows], self.view[rows])
 
     def nearest(self, keys: NDArray[np.int64]) -> "_Found":
         """Of those with equal keys the nearest, in the order of the keys."""
@@ -65,14 +65,14 @@ class _Found(NamedTuple):
 def find_candidates(
     pack: Pack, kept: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
 ) -> Iterator[tuple[View, Pairs]]:
-    """Pairs (query, picture) of these pictures that may be alike, by the view of the query.
+    """Pairs (query, image) of these images that may be alike, by the view of the query.
 
-    kept: int64 (n,) picture numbers; progress is called with counts of pictures.
+    kept: int64 (n,) image numbers; progress is called with counts of images.
     """
     whole = torch.cat([frequencies(grey) for grey in _grey(pack, kept)])
     some = whole[:_SAMPLE] if len(whole) >= _FEWEST else torch.zeros(1, BITS)
     medians = some.quantile(0.5, dim=0)
-    # What a picture has nothing of must not be decided by noise.
+    # What an image has nothing of must not be decided by noise.
     borders = torch.where(medians.abs() < _NOISE, _NOISE, medians)
     lists = SortedLists(_signatures(whole, borders))
     count = len(kept)
@@ -83,14 +83,14 @@ def find_candidates(
             for number, view in enumerate(views)
         ]
         found = _Found.joined(parts)
-        batches.append(found.nearest(found.query * count + found.picture).few_for_each())
+        batches.append(found.nearest(found.query * count + found.image).few_for_each())
         progress(len(grey))
     found = _Found.joined(batches)
-    lower, higher = np.minimum(found.query, found.picture), np.maximum(found.query, found.picture)
+    lower, higher = np.minimum(found.query, found.image), np.maximum(found.query, found.image)
     found = found.nearest(lower * count + higher)
     for number, view in enumerate(views):
         rows = found.view == number
-        yield view, np.stack([kept[found.query[rows]], kept[found.picture[rows]]], 1)
+        yield view, np.stack([kept[found.query[rows]], kept[found.image[rows]]], 1)
 
 
 def _signatures(spectra: Tensor, borders: Tensor) -> Signatures:
@@ -111,6 +111,6 @@ def _near_enough(
 
 
 def _grey(pack: Pack, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
-    """Batches of pictures as float32 (B, 64, 64)."""
+    """Batches of images as float32 (B, 64, 64)."""
     for first in range(0, len(numbers), _BATCH):
         yield planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)

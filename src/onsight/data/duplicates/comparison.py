@@ -1,4 +1,4 @@
-"""Whether two pictures are near-duplicates: laid over each other, they must agree everywhere.
+"""Whether two images are near-duplicates: laid over each other, they must agree everywhere.
 
 m pairs, C channels, S pixels a side.
 """
@@ -19,8 +19,11 @@ _PAIRS = 256  # at once
 _COARSE = 4  # pixels a side that are compared as one, once pairs are laid over each other
 _MOVED = 0.12  # of half a side: views leave no more to the alignment
 _WORST = 14.0  # grey levels, mean of any eighth of each side: one changed object exceeds it
-_UNLIKE, _UNLIKE_CROPPED = 0.13, 0.2  # of what differs to what there is to see, in fine detail
-_DETAIL = 2.0  # grey levels: with less of it, pictures must agree as a whole
+_OUT_OF_DISTRIBUTION, _UNLIKE_CROPPED = (
+    0.13,
+    0.2,
+)  # of what differs to what there is to see, in fine detail
+_DETAIL = 2.0  # grey levels: with less of it, images must agree as a whole
 _CONTRAST, _UNLIKE_WHOLE, _FINE = 3.0, 0.05, 1.5  # to do so; the last is what encoding leaves
 _CROPPED = 0.015  # of a side
 
@@ -28,7 +31,7 @@ Kind = Literal["resized or re-encoded", "cropped", "mirrored"]
 
 
 class NearDuplicate(NamedTuple):
-    """Two pictures by number, the lower first; difference: grey levels in the worst block."""
+    """Two images by number, the lower first; difference: grey levels in the worst block."""
 
     first: int
     second: int
@@ -37,7 +40,7 @@ class NearDuplicate(NamedTuple):
 
 
 def near_duplicates(pack: Pack, pairs: Pairs, view: View) -> Iterator[NearDuplicate]:
-    """Those pairs of pictures that are near-duplicates if the first is seen in this view."""
+    """Those pairs of images that are near-duplicates if the first is seen in this view."""
     for first in range(0, len(pairs), _PAIRS):
         yield from _compared(pack, pairs[first : first + _PAIRS], view)
 
@@ -61,31 +64,31 @@ def _compared(pack: Pack, pairs: Pairs, view: View) -> Iterator[NearDuplicate]:
     smooth &= _size(difference, seen) <= _UNLIKE_WHOLE * contrast
     for row in ((moved <= _MOVED) & (worst <= _WORST)).nonzero()[:, 0].tolist():
         kind = _kind(view, laid[row])
-        most = _UNLIKE_CROPPED if kind == "cropped" else _UNLIKE
+        most = _UNLIKE_CROPPED if kind == "cropped" else _OUT_OF_DISTRIBUTION
         is_alike = detail[row] >= _DETAIL and fine[row] <= most * detail[row]
         if is_alike or (kind != "cropped" and smooth[row]):
             first, second = sorted(pairs[row].tolist())
             yield NearDuplicate(first, second, kind, round(float(worst[row]), 2))
 
 
-def _smaller(pictures: Tensor) -> Tensor:
-    """Grey pictures of half the side (m, S / 2, S / 2), enough to find a shift by."""
-    return F.avg_pool2d(pictures.mean(1), 2)
+def _smaller(images: Tensor) -> Tensor:
+    """Grey images of half the side (m, S / 2, S / 2), enough to find a shift by."""
+    return F.avg_pool2d(images.mean(1), 2)
 
 
-def _fine(pictures: Tensor) -> Tensor:
+def _fine(images: Tensor) -> Tensor:
     """What is left of (m, C, S, S) without what surrounds each inner pixel: (m, C, S-2, S-2)."""
-    return pictures[..., 1:-1, 1:-1] - F.avg_pool2d(pictures, 3, stride=1)
+    return images[..., 1:-1, 1:-1] - F.avg_pool2d(images, 3, stride=1)
 
 
-def _size(pictures: Tensor, seen: Tensor) -> Tensor:
+def _size(images: Tensor, seen: Tensor) -> Tensor:
     """The root mean square of (m, C, S, S) where seen (m, 1, S, S) is 1: (m,)."""
-    total = (pictures**2 * seen).sum((1, 2, 3))
-    return (total / (seen.sum((1, 2, 3)) * pictures.shape[1]).clamp(min=1)).sqrt()
+    total = (images**2 * seen).sum((1, 2, 3))
+    return (total / (seen.sum((1, 2, 3)) * images.shape[1]).clamp(min=1)).sqrt()
 
 
 def _kind(view: View, laid: Tensor) -> Kind:
-    """What was done to one of two pictures, from how one lies over the other."""
+    """What was done to one of two images, from how one lies over the other."""
     if view.is_mirrored:
         return "mirrored"
     scale_across, shift_across, scale_down, shift_down = laid.tolist()

@@ -34,7 +34,7 @@ def keep_near_duplicates(
 def kept_near_duplicates(
     cache_folder: Path | None, source: Source, pack: Pack
 ) -> list[tuple[int, int]] | None:
-    """The pairs by picture number; None if DATA as it is now was not checked."""
+    """The pairs by image number; None if DATA as it is now was not checked."""
     if cache_folder is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Near-duplicates: the same picture resized, encoded again, slightly cropped or mirrored."""
+"""Near-duplicates: the same image resized, encoded again, slightly cropped or mirrored."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,17 +16,17 @@ from onsight.data.split import different
 def find_near_duplicates(
     pack: Pack, progress: Callable[[int], None] = lambda done: None
 ) -> list[NearDuplicate]:
-    """Pairs of pictures that show the same but are not identical, by picture number.
+    """Pairs of images that show the same but are not identical, by image number.
 
-    Of identical pictures only one is compared. A mirrored copy counts only if it is not cropped.
-    progress: called with counts of pictures.
+    Of identical images only one is compared. A mirrored copy counts only if it is not cropped.
+    progress: called with counts of images.
     """
     _, kept = different(pack.digests)
     return _find(pack, kept, [WHOLE, MIRRORED, *cropped_views()], progress)
 
 
 def glance(pack: Pack, most: int) -> list[NearDuplicate]:
-    """The same among so many pictures at most, and without cropped and mirrored copies."""
+    """The same among so many images at most, and without cropped and mirrored copies."""
     _, kept = different(pack.digests)
     return _find(pack, kept[:most], [WHOLE], lambda done: None)
 
@@ -43,9 +43,9 @@ def _find(
 
 
 def _connecting(found: Sequence[NearDuplicate]) -> list[NearDuplicate]:
-    """Those pairs, the most alike first, that connect pictures not connected before.
+    """Those pairs, the most alike first, that connect images not connected before.
 
-    In a group of many, each picture is named with one that is most like it, not with all.
+    In a group of many, each image is named with one that is most like it, not with all.
     """
     tree = Groups()
     return sorted(one for one in found if tree.join(one.first, one.second))

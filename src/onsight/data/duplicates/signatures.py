@@ -1,4 +1,4 @@
-"""Signatures: the signs of a picture's lowest frequencies, nearly equal where pictures look alike.
+"""Signatures: the signs of an image's lowest frequencies, nearly equal where images look alike.
 
 B batch, H height, W width, C channels, S pixels a side; shares of a side go from 0 to 1.
 """
@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BITS = 96
-SIDE = 64  # pixels of the grey pictures that frequencies are computed from
+SIDE = 64  # pixels of the grey images that frequencies are computed from
 _SCALED = 32  # pixels that every view of them is scaled to
 _HIGHEST = 14  # frequencies of a side that the lowest of both together can have
 
 
 class View(NamedTuple):
-    """A part of a picture, perhaps mirrored: what a copy may show of it.
+    """A part of an image, perhaps mirrored: what a copy may show of it.
 
-    top, left, bottom, right: the part's edges as shares of the picture's sides.
+    top, left, bottom, right: the part's edges as shares of the image's sides.
     """
 
     top: float = 0.0
@@ -30,7 +30,7 @@ class View(NamedTuple):
     is_mirrored: bool = False
 
     def of(self, images: Tensor) -> Tensor:
-        """This view of pictures (B, H, W, C)."""
+        """This view of images (B, H, W, C)."""
         height, width = images.shape[1:3]
         rows = slice(round(self.top * height), round(self.bottom * height))
         columns = slice(round(self.left * width), round(self.right * width))
@@ -43,7 +43,7 @@ _CUTS = (0.05, 0.1)  # of a side, for the parts that a slightly cropped copy may
 
 
 def cropped_views() -> list[View]:
-    """Parts of a picture: cut at one side, at two that meet, or at all four."""
+    """Parts of an image: cut at one side, at two that meet, or at all four."""
     found = []
     for cut in _CUTS:
         edges = ((0.0, 1.0), (0.0, 1 - cut), (cut, 1.0))
@@ -58,7 +58,7 @@ def cropped_views() -> list[View]:
 
 
 def planes(images: Tensor, side: int) -> Tensor:
-    """Pictures uint8 (B, H, W, C) as float32 (B, C, side, side), 0 to 255."""
+    """Images uint8 (B, H, W, C) as float32 (B, C, side, side), 0 to 255."""
     size = (side, side)
     planes = images.permute(0, 3, 1, 2).float()
     return F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)

@@ -1,7 +1,7 @@
-"""Which pictures may be alike: neighbours in lists sorted by some bits of their signatures.
+"""Which images may be alike: neighbours in lists sorted by some bits of their signatures.
 
 Sorting many times, each time by other bits first, brings signatures that differ in few bits next to
-each other at least once. It takes n log n for n pictures, however alike all of them are.
+each other at least once. It takes n log n for n images, however alike all of them are.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ from onsight.data.duplicates.signatures import BITS
 _LISTS = 16
 _REACH = 2  # neighbours on each side
 _KEY_BITS = 64  # sorted by
-_MOST_BITS = 24  # in which a pair may differ; unrelated pictures differ in about 48
+_MOST_BITS = 24  # in which a pair may differ; unrelated images differ in about 48
 _ROWS = 65_536  # at once
 
 Signatures = NDArray[np.uint8]  # (n, 12): 96 bits
-Pairs = NDArray[np.int64]  # (m, 2): a query and a picture
+Pairs = NDArray[np.int64]  # (m, 2): a query and an image
 
 
 class SortedLists:
-    """The signatures of n pictures, sorted in several ways."""
+    """The signatures of n images, sorted in several ways."""
 
     def __init__(self, signatures: Signatures) -> None:
         self.signatures = signatures
@@ -29,7 +29,7 @@ class SortedLists:
         self.lists = [_sorted(_keys(signatures, order)) for order in self.orders]
 
     def near(self, queries: Signatures, first: int) -> Pairs:
-        """Pairs of a query, whose numbers go on from first, and a picture of another number.
+        """Pairs of a query, whose numbers go on from first, and an image of another number.
 
         A pair may be missing, the likelier the more bits differ.
         """

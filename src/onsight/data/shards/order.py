@@ -1,7 +1,7 @@
 """The order of an epoch over shards: shuffled, yet only a few of them are read at a time.
 
-The shards are put into a random order and cut into lanes of equal numbers of pictures. In its lane
-each picture is put off by a random part of the next shards, so that those few are mixed evenly.
+The shards are put into a random order and cut into lanes of equal numbers of images. In its lane
+each image is put off by a random part of the next shards, so that those few are mixed evenly.
 Every batch takes its share of each lane, so a rank reads its own lanes and no others.
 """
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from onsight.randomness import key
 
 LANES = 4  # at least; up to so many ranks, batches are the same whatever their number
-WINDOW = 4  # shards over which the pictures of one are spread
-_SHARDS, _PICTURES = 1, 2  # what is drawn
+WINDOW = 4  # shards over which the images of one are spread
+_SHARDS, _IMAGES = 1, 2  # what is drawn
 
 
 def shard_order(
@@ -24,14 +24,14 @@ def shard_order(
     batch_sizes: NDArray[np.int64],
     ranks: int = 1,
 ) -> NDArray[np.int64]:
-    """A permutation of n pictures for an epoch: int64 (n,).
+    """A permutation of n images for an epoch: int64 (n,).
 
     shard_of: int32 (n, 2), file and part of it; batch_sizes: int64 (steps,), which add up to n.
     """
     lanes = max(LANES, ranks)
     place = _places(shard_of, _generator(seed, epoch, _SHARDS))
     sequence = np.argsort(place, kind="stable")
-    later = _generator(seed, epoch, _PICTURES).random(len(shard_of))
+    later = _generator(seed, epoch, _IMAGES).random(len(shard_of))
     when = place + WINDOW * later
 
     shares = _shares(batch_sizes, lanes)
@@ -42,8 +42,8 @@ def shard_order(
         step = np.repeat(np.arange(len(share)), share)
         parts.append((step, in_lane))
     steps = np.concatenate([step for step, _ in parts])
-    pictures = np.concatenate([in_lane for _, in_lane in parts])
-    return np.asarray(pictures[np.argsort(steps, kind="stable")])  # by step, then by lane
+    images = np.concatenate([in_lane for _, in_lane in parts])
+    return np.asarray(images[np.argsort(steps, kind="stable")])  # by step, then by lane
 
 
 def files_at_once(file_of: NDArray[np.int32]) -> int:
@@ -53,7 +53,7 @@ def files_at_once(file_of: NDArray[np.int32]) -> int:
 
 
 def _places(shard_of: NDArray[np.int32], drawn: np.random.Generator) -> NDArray[np.int64]:
-    """The place of each picture's part in a random order in which files stay together."""
+    """The place of each image's part in a random order in which files stay together."""
     _, first, part = np.unique(shard_of[:, 1], return_index=True, return_inverse=True)
     files, file_of = np.unique(shard_of[first, 0], return_inverse=True)
     order = np.lexsort((drawn.permutation(len(first)), drawn.permutation(len(files))[file_of]))
@@ -63,7 +63,7 @@ def _places(shard_of: NDArray[np.int32], drawn: np.random.Generator) -> NDArray[
 
 
 def _shares(batch_sizes: NDArray[np.int64], lanes: int) -> NDArray[np.int64]:
-    """How many pictures of each batch come from each lane: (steps, lanes), as torch splits them."""
+    """How many images of each batch come from each lane: (steps, lanes), as torch splits them."""
     each, rest = np.divmod(batch_sizes, lanes)
     more = np.arange(lanes)[None, :] < rest[:, None]
     return each[:, None] + more

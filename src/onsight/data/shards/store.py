@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from onsight.data.file_state import stat_facts
 from onsight.data.shards.shard_cache import Descriptor
 
-ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of pictures in a tar
+ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of images in a tar
 _OPEN = 128  # files of this machine
 
 

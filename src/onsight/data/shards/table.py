@@ -1,4 +1,4 @@
-"""The pictures of all shards as flat arrays, made shard by shard and kept in the cache."""
+"""The images of all shards as flat arrays, made shard by shard and kept in the cache."""
 
 import hashlib
 import json
@@ -22,9 +22,9 @@ _SAVED_EVERY_SECONDS = 60.0  # of a long first pass, which then goes on where it
 
 @dataclass(frozen=True)
 class ShardRows:
-    """What a shard holds: n pictures, and what cannot be used.
+    """What a shard holds: n images, and what cannot be used.
 
-    locators (n); labels int32 (n) into names; places int64 (n, 2): a picture's offset and bytes in
+    locators (n); labels int32 (n) into names; places int64 (n, 2): an image's offset and bytes in
     a tar, its row group and row in a Parquet file; digest: the shard's SHA-256, if it is known.
     """
 
@@ -45,7 +45,7 @@ class ShardRows:
         places: Sequence[tuple[int, int]],
         problems: list[Problem],
     ) -> "ShardRows":
-        """From lists, an entry for each picture."""
+        """From lists, an entry for each image."""
         names = tuple(sorted(set(labels)))
         number = {name: position for position, name in enumerate(names)}
         return cls(
@@ -76,7 +76,7 @@ class ShardTable:
 
     @property
     def shard_of(self) -> NDArray[np.int32]:
-        """The shard of each picture: int32 (n,)."""
+        """The shard of each image: int32 (n,)."""
         numbers = np.arange(len(self.shards), dtype=np.int32)
         return np.repeat(numbers, np.diff(self.starts))
 

@@ -1,4 +1,4 @@
-"""Writing DATA as WebDataset shards: the pictures' own bytes, each with its class beside it."""
+"""Writing DATA as WebDataset shards: the images' own bytes, each with its class beside it."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from onsight.data.index import SPLIT_NAMES, Problem
 from onsight.data.shards.remote import INDEX_NAME
 from onsight.data.shards.store import ENDINGS
 from onsight.data.shards.target import Target
-from onsight.errors import OutputError, PictureError
+from onsight.errors import ImageError, OutputError
 
 if TYPE_CHECKING:
     from onsight.data.sources.source import Source
@@ -27,7 +27,7 @@ _END_BYTES = tarfile.RECORDSIZE  # of the mark at a tar's end, at most
 _VERSION = 1
 
 
-_Sample = tuple[str, bytes, bytes]  # name, picture, class
+_Sample = tuple[str, bytes, bytes]  # name, image, class
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Written:
     rows: int = 0
 
     @property
-    def pictures(self) -> int:
-        """How many pictures the shards hold."""
+    def images(self) -> int:
+        """How many images the shards hold."""
         return sum(int(shard["nsamples"]) for shard in self.shards)
 
 
@@ -63,9 +63,9 @@ def write_shards(
     most_bytes: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Written:
-    """Write every picture of a source into shards of at most so many bytes, then their index.
+    """Write every image of a source into shards of at most so many bytes, then their index.
 
-    Pictures of a split are in shards of its name, in random order. What a killed call has written
+    Images of a split are in shards of its name, in random order. What a killed call has written
     is kept by the next one for the same source and size. Raises OutputError for a target that
     holds anything else; DiskError, RemoteFailed.
     """
@@ -75,7 +75,7 @@ def write_shards(
     if written.rows == len(source.index):
         return written
     for shard in _shards(source, written, most_bytes):
-        name = f"{SPLIT_NAMES[shard.split] if shard.split else 'pictures'}-{shard.number:06d}.tar"
+        name = f"{SPLIT_NAMES[shard.split] if shard.split else 'images'}-{shard.number:06d}.tar"
         if shard.samples:
             content = _tar(shard.samples)
             target.write(name, content)
@@ -109,7 +109,7 @@ def _begun(target: Target, facts: dict[str, Any]) -> Written:
     others = sorted(name for name in names if name.endswith((".tar", ".parquet", ".json")))
     if others:
         raise OutputError(
-            f"{target.name} holds {others[0]}, which this command with these pictures has not "
+            f"{target.name} holds {others[0]}, which this command with these images has not "
             "written; choose another folder with --out"
         )
     return Written()
@@ -153,12 +153,12 @@ def _shards(source: "Source", written: Written, most_bytes: int) -> Iterator[_Sh
 
 
 def _sample(source: "Source", row: int) -> _Sample | Problem:
-    """A picture as members of a tar, or why it cannot be one."""
+    """An image as members of a tar, or why it cannot be one."""
     index = source.index
     locator = index.locators[row]
     try:
         content = source.read(row)
-    except PictureError as error:
+    except ImageError as error:
         return Problem(locator, "shard", str(error))
     ending = "png"
     if not isinstance(content, bytes):  # plain pixels, which PNG keeps as they are
@@ -170,13 +170,13 @@ def _sample(source: "Source", row: int) -> _Sample | Problem:
     else:
         ending = _ending(locator, content)
         if ending not in ENDINGS:
-            return Problem(locator, "shard", "not a picture of a kind that shards hold")
+            return Problem(locator, "shard", "not an image of a kind that shards hold")
     label = index.classes[index.labels[row]]
     return f"{row:09d}.{ending}", content, label.encode("utf-8", "surrogateescape")
 
 
 def _ending(locator: str, content: bytes) -> str:
-    """The ending of a picture's name, by its name or else by its content."""
+    """The ending of an image's name, by its name or else by its content."""
     named = locator.rpartition(".")[2].lower()
     if named in ENDINGS:
         return named

@@ -28,7 +28,7 @@ _ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _ZIP_ENDINGS = (".zip",)
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _BATCH_FILES = {"data_batch_1", "data_batch_1.bin", "train.bin"}
-_FEW = 200  # archives with more members than this hold pictures, not batches
+_FEW = 200  # archives with more members than this hold images, not batches
 
 Reader = Callable[[int], bytes]
 
@@ -122,13 +122,13 @@ def _content(path: Path, cache_folder: Path | None) -> IO[bytes]:
 
 
 def _refuse_batches(path: Path, names: Sequence[str]) -> None:
-    """Raise DataError for an archive of CIFAR batches or IDX files instead of pictures."""
+    """Raise DataError for an archive of CIFAR batches or IDX files instead of images."""
     if len(names) > _FEW:
         return
     bases = {name.rpartition("/")[2] for name in names}
     batches = bases & _BATCH_FILES or {base for base in bases if "idx3-ubyte" in base}
     if batches or {"train", "test", "meta"} <= bases:
         raise DataError(
-            f"{path} holds CIFAR batches or IDX files instead of pictures; "
+            f"{path} holds CIFAR batches or IDX files instead of images; "
             "unpack it and give the folder instead"
         )

@@ -11,7 +11,7 @@ from typing import IO
 from onsight.data.sources.archive_members import Members
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.tar_headers import TarFileHeader, ordinary_headers
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 
 
 class BrokenTar(Exception):
@@ -27,14 +27,14 @@ class TarReader:
     sizes: "array[int]"
 
     def __call__(self, member: int) -> bytes:
-        """The bytes of a member. Raises PictureError."""
+        """The bytes of a member. Raises ImageError."""
         size = check_size(self.sizes[member])
         try:
             data = os.pread(self.descriptor, size, self.offsets[member])
         except OSError as error:
-            raise PictureError(f"cannot be read: {error.strerror}") from error
+            raise ImageError(f"cannot be read: {error.strerror}") from error
         if len(data) < size:
-            raise PictureError("the archive has been cut short since it was opened")
+            raise ImageError("the archive has been cut short since it was opened")
         return data
 
 

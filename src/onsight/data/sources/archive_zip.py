@@ -11,7 +11,7 @@ from typing import IO
 
 from onsight.data.sources.archive_members import Members
 from onsight.data.sources.read_file import check_size
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.limits import COMPRESSION_RATIO
 
 _UTF8 = 0x800  # among the general purpose flags, APPNOTE.TXT 4.4.4
@@ -32,13 +32,13 @@ class ZipReader:
     infos: list[zipfile.ZipInfo]
 
     def __call__(self, member: int) -> bytes:
-        """The bytes of a member. Raises PictureError."""
+        """The bytes of a member. Raises ImageError."""
         info = self.infos[member]
         _refuse(info)
         try:
             return _read(self.archive, info)
         except Exception as error:  # decompressors raise many kinds of errors on damaged members
-            raise PictureError(f"cannot be read from the archive: {error}") from error
+            raise ImageError(f"cannot be read from the archive: {error}") from error
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
@@ -75,10 +75,10 @@ def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
 
 
 def _refuse(info: zipfile.ZipInfo) -> None:
-    """Raise PictureError for a member that is not safe to decompress."""
+    """Raise ImageError for a member that is not safe to decompress."""
     size = check_size(info.file_size)
     if size > _RATIO_FREE_BYTES and size > COMPRESSION_RATIO * info.compress_size:
-        raise PictureError(
+        raise ImageError(
             f"suspiciously compressed: {size / 1e6:,.0f} MB in {info.compress_size:,} bytes"
         )
 

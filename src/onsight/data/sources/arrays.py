@@ -17,7 +17,7 @@ from onsight.words import plural
 
 
 class Part(NamedTuple):
-    """The pictures of one file. pixels: uint8 (n, H, W, C); labels: integers (n,)."""
+    """The images of one file. pixels: uint8 (n, H, W, C); labels: integers (n,)."""
 
     split: int
     pixels: Pixels
@@ -32,13 +32,13 @@ def array_source(
     parts: Sequence[Part],
     names: Sequence[str],
 ) -> Source:
-    """A source of pictures in arrays, in the order of the parts.
+    """A source of images in arrays, in the order of the parts.
 
     files: everything that was read, for the fingerprint; names: of the labels by number; if
     empty, the numbers are the names. Raises DataError for a label without a name.
     """
     index = Index.of(_rows(parts, names, folder))
-    size = plural(len(index), "picture")
+    size = plural(len(index), "image")
     return Source(
         kind=kind,
         root=folder,
@@ -59,7 +59,7 @@ def _rows(parts: Sequence[Part], names: Sequence[str], folder: Path) -> list[Row
             rows.append(Row(f"{split}/{number:05d}", _name(label, names, folder), part.split))
         counts[part.split] += len(part.labels)
     if not rows:
-        raise DataError(f"the files in {folder} hold no pictures")
+        raise DataError(f"the files in {folder} hold no images")
     return rows
 
 
@@ -67,7 +67,7 @@ def _name(label: int, names: Sequence[str], folder: Path) -> str:
     if not names:
         return str(label)
     if not 0 <= label < len(names):
-        raise DataError(f"{folder} has pictures of label {label}, but only {len(names)} names")
+        raise DataError(f"{folder} has images of label {label}, but only {len(names)} names")
     return names[label]
 
 

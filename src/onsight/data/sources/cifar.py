@@ -56,7 +56,7 @@ def holds_cifar(folder: Path) -> bool:
 
 
 def read_cifar(folder: Path) -> Source:
-    """The pictures (32, 32, 3) of CIFAR-10 or CIFAR-100, with its fine labels.
+    """The images (32, 32, 3) of CIFAR-10 or CIFAR-100, with its fine labels.
 
     No code in a pickled batch is run. Raises DataError for a missing or damaged batch.
     """
@@ -109,7 +109,7 @@ def _read_pickle(file: Path, split: int, version: _Version) -> Part:
     data, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     try:
         if not isinstance(data, Array) or not isinstance(labels, list):
-            raise RefusedPickle(f"it holds no pictures and labels, only {', '.join(batch)}")
+            raise RefusedPickle(f"it holds no images and labels, only {', '.join(batch)}")
         pixels = data.values()
         if pixels.shape != (len(labels), _PIXELS) or not all(type(n) is int for n in labels):
             raise RefusedPickle(f"pixels {pixels.shape} do not fit {len(labels)} labels")

@@ -1,4 +1,4 @@
-"""Class folders: a picture's class and split, given by its path alone.
+"""Class folders: an image's class and split, given by its path alone.
 
 The same rules apply to a folder, a zip and a tar.
 """

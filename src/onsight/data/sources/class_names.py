@@ -13,7 +13,7 @@ def refuse_alike_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> N
     """Raise DataError for two classes that differ only by case, spaces or Unicode form.
 
     Names of one character may: in data of letters, case is what is to be learned. labels: int32
-    (n,), to count the pictures of both.
+    (n,), to count the images of both.
     """
     first: dict[str, int] = {}
     for number, name in enumerate(classes):

@@ -59,7 +59,7 @@ def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
         "cifar": _Format(True, holds_cifar, read_cifar),
         "huggingface": _Format(
             None,
-            _holds_pictures,
+            _holds_images,
             partial(read_hugging_face, label=label, cache_folder=cache_folder),
         ),
         "webdataset": _Format(True, holds_shards, partial(read_shards, cache_folder=cache_folder)),
@@ -72,8 +72,8 @@ def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
     }
 
 
-def _holds_pictures(path: Path) -> bool:
-    """Whether a path is a Parquet file of pictures, or a folder of these."""
+def _holds_images(path: Path) -> bool:
+    """Whether a path is a Parquet file of images, or a folder of these."""
     return holds_hugging_face(path) if path.is_dir() else is_hugging_face(path)
 
 

@@ -65,7 +65,7 @@ class FileReader:
     locators: Sequence[str]
 
     def __call__(self, row: int) -> bytes:
-        """The encoded bytes of a picture. Raises PictureError."""
+        """The encoded bytes of an image. Raises ImageError."""
         return read_regular_file(os.path.join(self.folder, self.locators[row]))
 
 

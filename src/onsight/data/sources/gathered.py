@@ -1,4 +1,4 @@
-"""Pictures and labels gathered from memory one by one, each read once."""
+"""Images and labels gathered from memory one by one, each read once."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from onsight.data.pixels import is_tensor, read_memory
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Pixels, Source
 from onsight.data.sources.spool import Spool
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.words import plural
 
 Content = bytes | Pixels
@@ -23,7 +23,7 @@ _Reader = Callable[[], Content]
 
 
 class Gathered:
-    """The pictures gathered so far, their labels, and what cannot be used."""
+    """The images gathered so far, their labels, and what cannot be used."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -36,9 +36,9 @@ class Gathered:
         self._dtype = ""
 
     def add(self, name: str, image: object, label: object, is_kept: bool) -> None:
-        """Take one picture. is_kept: whether the caller keeps an array as it is for the whole run.
+        """Take one image. is_kept: whether the caller keeps an array as it is for the whole run.
 
-        A file's name replaces the given one. Raises DataError for what is no picture or label.
+        A file's name replaces the given one. Raises DataError for what is no image or label.
         """
         label = self._checked_label(name, label)
         found: tuple[bytes, _Reader] | None
@@ -58,7 +58,7 @@ class Gathered:
         """Everything gathered. kind: what it was gathered from. Raises DataError for nothing."""
         if not self._rows:
             reasons = "".join(f", such as {one.path}: {one.reason}" for one in self.problems[:1])
-            raise DataError(f"the {kind} in memory hold no usable pictures{reasons}")
+            raise DataError(f"the {kind} in memory hold no usable images{reasons}")
         index = Index.of(self._rows, int if self._label_type is int else None)
         count = len(index) + len(self.problems)
         classes = plural(len(index.classes), "class", "classes")
@@ -68,18 +68,18 @@ class Gathered:
             index=index,
             read=lambda row: self._readers[row](),
             fingerprint=self._digest.hexdigest(),
-            found=f"{kind} in memory, {classes}, {plural(count, 'picture')}",
+            found=f"{kind} in memory, {classes}, {plural(count, 'image')}",
             problems=self.problems,
             notes=self.notes,
         )
 
     def _read(self, name: str, image: object, is_kept: bool) -> tuple[bytes, _Reader] | None:
-        """A picture's facts and reader, or None and a problem for an image that is broken."""
+        """An image's facts and reader, or None and a problem for an image that is broken."""
         if isinstance(image, np.ndarray) or is_tensor(image):
             self._check_dtype(name, str(image.dtype).removeprefix("torch."))
         try:
             content = read_memory(image)
-        except PictureError as error:
+        except ImageError as error:
             if not isinstance(image, Image.Image):
                 raise DataError(f"{name}: {error}") from error
             self.problems.append(Problem(name, "scan", str(error)))
@@ -110,7 +110,7 @@ class Gathered:
 
 
 def content_facts(content: Content) -> bytes:
-    """What changes when a picture does."""
+    """What changes when an image does."""
     if isinstance(content, bytes):
         return content
     return repr(content.shape).encode() + content.tobytes()
@@ -127,5 +127,5 @@ def _described(label: object) -> str:
     if isinstance(label, np.ndarray) or is_tensor(label):
         return f"an array {tuple(label.shape)}; turn one-hot rows into labels with argmax(axis=1)"
     if label is None or label != label:
-        return f"{label}; leave unlabelled pictures out"
+        return f"{label}; leave unlabelled images out"
     return f"{label!r}, a {type(label).__name__}"

@@ -1,6 +1,6 @@
-"""Hugging Face image data sets, here or remote: Parquet files with a column of pictures.
+"""Hugging Face image data sets, here or remote: Parquet files with a column of images.
 
-Source: https://huggingface.co/docs/datasets/image_dataset (pictures are structs of bytes and path;
+Source: https://huggingface.co/docs/datasets/image_dataset (images are structs of bytes and path;
 class names are in the schema's metadata).
 """
 
@@ -22,12 +22,12 @@ from onsight.data.sources.read_file import check_size
 from onsight.data.sources.sharded import sharded_source
 from onsight.data.sources.source import HERE, Room, Shards, Source, fingerprint
 from onsight.data.sources.split_of_name import split_of_name
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.words import listed
 
 _LABELS = ("label", "labels", "class", "fine_label")
-_GROUPS_KEPT = 24  # row groups of pictures in memory: those that a shuffled epoch reads at once
+_GROUPS_KEPT = 24  # row groups of images in memory: those that a shuffled epoch reads at once
 
 
 class _Columns(NamedTuple):
@@ -39,12 +39,12 @@ class _Columns(NamedTuple):
 
 
 def holds_hugging_face(folder: Path) -> bool:
-    """Whether a folder has Parquet files of pictures, itself or in its folder `data`."""
+    """Whether a folder has Parquet files of images, itself or in its folder `data`."""
     return any(is_hugging_face(path) for path in _files(folder)[:1])
 
 
 def is_hugging_face(path: Path) -> bool:
-    """Whether a Parquet file has a column of pictures."""
+    """Whether a Parquet file has a column of images."""
     if path.suffix.lower() != ".parquet":
         return False
     try:
@@ -56,7 +56,7 @@ def is_hugging_face(path: Path) -> bool:
 
 
 def read_hugging_face(path: Path, label: str = "", cache_folder: Path | None = None) -> Source:
-    """The pictures in a Parquet file, or in those of a folder, whose names say the split.
+    """The images in a Parquet file, or in those of a folder, whose names say the split.
 
     label: the column of labels, if its name does not tell; cache_folder: where the index is kept.
     Raises DataError for files that differ in their columns, or have no label.
@@ -73,7 +73,7 @@ def parquet_source(
     cache_folder: Path | None,
     room: Room = HERE,
 ) -> Source:
-    """The pictures of these Parquet files. room: for copies of the shards."""
+    """The images of these Parquet files. room: for copies of the shards."""
     columns = _columns(store, 0, label)
     place = table_place(cache_folder, "huggingface", str(root), columns)
 
@@ -115,7 +115,7 @@ def _columns(store: ShardStore, number: int, label: str) -> _Columns:
         )
     if image is None or not present:
         raise DataError(
-            f"{path} has no column of {'pictures' if image is None else 'labels'}; it has: "
+            f"{path} has no column of {'images' if image is None else 'labels'}; it has: "
             f"{listed(schema.names)}. Labels are in a column named {' or '.join(_LABELS)}, or in "
             "the one that --label names"
         )
@@ -200,11 +200,11 @@ class _GroupReader:
         self._lock = threading.Lock()
 
     def __call__(self, row: int) -> bytes:
-        """The encoded bytes of a picture. Raises PictureError."""
-        cell = self._pictures(int(self.group_of[row]))[int(self._places[row])]
+        """The encoded bytes of an image. Raises ImageError."""
+        cell = self._images(int(self.group_of[row]))[int(self._places[row])]
         content = cell.get("bytes") if isinstance(cell, dict) else None
         if content is None:
-            raise PictureError("the Parquet file holds only its path, not the picture itself")
+            raise ImageError("the Parquet file holds only its path, not the image itself")
         check_size(len(content))
         return bytes(content)
 
@@ -213,7 +213,7 @@ class _GroupReader:
         files = dict.fromkeys(int(self._groups[group, 0]) for group in groups)
         self._store.expect(list(files))
 
-    def _pictures(self, place: int) -> list[Any]:
+    def _images(self, place: int) -> list[Any]:
         with self._lock:  # threads ask for neighbours at the same time
             if place in self._kept:
                 self._kept.move_to_end(place)
@@ -231,5 +231,5 @@ class _GroupReader:
             with ParquetFile(StoreFile(self._store, file)) as table:
                 cells: list[Any] = table.read_row_group(group, [self._image]).column(0).to_pylist()
         except (pyarrow.ArrowException, OSError) as error:
-            raise PictureError(f"cannot be read: {error}") from error
+            raise ImageError(f"cannot be read: {error}") from error
         return cells

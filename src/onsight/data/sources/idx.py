@@ -21,7 +21,7 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.arrays import Part, array_source
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
-from onsight.limits import IDX_PICTURE_PIXELS
+from onsight.limits import IDX_IMAGE_PIXELS
 
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
@@ -43,7 +43,7 @@ def holds_idx(folder: Path) -> bool:
 
 
 def read_idx(folder: Path) -> Source:
-    """The pictures (H, W, 1) of the IDX files in a folder, by split.
+    """The images (H, W, 1) of the IDX files in a folder, by split.
 
     Raises DataError for a missing, damaged or cut-short file, or several sets at once.
     """
@@ -90,11 +90,11 @@ def _read(pair: _Pair) -> Part:
     images, labels = _values(pair.images, 3), _values(pair.labels, 1)
     if len(images) != len(labels):
         raise DataError(
-            f"{pair.images} has {len(images):,} pictures, "
+            f"{pair.images} has {len(images):,} images, "
             f"but {pair.labels} has {len(labels):,} labels"
         )
-    if not 0 < math.prod(images.shape[1:]) <= IDX_PICTURE_PIXELS:
-        raise DataError(f"{pair.images} has pictures of {images.shape[1]}x{images.shape[2]} pixels")
+    if not 0 < math.prod(images.shape[1:]) <= IDX_IMAGE_PIXELS:
+        raise DataError(f"{pair.images} has images of {images.shape[1]}x{images.shape[2]} pixels")
     return Part(pair.split, images[..., np.newaxis], labels)
 
 

@@ -1,4 +1,4 @@
-"""A folder of pictures whose labels are in their names, such as cat_001.jpg."""
+"""A folder of images whose labels are in their names, such as cat_001.jpg."""
 
 import os
 import re
@@ -45,6 +45,6 @@ def read_labelled_names(folder: Path, pattern: str) -> Source:
         index=index,
         read=FileReader(str(root), index.locators),
         fingerprint=fingerprint(["names", files.fingerprint, pattern]),
-        found=found_line("pictures with labels in their names", index, size),
+        found=found_line("images with labels in their names", index, size),
         problems=problems,
     )

@@ -1,4 +1,4 @@
-"""A manifest: a table that lists pictures with their labels and, optionally, their splits."""
+"""A manifest: a table that lists images with their labels and, optionally, their splits."""
 
 import hashlib
 import os
@@ -25,10 +25,10 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_manifest(manifest: Path, label: str = "") -> Source:
-    """The pictures that a CSV, TSV, JSON lines or Parquet file lists.
+    """The images that a CSV, TSV, JSON lines or Parquet file lists.
 
     Paths are relative to the manifest's folder. label: the column of labels. Raises DataError for a
-    manifest that cannot be parsed or has no usable picture.
+    manifest that cannot be parsed or has no usable image.
     """
     manifest = manifest.absolute()
     columns, lines = read_entries(manifest, label)
@@ -45,7 +45,7 @@ def list_entries(
     unit: str = "line",
     root: Path | None = None,
 ) -> Source:
-    """The pictures that a file lists; an entry that cannot be used becomes a problem.
+    """The images that a file lists; an entry that cannot be used becomes a problem.
 
     what: the file's form in words, for the user; unit: what an entry is there; root: of the paths,
     if not the file's folder. Raises DataError if no entry can be used.
@@ -55,7 +55,7 @@ def list_entries(
     for same in _by_file(entries, str(root)):
         listing.judge(same)
     if not listing.rows:
-        raise DataError(f"{file} lists no usable picture{listing.first_reason(unit)}")
+        raise DataError(f"{file} lists no usable image{listing.first_reason(unit)}")
     index = Index.of(listing.rows)
     return Source(
         kind=kind,

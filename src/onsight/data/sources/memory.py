@@ -26,17 +26,17 @@ InMemory = tuple[Any, Any] | MapStyle
 
 _WANTED = "give a path, a pair (images, labels), or a torch Dataset whose items are (image, label)"
 _RANDOM = (
-    "item 0 is another picture each time it is read, so its transform is random; each item is "
-    "read once. Leave random transforms out: Onsight augments the pictures itself"
+    "item 0 is another image each time it is read, so its transform is random; each item is "
+    "read once. Leave random transforms out: Onsight augments the images itself"
 )
 
 
 def memory_source(data: InMemory) -> Source:
-    """The pictures of a pair (images, labels) or of a Dataset.
+    """The images of a pair (images, labels) or of a Dataset.
 
     images: an array (n, H, W) or (n, H, W, C), or a list of arrays, tensors, Pillow images or
     paths; labels: n of str or int. An item of a Dataset that raises an error becomes a problem.
-    Raises DataError for what cannot be pictures or labels; DiskError.
+    Raises DataError for what cannot be images or labels; DiskError.
     """
     gathered = Gathered()
     if isinstance(data, tuple):
@@ -52,11 +52,9 @@ def memory_source(data: InMemory) -> Source:
 
 
 def check_images(images: Any) -> None:
-    """Raise DataError for what cannot be several pictures, judging by its type and shape."""
+    """Raise DataError for what cannot be several images, judging by its type and shape."""
     if not _is_sized(images):
-        raise DataError(
-            f"a {type(images).__name__} is not several pictures: give a list or an array"
-        )
+        raise DataError(f"a {type(images).__name__} is not several images: give a list or an array")
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 2:
         raise DataError(
@@ -74,7 +72,7 @@ def _is_sized(values: Any) -> bool:
 
 
 def _pairs(data: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    """Each picture with its label. Raises DataError."""
+    """Each image with its label. Raises DataError."""
     if len(data) != 2:
         raise DataError(f"a tuple of {len(data)} is not DATA: {_WANTED}")
     images, labels = data
@@ -85,7 +83,7 @@ def _pairs(data: tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
         count = plural(len(labels), "label")
         raise DataError(f"there are {plural(len(images), 'image')}, but {count}; each needs one")
     if len(images) == 0:
-        raise DataError("there are no pictures: the images are empty")
+        raise DataError("there are no images: the images are empty")
     return zip(images, labels, strict=True)
 
 
@@ -102,7 +100,7 @@ def _add_item(gathered: Gathered, data: MapStyle, number: int) -> None:
     name = f"item {number}"
     try:
         item = data[number]
-    except Exception as error:  # whatever the user's code raises for a broken picture
+    except Exception as error:  # whatever the user's code raises for a broken image
         gathered.problems.append(Problem(name, "scan", f"{type(error).__name__}: {error}"))
         return
     if not isinstance(item, (tuple, list)) or len(item) != 2:
@@ -112,7 +110,7 @@ def _add_item(gathered: Gathered, data: MapStyle, number: int) -> None:
 
 
 def _is_random(data: MapStyle) -> bool:
-    """Whether the picture of item 0, unless it is a path, differs between two readings."""
+    """Whether the image of item 0, unless it is a path, differs between two readings."""
     try:
         first, second = (content_facts(read_memory(data[0][0])) for _ in range(2))
     except Exception:  # a path, or listed as a problem already

@@ -1,4 +1,4 @@
-"""A part of a source: some of its pictures, with all others accounted for."""
+"""A part of a source: some of its images, with all others accounted for."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onsight.data.index import TEST, VALIDATION, Problem
 from onsight.data.sources.source import Source, fingerprint
 
-DRAWN = "draw"  # the stage at which pictures are left out that nothing is wrong with
+DRAWN = "draw"  # the stage at which images are left out that nothing is wrong with
 
 
 def part_of(source: Source, rows: NDArray[np.int64]) -> Source:
@@ -31,13 +31,13 @@ def left_out(source: Source, rows: NDArray[np.int64], reason: str) -> list[Probl
     return [Problem(locators[int(row)], DRAWN, reason) for row in others]
 
 
-def held_out_pictures(source: Source) -> int:
-    """How many pictures are in a given test or validation part."""
+def held_out_images(source: Source) -> int:
+    """How many images are in a given test or validation part."""
     return int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
 
 
 def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
-    """Rows of that many pictures, drawn at random, after all of a given test or validation part.
+    """Rows of that many images, drawn at random, after all of a given test or validation part.
 
     Of each class at least one is drawn, and the others in proportion. Fewer are the first of more.
     """

@@ -1,4 +1,4 @@
-"""Random vectors as pictures: data that needs no file and no network."""
+"""Random vectors as images: data that needs no file and no network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ _MIDDLE = _NUMBERS * 255 / 2  # no sum of whole numbers falls on it
 
 
 def draw_vectors() -> Source:
-    """100 training and 100 test vectors of 5 numbers, as grey pictures of 1x5.
+    """100 training and 100 test vectors of 5 numbers, as grey images of 1x5.
 
     The label says whether the sum of a vector is below or above the middle: low or high.
     """

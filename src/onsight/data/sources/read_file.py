@@ -1,19 +1,19 @@
-"""Reading a picture's file as a whole, if it is a regular file."""
+"""Reading an image's file as a whole, if it is a regular file."""
 
 import os
 import stat
 
-from onsight.errors import PictureError
-from onsight.limits import PICTURE_FILE_BYTES
+from onsight.errors import ImageError
+from onsight.limits import IMAGE_FILE_BYTES
 
-# O_NONBLOCK: a FIFO in place of a picture must not hang the run.
+# O_NONBLOCK: a FIFO in place of an image must not hang the run.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def read_regular_file(path: str) -> bytes:
     """All bytes of a regular file.
 
-    Raises PictureError if it is something else, cannot be read, is empty or is over 512 MB.
+    Raises ImageError if it is something else, cannot be read, is empty or is over 512 MB.
     """
     try:
         descriptor = os.open(path, _FLAGS)
@@ -22,15 +22,15 @@ def read_regular_file(path: str) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise PictureError(f"cannot be read: {error.strerror or error}") from error
+        raise ImageError(f"cannot be read: {error.strerror or error}") from error
 
 
 def check_size(size: int) -> int:
-    """A picture's size in bytes, if plausible. Raises PictureError."""
+    """An image's size in bytes, if plausible. Raises ImageError."""
     if size == 0:
-        raise PictureError("empty file (0 bytes)")
-    if size > PICTURE_FILE_BYTES:
-        raise PictureError(f"{size / 2**20:,.0f} MB is over the limit of 512 MB for one picture")
+        raise ImageError("empty file (0 bytes)")
+    if size > IMAGE_FILE_BYTES:
+        raise ImageError(f"{size / 2**20:,.0f} MB is over the limit of 512 MB for one image")
     return size
 
 
@@ -44,5 +44,5 @@ def _read(descriptor: int, size: int) -> bytes:
 
 def _checked_size(facts: os.stat_result) -> int:
     if not stat.S_ISREG(facts.st_mode):
-        raise PictureError("not a regular file")
+        raise ImageError("not a regular file")
     return check_size(facts.st_size)

@@ -11,7 +11,7 @@ class Reading:
 
     data_format: auto, torchvision (for a name) or a format of `find_source`; label: the column of a
     table that holds the labels; label_from: a regular expression that finds the label in a path;
-    crop_boxes: each annotated box is a picture; shard_cache_gigabytes: for copies of remote
+    crop_boxes: each annotated box is an image; shard_cache_gigabytes: for copies of remote
     shards, 0 for half of what the disk has free.
     """
 

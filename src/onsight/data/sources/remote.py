@@ -47,5 +47,5 @@ def _ending(url: str, files: list[RemoteFile], data_format: str) -> str:
         )
     raise DataError(
         f"{url} holds no shards (.tar or .parquet). `onsight shard DATA --out {url}` writes them "
-        "from pictures of this machine; other kinds of DATA have to be copied here"
+        "from images of this machine; other kinds of DATA have to be copied here"
     )

@@ -68,7 +68,7 @@ def _check_opcodes(data: bytes) -> None:
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
         if name not in _OPCODES:
-            raise RefusedPickle(f"it uses {name}, which no batch of pictures needs")
+            raise RefusedPickle(f"it uses {name}, which no batch of images needs")
         if name.endswith(("PUT", "MEMOIZE")):
             place = stored if argument is None else argument
             if place > 2 * stored + _MEMO_SLACK:  # memory is allocated up to it
@@ -164,7 +164,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _STAND_INS.get((module, name))
         if stand_in is None:
-            raise RefusedPickle(f"it asks for {module}.{name}, which no batch of pictures needs")
+            raise RefusedPickle(f"it asks for {module}.{name}, which no batch of images needs")
         return stand_in
 
     def persistent_load(self, reference: object) -> Any:

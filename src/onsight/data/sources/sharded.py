@@ -23,16 +23,16 @@ def sharded_source(
 ) -> Source:
     """The source of a table. what: as the user is told it; split_of: the split a name tells.
 
-    Raises DataError if there is no usable picture.
+    Raises DataError if there is no usable image.
     """
     problems = [problem for part in table.problems for problem in part]
     if not len(table):
         reason = f", such as {problems[0].path}: {problems[0].reason}" if problems else ""
-        raise DataError(f"{root} holds no shard with pictures and labels{reason}")
+        raise DataError(f"{root} holds no shard with images and labels{reason}")
     splits = np.array([split_of(shard.name) for shard in table.shards], np.int8)
     counts = np.diff(table.starts)
     index = Index.of_columns(table.locators, table.labels, table.names, np.repeat(splits, counts))
-    size = f"{plural(len(table), 'picture')} in {plural(int((counts > 0).sum()), 'shard')}"
+    size = f"{plural(len(table), 'image')} in {plural(int((counts > 0).sum()), 'shard')}"
     return Source(
         kind=kind,
         root=root,

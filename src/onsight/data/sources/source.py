@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import SPLIT_NAMES, UNSPLIT, Index, Problem
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.words import plural
 
 Pixels = NDArray[np.uint8]
 
-_SIZED = 256  # pictures sampled for their size
+_SIZED = 256  # images sampled for their size
 
 
 class Room(NamedTuple):
@@ -51,12 +51,12 @@ class Shards:
 class Source:
     """DATA, recognised and listed.
 
-    read(row) returns a picture's encoded bytes, or its pixels uint8 (H, W, C) if the container
-    holds plain pixels; it is safe to call from several threads and raises PictureError for a
-    picture that cannot be read. found: one line that says what DATA was recognised as, with the
+    read(row) returns an image's encoded bytes, or its pixels uint8 (H, W, C) if the container
+    holds plain pixels; it is safe to call from several threads and raises ImageError for an
+    image that cannot be read. found: one line that says what DATA was recognised as, with the
     flag that overrides it. fingerprint: changes whenever any file behind the index changes;
     notes: what the user should know about the whole; groups, times: of each row, if the source
-    says which pictures belong together, or when they were taken (seconds, or any number that
+    says which images belong together, or when they were taken (seconds, or any number that
     grows); shards: where rows lie, if it is slow to read them in any order.
     """
 
@@ -73,7 +73,7 @@ class Source:
     shards: Shards | None = None
 
     def files(self) -> Iterator[str]:
-        """The path of DATA if it is a file, and those of its pictures if each is one of its own."""
+        """The path of DATA if it is a file, and those of its images if each is one of its own."""
         folder = self.root
         if not folder.is_dir():
             yield str(folder)
@@ -83,7 +83,7 @@ class Source:
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) in pixels of up to 256 pictures, spread over the source and read once."""
+        """(height, width) in pixels of up to 256 images, spread over the source and read once."""
         rows = np.unique(np.linspace(0, len(self.index) - 1, _SIZED).astype(int))
         found = (_size(self, row) for row in rows.tolist())
         return tuple(size for size in found if size)
@@ -118,12 +118,12 @@ def hidden_note(hidden: int) -> list[str]:
 
 
 def _size(source: Source, row: int) -> tuple[int, int] | None:
-    """(height, width) of a picture, or None if it cannot be read."""
+    """(height, width) of an image, or None if it cannot be read."""
     from onsight.data.pillow_pixels import probe  # loads Pillow; finding a source does without
 
     try:
         content = source.read(row)
-    except PictureError:
+    except ImageError:
         return None
     if isinstance(content, bytes):
         found = probe(content)

@@ -1,4 +1,4 @@
-"""Pictures set aside in an unnamed temporary file, because they can be had only once."""
+"""Images set aside in an unnamed temporary file, because they can be had only once."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from onsight.files import disk_errors
 
 
 class Place(NamedTuple):
-    """Where a picture is in the file, in bytes; shape: (H, W, C) of pixels, None if encoded."""
+    """Where an image is in the file, in bytes; shape: (H, W, C) of pixels, None if encoded."""
 
     offset: int
     size: int
@@ -30,7 +30,7 @@ class Spool:
         self._end = 0
 
     def add(self, content: bytes | Pixels) -> Place:
-        """Append a picture. Raises DiskError."""
+        """Append an image. Raises DiskError."""
         data = content if isinstance(content, bytes) else content.tobytes()
         with disk_errors(self._folder, len(data)):
             self._file.write(data)
@@ -40,7 +40,7 @@ class Spool:
         return place
 
     def read(self, place: Place) -> bytes | Pixels:
-        """The picture at a place."""
+        """The image at a place."""
         data = os.pread(self._file.fileno(), place.size, place.offset)
         if place.shape is None:
             return data

@@ -1,4 +1,4 @@
-"""WebDataset shards, here or remote: tar files of pictures with their labels beside them.
+"""WebDataset shards, here or remote: tar files of images with their labels beside them.
 
 Source: https://github.com/webdataset/webdataset (members of one sample share their name up to the
 first dot: 000.jpg, 000.cls).
@@ -18,7 +18,7 @@ from onsight.data.sources.archive_tar import BrokenTar, TarReader, first_names, 
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.sharded import sharded_source
 from onsight.data.sources.source import HERE, Room, Shards, Source
-from onsight.errors import PictureError
+from onsight.errors import ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
 LABELS = ("cls", "txt", "json")
@@ -26,7 +26,7 @@ _LOOKED_AT = 1000  # members by which shards are recognised
 
 
 def holds_shards(folder: Path) -> bool:
-    """Whether a folder has tar files of pictures with labels beside them, judged by the first."""
+    """Whether a folder has tar files of images with labels beside them, judged by the first."""
     for path in _shards(folder)[:1]:
         try:
             with open(path, "rb") as file:
@@ -87,15 +87,15 @@ def _samples(
 ) -> ShardRows:
     """The samples among a shard's members."""
     beside: dict[str, int] = {}
-    pictures: list[tuple[str, int]] = []
+    images: list[tuple[str, int]] = []
     for member, path in enumerate(paths):
         key, ending = _parts(path)
         if ending in ENDINGS:
-            pictures.append((key, member))
+            images.append((key, member))
         elif ending in LABELS:
             beside.setdefault(key, member)
     locators, labels, places = [], [], []
-    for key, member in pictures:
+    for key, member in images:
         locator = f"{shard.name}/{paths[member]}"
         label = _label(reader, beside[key], paths[beside[key]]) if key in beside else ""
         if not label:
@@ -126,7 +126,7 @@ def _label(reader: TarReader, member: int, path: str) -> str:
         facts = json.loads(text)
         names = (name for name in ("label", "class", "cls") if name in facts)
         return str(facts[next(names)])
-    except (PictureError, ValueError, TypeError, StopIteration, RecursionError):
+    except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
         return ""
 
 
@@ -143,13 +143,13 @@ class _MemberReader:
         self._store, self._shard_of, self._places = store, table.shard_of, table.places
 
     def __call__(self, row: int) -> bytes:
-        """The encoded bytes of a picture. Raises PictureError."""
+        """The encoded bytes of an image. Raises ImageError."""
         offset, size = self._places[row].tolist()
         check_size(size)
         try:
             data = self._store.read(int(self._shard_of[row]), offset, size)
         except OSError as error:
-            raise PictureError(f"cannot be read: {error.strerror or error}") from error
+            raise ImageError(f"cannot be read: {error.strerror or error}") from error
         if len(data) < size:
-            raise PictureError("the archive has been cut short since it was opened")
+            raise ImageError("the archive has been cut short since it was opened")
         return data

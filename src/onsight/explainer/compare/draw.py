@@ -38,7 +38,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     axes.set(
         xlabel="batch size",
         ylabel="images/s",
-        title=f"Training {comparison.model} on {height}x{width}x{channels} pictures",
+        title=f"Training {comparison.model} on {height}x{width}x{channels} images",
     )
     axes.grid(alpha=0.3)
     axes.legend()

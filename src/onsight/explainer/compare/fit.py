@@ -1,4 +1,4 @@
-"""What a step costs: a fixed part, and a part for each picture."""
+"""What a step costs: a fixed part, and a part for each image."""
 
 import math
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fit:
-    """step seconds = fixed_seconds + picture_seconds * batch size, both at least 0.
+    """step seconds = fixed_seconds + image_seconds * batch size, both at least 0.
 
     miss: the largest distance of a measured step from this line, as a share of that step.
     """
 
     fixed_seconds: float
-    picture_seconds: float
+    image_seconds: float
     miss: float
 
     def step_seconds(self, batch_size: int) -> float:
         """Seconds per step, by the line."""
-        return self.fixed_seconds + self.picture_seconds * batch_size
+        return self.fixed_seconds + self.image_seconds * batch_size
 
 
 def fit_costs(step_seconds: dict[int, float]) -> Fit | None:
@@ -30,16 +30,16 @@ def fit_costs(step_seconds: dict[int, float]) -> Fit | None:
         return None
     ones = [1 / seconds for seconds in step_seconds.values()]
     sizes = [size / seconds for size, seconds in step_seconds.items()]
-    fixed, picture = min(
+    fixed, image = min(
         (costs for costs in _solutions(ones, sizes) if min(costs) >= 0),
         key=lambda costs: sum(miss**2 for miss in _misses(ones, sizes, *costs)),
     )
-    return Fit(fixed, picture, max(abs(miss) for miss in _misses(ones, sizes, fixed, picture)))
+    return Fit(fixed, image, max(abs(miss) for miss in _misses(ones, sizes, fixed, image)))
 
 
 def crossover(first: Fit, second: Fit, smallest: int, largest: int) -> int | None:
     """The batch size from which the second is faster, if it is not so from the smallest on."""
-    saved = first.picture_seconds - second.picture_seconds
+    saved = first.image_seconds - second.image_seconds
     if saved <= 0 or second.step_seconds(smallest) <= first.step_seconds(smallest):
         return None
     size = math.floor((second.fixed_seconds - first.fixed_seconds) / saved) + 1
@@ -47,7 +47,7 @@ def crossover(first: Fit, second: Fit, smallest: int, largest: int) -> int | Non
 
 
 def _solutions(ones: Sequence[float], sizes: Sequence[float]) -> list[tuple[float, float]]:
-    """Candidates for fixed * ones + picture * sizes = 1: the free optimum, and with either 0."""
+    """Candidates for fixed * ones + image * sizes = 1: the free optimum, and with either 0."""
     one_one, size_size, one_size = _dot(ones, ones), _dot(sizes, sizes), _dot(ones, sizes)
     one, size = sum(ones), sum(sizes)
     determinant = one_one * size_size - one_size**2
@@ -59,10 +59,10 @@ def _solutions(ones: Sequence[float], sizes: Sequence[float]) -> list[tuple[floa
 
 
 def _misses(
-    ones: Sequence[float], sizes: Sequence[float], fixed: float, picture: float
+    ones: Sequence[float], sizes: Sequence[float], fixed: float, image: float
 ) -> list[float]:
     pairs = zip(ones, sizes, strict=True)
-    return [fixed * one + picture * size - 1 for one, size in pairs]
+    return [fixed * one + image * size - 1 for one, size in pairs]
 
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:

@@ -20,9 +20,9 @@ from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.open_data import find_data, open_data
-from onsight.training.pictures.residency import choose_residency
-from onsight.training.pictures.training_data import place
+from onsight.training.images.open_data import find_data, open_data
+from onsight.training.images.residency import choose_residency
+from onsight.training.images.training_data import place
 from onsight.training.plan import choose_threads
 from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.busy import warn_if_busy
@@ -98,10 +98,10 @@ def compare(
 
 
 def _choose_sizes(
-    asked: Sequence[int], config: Config, pictures: int, reporter: Reporter
+    asked: Sequence[int], config: Config, images: int, reporter: Reporter
 ) -> list[int]:
-    sizes = choose_batch_sizes(asked, config.batch_size, pictures)
-    other = second_size(sizes[0], pictures) if len(sizes) == 1 else None
+    sizes = choose_batch_sizes(asked, config.batch_size, images)
+    other = second_size(sizes[0], images) if len(sizes) == 1 else None
     if other:
         reporter.say(
             f"batch {other} is timed too: one size cannot separate the two costs of a step"
@@ -134,12 +134,12 @@ def _make_trials(
 
 
 def _make_trial(candidate: Candidate, config: Config, dataset: Dataset) -> Trial:
-    """The candidate's training, with the pictures where a run on its device would keep them."""
+    """The candidate's training, with the images where a run on its device would keep them."""
     device = candidate.device
     fields = {"threads": candidate.threads, "precision": candidate.precision}
     shared = device.type == "cpu" and config.residency == "auto"  # one map for all candidates
     where = "map" if shared else config.residency
-    residency = choose_residency(dataset.pictures, device, where).value
+    residency = choose_residency(dataset.images, device, where).value
     placed = place(dataset, config, device, residency)
     return Trial(config.model_copy(update=fields), placed)
 

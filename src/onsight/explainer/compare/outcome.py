@@ -16,7 +16,7 @@ class PerImageResults:
 
     winners: the fastest candidate and those level with it, by name; rival: whom they beat
     (the first candidate, or else the best of those behind), "" if nobody; ratio: the fastest's
-    speed relative to the rival's; cause: "fixed" or "picture", the cost that makes most of the
+    speed relative to the rival's; cause: "fixed" or "image", the cost that makes most of the
     difference, "" if the fits cannot tell.
     """
 
@@ -81,10 +81,10 @@ def _cause(winner: Fit | None, rival: Fit | None, size: int) -> str:
     if winner is None or rival is None:
         return ""
     fixed = rival.fixed_seconds - winner.fixed_seconds
-    pictures = size * (rival.picture_seconds - winner.picture_seconds)
-    if fixed + pictures <= 0:  # the lines contradict the measurement
+    images = size * (rival.image_seconds - winner.image_seconds)
+    if fixed + images <= 0:  # the lines contradict the measurement
         return ""
-    return "fixed" if fixed >= pictures else "picture"
+    return "fixed" if fixed >= images else "image"
 
 
 def _crossover(comparison: Comparison, slower: str, faster: str) -> Crossover | None:

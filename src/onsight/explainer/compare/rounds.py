@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def images_per_second(self) -> float:
-        """Pictures trained per second, by the median."""
+        """Images trained per second, by the median."""
         return self.batch_size / self.step_seconds
 
     @property

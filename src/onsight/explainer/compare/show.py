@@ -23,7 +23,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     """The table, a sentence for each batch size, and the verdict."""
     height, width, channels = comparison.shape
     console.print(
-        f"images/s of training {comparison.model} on {height}x{width}x{channels} pictures"
+        f"images/s of training {comparison.model} on {height}x{width}x{channels} images"
         " (ratio to the first column)\n"
     )
     first, *others = comparison.candidates
@@ -97,7 +97,7 @@ def _table(comparison: Comparison, shown: list[Candidate]) -> Table:
     table.add_row()
     fits = [comparison.fits[candidate.name] for candidate in shown]
     table.add_row("fixed per step", *_costs([fit.fixed_seconds if fit else None for fit in fits]))
-    table.add_row("per picture", *_costs([fit.picture_seconds if fit else None for fit in fits]))
+    table.add_row("per image", *_costs([fit.image_seconds if fit else None for fit in fits]))
     return table
 
 
@@ -125,7 +125,7 @@ def _note(comparison: Comparison) -> str:
     rounds = max(len(cell.rounds) for cell in comparison.cells)
     text = (
         f"Medians of {rounds} interleaved rounds. A step's time is fitted as a fixed cost per "
-        "step (Python, kernel launches, threads waiting for one another) plus a cost per picture"
+        "step (Python, kernel launches, threads waiting for one another) plus a cost per image"
     )
     misses = {name: fit.miss for name, fit in comparison.fits.items() if fit}
     if not misses:

@@ -17,27 +17,27 @@ def read_batch_sizes(text: str) -> list[int]:
         ) from error
 
 
-def choose_batch_sizes(asked: Sequence[int], own: int, pictures: int) -> list[int]:
+def choose_batch_sizes(asked: Sequence[int], own: int, images: int) -> list[int]:
     """Batch sizes in ascending order; if none are asked for, the usual ones and the config's own.
 
-    pictures: how many there are to train on. Raises ConfigError for a size below 1, one given
+    images: how many there are to train on. Raises ConfigError for a size below 1, one given
     twice, or one larger than the training set.
     """
     if not asked:
-        return sorted({min(size, pictures) for size in (*_USUAL, own)})
+        return sorted({min(size, images) for size in (*_USUAL, own)})
     for size in asked:
         if size < 1:
             raise ConfigError(f"--batch-sizes: {size} is not a batch size; it must be at least 1")
         if asked.count(size) > 1:
             raise ConfigError(f"--batch-sizes names {size} twice; name each size once")
-        if size > pictures:
+        if size > images:
             raise ConfigError(
-                f"--batch-sizes: {size:,} is more than the {pictures:,} training pictures"
+                f"--batch-sizes: {size:,} is more than the {images:,} training images"
             )
     return sorted(asked)
 
 
-def second_size(size: int, pictures: int) -> int | None:
+def second_size(size: int, images: int) -> int | None:
     """Another size to time beside a single one, far enough to tell the costs apart; or None."""
-    other = size // 4 if size >= 8 else min(8 * size, pictures)
+    other = size // 4 if size >= 8 else min(8 * size, images)
     return other if other != size else None

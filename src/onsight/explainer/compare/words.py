@@ -9,7 +9,7 @@ from onsight_explain.text import ratio_words, step_times
 
 _ROUGH = 0.15  # if a line misses a step by more, its costs are only approximate
 
-_BY = {"fixed": ", by a lower fixed cost per step", "picture": ", by less time per picture", "": ""}
+_BY = {"fixed": ", by a lower fixed cost per step", "image": ", by less time per image", "": ""}
 
 
 def sentence(comparison: Comparison, outcome: PerImageResults) -> str:
@@ -53,9 +53,9 @@ def _reason(comparison: Comparison, outcome: PerImageResults) -> str:
     if not outcome.cause or winner is None or rival is None:
         return ""
     about = "about " if max(winner.miss, rival.miss) > _ROUGH else ""
-    if outcome.cause == "picture":
-        mine, theirs = step_times(winner.picture_seconds, rival.picture_seconds)
-        return f"{about}{mine} per picture against {theirs}"
+    if outcome.cause == "image":
+        mine, theirs = step_times(winner.image_seconds, rival.image_seconds)
+        return f"{about}{mine} per image against {theirs}"
     share = rival.fixed_seconds / rival.step_seconds(outcome.batch_size)
     mine, theirs = step_times(winner.fixed_seconds, rival.fixed_seconds)
     return (

@@ -15,7 +15,7 @@ from onsight.explainer.own.changes import (
 from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.record import StepRecord, record_step
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight_explain.memory import is_out_of_memory
 from onsight_explain.search.tried import Losses, Untried
 
@@ -33,7 +33,7 @@ class FlagTrial:
         self._steps = 1
 
     def measure(self, seconds: float) -> float:
-        """Pictures per second over about so long. Raises Untried."""
+        """Images per second over about so long. Raises Untried."""
         try:
             if self._seconds is None:
                 self._seconds = Trial(self.config, self.bench.data).at(self.config.batch_size)
@@ -68,7 +68,7 @@ class FreshTrial:
         self.flags = [one for one in changes if isinstance(one, FlagChange)]
 
     def measure(self, seconds: float) -> float:
-        """Pictures per second over about so long. Raises Untried."""
+        """Images per second over about so long. Raises Untried."""
         return self.run.measure(self.flags, seconds)
 
     def losses(self) -> Losses:

@@ -9,7 +9,7 @@ from torch import nn
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.words import listed
 from onsight_explain.cores import usable_cores
 from onsight_explain.thread_variables import set_by_user
@@ -78,9 +78,9 @@ def settings_of_threads() -> Unset | None:
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
     """The changes worth timing. config: with nothing left to choose; net: as this run builds it."""
     found: list[FlagChange] = []
-    pictures = len(data.dataset.ids(TRAIN))
+    images = len(data.dataset.ids(TRAIN))
     for size in _BATCHES:
-        if size >= 2 * config.batch_size and pictures >= _LEAST_BATCHES * size:
+        if size >= 2 * config.batch_size and images >= _LEAST_BATCHES * size:
             found.append(FlagChange("batch_size", size))
     kind = data.device.type
     others = (one for one in _PRECISIONS.get(kind, ()) if one != config.precision)

@@ -32,7 +32,7 @@ _WINDOW_SECONDS = 0.25  # of one measurement
 class OwnExplanation:
     """Everything found out about a run's step. after: recorded with the best flags applied.
 
-    rates: pictures/s of the run as it is, beside each change; settings: of threads, in the
+    rates: images/s of the run as it is, beside each change; settings: of threads, in the
     environment.
     """
 
@@ -50,7 +50,7 @@ class OwnExplanation:
 
     @property
     def rate(self) -> float:
-        """pictures/s of the run as it is: the median of its windows."""
+        """images/s of the run as it is: the median of its windows."""
         return statistics.median(self.rates or [self.before.images_per_second])
 
 
@@ -64,7 +64,7 @@ def explain_data(
 ) -> OwnExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
 
-    seconds: for all of it but preparing the pictures, at most; trace_file: to write the timeline of
+    seconds: for all of it but preparing the images, at most; trace_file: to write the timeline of
     the run as it is into. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
@@ -119,6 +119,6 @@ def data_of_run(run: Path) -> str:
     if is_memory_name(data):
         raise OutputError(
             f"{run} was trained on {data}, which no command can read again. Name DATA with "
-            "such pictures instead, with --config for the run's settings"
+            "such images instead, with --config for the run's settings"
         )
     return data

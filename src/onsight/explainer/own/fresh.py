@@ -31,7 +31,7 @@ class FreshRun:
         self._process: subprocess.Popen[bytes] | None = None
 
     def measure(self, flags: Iterable[FlagChange], seconds: float) -> float:
-        """Pictures per second with these flags, over about so long. Raises Untried."""
+        """Images per second with these flags, over about so long. Raises Untried."""
         try:
             channel = self._channel or self._started()
             named = {one.group: one.value for one in flags}

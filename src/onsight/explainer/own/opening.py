@@ -1,4 +1,4 @@
-"""Opens a run without training it: its pictures in place, its config with nothing left open."""
+"""Opens a run without training it: its images in place, its config with nothing left open."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from onsight.hardware.devices import choose_device
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import choose_threads
 from onsight.training.prepare import prepare
 

@@ -40,7 +40,7 @@ class StepRecord:
 
     @property
     def images_per_second(self) -> float:
-        """Pictures trained on per second."""
+        """Images trained on per second."""
         return self.images / self.seconds
 
     @property

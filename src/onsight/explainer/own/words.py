@@ -41,7 +41,7 @@ def _cause_words(found: OwnExplanation) -> str:
         )
     if kind == "loader":
         return (
-            f"Data bound: {percent(before.share('data'))} of the time is spent waiting for pictures"
+            f"Data bound: {percent(before.share('data'))} of the time is spent waiting for images"
         )
     if kind == "small-batch":
         fixed = _fixed_share(found)

@@ -1,4 +1,4 @@
-// The page: pictures in, labels with bars out, one after the other.
+// The page: images in, labels with bars out, one after the other.
 "use strict";
 
 const SHOWN = 5; // classes
@@ -31,7 +31,7 @@ function card(file) {
   image.addEventListener("load", () => URL.revokeObjectURL(image.src));
   image.addEventListener("error", () => image.remove());
   const words = node("div");
-  words.append(node("h2", "…"), node("p", file.name || "pasted picture", { class: "name" }));
+  words.append(node("h2", "…"), node("p", file.name || "pasted image", { class: "name" }));
   made.append(image, words);
   results.prepend(made);
   return words;
@@ -49,7 +49,7 @@ async function show(file) {
     status.textContent = `${file.name}: ${found[0].name}, ${percent(found[0].probability)}`;
     return true;
   } catch (error) {
-    title.textContent = "Not a picture that this browser can read";
+    title.textContent = "Not an image that this browser can read";
     words.append(node("p", String(error.message || error)));
     status.textContent = `${file.name} could not be read`;
     return false;
@@ -60,14 +60,14 @@ async function showAll(files) {
   const many = [...files];
   let done = 0;
   for (const file of many) done += await show(file);
-  if (many.length > 1) status.textContent = `${done} of ${many.length} pictures classified`;
+  if (many.length > 1) status.textContent = `${done} of ${many.length} images classified`;
 }
 
 function describe() {
   const { classes, results: known } = classifier.facts;
   document.title = classifier.facts.model;
   const good = known?.images
-    ? ` It was right for ${percent(known.accuracy)} of ${known.images.toLocaleString()} pictures ` +
+    ? ` It was right for ${percent(known.accuracy)} of ${known.images.toLocaleString()} images ` +
       `that it had not seen (95% interval ${percent(known.accuracy_low)} to ` +
       `${percent(known.accuracy_high)}).`
     : "";

@@ -22,12 +22,12 @@ const classifier = (() => {
 
   const session = start();
 
-  /** [{name, probability}] of every class for an encoded picture, the likeliest first. */
+  /** [{name, probability}] of every class for an encoded image, the likeliest first. */
   async function classify(blob) {
-    const target = facts.picture;
-    const picture = pixels.fit(await pixels.decode(blob, target), target);
+    const target = facts.image;
+    const image = pixels.fit(await pixels.decode(blob, target), target);
     const shape = [1, target.height, target.width, target.channels];
-    const given = { pictures: new ort.Tensor("uint8", picture.bytes, shape) };
+    const given = { images: new ort.Tensor("uint8", image.bytes, shape) };
     const found = (await (await session).run(given)).probabilities.data;
     return facts.classes
       .map((name, place) => ({ name, probability: found[place] }))

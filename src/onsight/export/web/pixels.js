@@ -1,11 +1,11 @@
-// Pictures as the network takes them: decoded by the browser, then fitted as Onsight fits them.
+// Images as the network takes them: decoded by the browser, then fitted as Onsight fits them.
 "use strict";
 
 const pixels = (() => {
   const WEIGHT_LIMIT = 1 << 15; // torch keeps weights in 16 bits, Pillow 22 bits of fraction
   const MOST_BITS = 22;
 
-  /** The bytes (H, W, C) of an encoded picture, upright, on the background. */
+  /** The bytes (H, W, C) of an encoded image, upright, on the background. */
   async function decode(blob, target) {
     const bitmap = await createImageBitmap(blob, { colorSpaceConversion: "none" });
     const { width, height } = bitmap;
@@ -38,44 +38,44 @@ const pixels = (() => {
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
   }
 
-  /** A picture at the size of the network's input. */
-  function fit(picture, target) {
+  /** An image at the size of the network's input. */
+  function fit(image, target) {
     const { height, width } = target;
-    if (picture.height === height && picture.width === width) return picture;
-    const whole = { x: 0, y: 0, width: picture.width, height: picture.height };
-    if (target.fit === "stretch") return resize(picture, whole, height, width, bitsOfTorch);
+    if (image.height === height && image.width === width) return image;
+    const whole = { x: 0, y: 0, width: image.width, height: image.height };
+    if (target.fit === "stretch") return resize(image, whole, height, width, bitsOfTorch);
     if (target.fit === "crop") {
-      return resize(picture, middleOf(picture, width / height), height, width, bitsOfPillow);
+      return resize(image, middleOf(image, width / height), height, width, bitsOfPillow);
     }
-    return pad(resize(picture, whole, ...contained(picture, target), bitsOfPillow), target);
+    return pad(resize(image, whole, ...contained(image, target), bitsOfPillow), target);
   }
 
-  /** The largest box of this ratio in the middle of a picture. */
-  function middleOf(picture, ratio) {
-    const own = picture.width / picture.height;
-    const width = own >= ratio ? ratio * picture.height : picture.width;
-    const height = own >= ratio ? picture.height : picture.width / ratio;
-    return { x: (picture.width - width) / 2, y: (picture.height - height) / 2, width, height };
+  /** The largest box of this ratio in the middle of an image. */
+  function middleOf(image, ratio) {
+    const own = image.width / image.height;
+    const width = own >= ratio ? ratio * image.height : image.width;
+    const height = own >= ratio ? image.height : image.width / ratio;
+    return { x: (image.width - width) / 2, y: (image.height - height) / 2, width, height };
   }
 
-  /** [height, width] of a whole picture inside the target. */
-  function contained(picture, target) {
+  /** [height, width] of a whole image inside the target. */
+  function contained(image, target) {
     const { height, width } = target;
-    if (picture.width / picture.height > width / height) {
-      return [halfToEven((picture.height / picture.width) * width), width];
+    if (image.width / image.height > width / height) {
+      return [halfToEven((image.height / image.width) * width), width];
     }
-    return [height, halfToEven((picture.width / picture.height) * height)];
+    return [height, halfToEven((image.width / image.height) * height)];
   }
 
-  function pad(picture, target) {
+  function pad(image, target) {
     const { height, width, channels, background } = target;
     const ground = channels === 1 ? [greyOf(background)] : background;
     const bytes = new Uint8Array(height * width * channels).map((_, at) => ground[at % channels]);
-    const top = halfToEven((height - picture.height) / 2);
-    const left = halfToEven((width - picture.width) / 2);
-    const row = picture.width * channels;
-    for (let y = 0; y < picture.height; y++) {
-      const from = picture.bytes.subarray(y * row, (y + 1) * row);
+    const top = halfToEven((height - image.height) / 2);
+    const left = halfToEven((width - image.width) / 2);
+    const row = image.width * channels;
+    for (let y = 0; y < image.height; y++) {
+      const from = image.bytes.subarray(y * row, (y + 1) * row);
       bytes.set(from, ((top + y) * width + left) * channels);
     }
     return { bytes, height, width, channels };
@@ -85,15 +85,15 @@ const pixels = (() => {
     return Math.floor((red * 299 + green * 587 + blue * 114) / 1000);
   }
 
-  /** A box of a picture at another size, bilinear with antialiasing: rows, then columns.
+  /** A box of an image at another size, bilinear with antialiasing: rows, then columns.
    *
-   * Bit for bit torch's result where a picture is stretched, within 1 grey level of Pillow's else.
+   * Bit for bit torch's result where an image is stretched, within 1 grey level of Pillow's else.
    */
-  function resize(picture, box, height, width, bitsOf) {
-    if (height === 0 || width === 0) return { ...picture, bytes: new Uint8Array(0), height, width };
-    const across = taps(box.x, box.width, picture.width, width, bitsOf);
-    const down = taps(box.y, box.height, picture.height, height, bitsOf);
-    return resizeColumns(resizeRows(picture, across, width), down, height);
+  function resize(image, box, height, width, bitsOf) {
+    if (height === 0 || width === 0) return { ...image, bytes: new Uint8Array(0), height, width };
+    const across = taps(box.x, box.width, image.width, width, bitsOf);
+    const down = taps(box.y, box.height, image.height, height, bitsOf);
+    return resizeColumns(resizeRows(image, across, width), down, height);
   }
 
   function resizeRows({ bytes, height, width, channels }, taps, size) {

@@ -1,4 +1,4 @@
-"""Which head fits the features best: judged on validation pictures, or by folds if they are few."""
+"""Which head fits the features best: judged on validation images, or by folds if they are few."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from onsight.features.heads.logistic import fit_logistic
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # of the mean loss, strong to weak
 COARSE = (0.3, 0.03, 3e-3)  # enough to compare backbones with
 
-_FEW = 100  # validation pictures; fewer choose by luck
-_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # pictures
-_MOST_JUDGED = 5000  # pictures that the penalty is chosen with
+_FEW = 100  # validation images; fewer choose by luck
+_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # images
+_MOST_JUDGED = 5000  # images that the penalty is chosen with
 _ITERATIONS = 15  # while choosing; each penalty starts from the one before
 _WORSE = 2  # weaker penalties in a row that made it worse
 
@@ -45,7 +45,7 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class ChosenHead:
-    """settings: what did best; logits: (m, K) of the pictures judged, none of which it was
+    """settings: what did best; logits: (m, K) of the images judged, none of which it was
     fitted to; labels: (m,) theirs; how: how they were held out."""
 
     settings: HeadSettings | HiddenSettings
@@ -55,7 +55,7 @@ class ChosenHead:
 
     @property
     def right(self) -> int:
-        """How many of the pictures judged were classified correctly."""
+        """How many of the images judged were classified correctly."""
         return int((self.logits.argmax(dim=1) == self.labels).sum())
 
 
@@ -68,12 +68,12 @@ def choose_head(
 ) -> ChosenHead:
     """Try penalties from strong to weak, and nearest class mean; the least held-out loss wins.
 
-    Nearest class mean must be more accurate to win. With fewer than 100 validation pictures,
-    training and validation pictures are judged together in five folds, or three of many.
+    Nearest class mean must be more accurate to win. With fewer than 100 validation images,
+    training and validation images are judged together in five folds, or three of many.
     """
     rounds = held_out(train, validation)
     if len(validation) >= _FEW:
-        how = "on validation pictures"
+        how = "on validation images"
     else:
         how = f"by {len(rounds)}-fold cross-validation"
     labels = torch.cat([judged.labels for _, judged in rounds])
@@ -87,7 +87,7 @@ def choose_head(
 
 
 def held_out(train: LabelledFeatures, validation: LabelledFeatures) -> list[Round]:
-    """Pictures to fit on, at most 5,000 in one view, and pictures that judge; each judges once."""
+    """Images to fit on, at most 5,000 in one view, and images that judge; each judges once."""
     rounds = [(train, validation)]
     if len(validation) < _FEW:
         rounds = list(_folds(train.joined(validation)))
@@ -100,7 +100,7 @@ def _path(
     class_weights: Tensor | None,
     penalties: tuple[float, ...],
 ) -> Iterator[tuple[HeadSettings, Tensor]]:
-    """Each way tried, with the logits of all pictures judged."""
+    """Each way tried, with the logits of all images judged."""
     starts: list[LinearHead | None] = [None] * len(rounds)
     best, worse = float("inf"), 0
     labels = torch.cat([judged.labels for _, judged in rounds])
@@ -148,7 +148,7 @@ def _folds(data: LabelledFeatures) -> Iterator[Round]:
 
 
 def _plain_sample(data: LabelledFeatures) -> LabelledFeatures:
-    # One view tells penalties apart; pictures are numbered by digest, so the first are fair.
+    # One view tells penalties apart; images are numbered by digest, so the first are fair.
     return LabelledFeatures(data.views[:1, :_MOST_JUDGED], data.labels[:_MOST_JUDGED])
 
 

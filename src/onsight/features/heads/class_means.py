@@ -1,4 +1,4 @@
-"""Nearest class mean: the head that works with a picture or two of each class."""
+"""Nearest class mean: the head that works with an image or two of each class."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ def fit_class_means(features: Tensor, labels: Tensor, classes: int) -> LinearHea
     """The head whose largest logit names the class with the nearest mean.
 
     features: float (n, D), standardised; labels: int64 (n,). Logits are minus half the squared
-    distance in units of the mean squared distance of a picture from its own class's mean, so that
-    probabilities are of a sensible size. A class without pictures is never nearest.
+    distance in units of the mean squared distance of an image from its own class's mean, so that
+    probabilities are of a sensible size. A class without images is never nearest.
     """
     counts = torch.bincount(labels, minlength=classes)
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)

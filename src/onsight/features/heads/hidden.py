@@ -11,7 +11,7 @@ from onsight.features.heads.labelled import LabelledFeatures
 from onsight.features.heads.linear import LinearHead, Standardization
 from onsight.models.head import HiddenHead
 
-# Found on one kind of pictures (NOTEBOOK.md); half or twice of each changes little.
+# Found on one kind of images (NOTEBOOK.md); half or twice of each changes little.
 _UNITS = 512
 _BATCH, _LEAST_EPOCHS, _LEAST_STEPS = 256, 20, 300
 _RATE, _WEIGHT_DECAY = 2e-3, 1.0
@@ -32,7 +32,7 @@ class HiddenSettings:
     ) -> HiddenHead:
         """The head for plain features, a function of its arguments. class_weights: float (K,).
 
-        Trained by AdamW; an epoch takes one view of each picture, drawn at random.
+        Trained by AdamW; an epoch takes one view of each image, drawn at random.
         """
         flat = data.views.flatten(0, 1)
         scale = Standardization.of(flat)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """views: float (V, n, D), the features of each view of n pictures; labels: int64 (n,)."""
+    """views: float (V, n, D), the features of each view of n images; labels: int64 (n,)."""
 
     views: Tensor
     labels: Tensor
@@ -17,11 +17,11 @@ class LabelledFeatures:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> "LabelledFeatures":
-        """Some of the pictures, with all their views."""
+        """Some of the images, with all their views."""
         return LabelledFeatures(self.views[:, rows], self.labels[rows])
 
     def joined(self, more: "LabelledFeatures") -> "LabelledFeatures":
-        """These pictures and more; of the views that both have."""
+        """These images and more; of the views that both have."""
         common = min(len(self.views), len(more.views))
         views = torch.cat([self.views[:common], more.views[:common]], dim=1)
         return LabelledFeatures(views, torch.cat([self.labels, more.labels]))

@@ -20,7 +20,7 @@ class LinearHead:
 
 @dataclass(frozen=True)
 class Standardization:
-    """The mean and deviation (D,) of each feature over the training pictures."""
+    """The mean and deviation (D,) of each feature over the training images."""
 
     mean: Tensor
     std: Tensor

@@ -20,7 +20,7 @@ def fit_logistic(
 ) -> LinearHead:
     """Minimise the mean cross-entropy plus penalty / 2 times the squared weights, by L-BFGS.
 
-    features: float (n, D), standardised; labels: int64 (n,); weights: float (n,) of the pictures,
+    features: float (n, D), standardised; labels: int64 (n,); weights: float (n,) of the images,
     their mean 1; start: where to begin, by default at zero; iterations: the most. The bias is not
     penalised; scikit-learn's C is 1 / (n * penalty).
     """

@@ -1,4 +1,4 @@
-"""From the words of a command line to pictures, one after the other; no list of them is kept."""
+"""From the words of a command line to images, one after the other; no list of them is kept."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ STDIN = "-"
 
 
 def open_inputs(words: Sequence[str]) -> Iterator[Input]:
-    """The pictures that words name, in order: see `onsight predict --help`.
+    """The images that words name, in order: see `onsight predict --help`.
 
     Raises DataError now for what does not exist; later, for lists and archives that are broken.
     """
@@ -33,7 +33,7 @@ def open_inputs(words: Sequence[str]) -> Iterator[Input]:
 
 
 def _kind(word: str) -> Callable[[str], Iterator[Input]]:
-    """How the pictures of a word are found. Raises DataError."""
+    """How the images of a word are found. Raises DataError."""
     if word == STDIN:
         return _of_stdin
     if os.path.isdir(word):

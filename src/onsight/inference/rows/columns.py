@@ -1,4 +1,4 @@
-"""What a row says about a picture, the same in every kind of file.
+"""What a row says about an image, the same in every kind of file.
 
 K classes.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from onsight.inference.predictor import Prediction
 
 KNOWN = ("path", "predicted", "probability", "problem")
-PLAIN = (*KNOWN, "unlike", "score")
+PLAIN = (*KNOWN, "out_of_distribution", "score")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Columns:
     def cells(self, one: Prediction) -> list[str]:
         """A row of text, empty where there is nothing."""
         cells = [one.path, one.predicted or "", _decimals(one.probability), one.problem or ""]
-        cells.append("" if one.unlike is None else str(one.unlike).lower())
+        cells.append(
+            "" if one.out_of_distribution is None else str(one.out_of_distribution).lower()
+        )
         cells.append("" if one.score is None else f"{one.score:.6g}")
         if self.has_unsure:
             cells.append("" if one.problem else str(one.unsure).lower())
@@ -58,7 +60,7 @@ class Columns:
 
         text, share = pyarrow.string(), pyarrow.float32()
         fields = {"path": text, "predicted": text, "probability": share, "problem": text}
-        fields |= {"unlike": pyarrow.bool_(), "score": share}
+        fields |= {"out_of_distribution": pyarrow.bool_(), "score": share}
         if self.has_unsure:
             fields["unsure"] = pyarrow.bool_()
         if self.top:

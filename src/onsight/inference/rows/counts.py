@@ -1,4 +1,4 @@
-"""How many pictures were predicted so far."""
+"""How many images were predicted so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Counts:
 
     @property
     def used(self) -> int:
-        """Pictures that the model has seen."""
+        """Images that the model has seen."""
         return self.images - self.problems
 
     def add(self, rows: Sequence[Prediction]) -> None:

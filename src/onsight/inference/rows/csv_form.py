@@ -12,7 +12,7 @@ from onsight.report.csv_table import csv_text
 
 
 class Csv:
-    """A header, and a row for each picture."""
+    """A header, and a row for each image."""
 
     name = "csv"
 

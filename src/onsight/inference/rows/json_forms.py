@@ -11,7 +11,7 @@ from onsight.inference.rows.form import WholeLines
 
 
 class JsonLines:
-    """A JSON object for each picture, a line each."""
+    """A JSON object for each image, a line each."""
 
     name = "jsonl"
     head = b""

@@ -7,11 +7,11 @@ from onsight.inference.rows.columns import Columns
 from onsight.inference.rows.counts import Counts
 from onsight.words import fixed_percent
 
-_UNLIKE = "unlike anything seen in training"
+_OUT_OF_DISTRIBUTION = "unlike anything seen in training"
 
 
 class Lines:
-    """A line for each picture: class, probability, path; and more classes, if asked for."""
+    """A line for each image: class, probability, path; and more classes, if asked for."""
 
     head = b""
 
@@ -32,7 +32,7 @@ class Lines:
         said = "unsure" if one.unsure else one.predicted or "-"
         best = self._columns.record(one).get("probabilities") or []
         more = ", ".join(f"{b['class']} {fixed_percent(b['probability'])}" for b in best)
-        unlike = _UNLIKE if one.unlike else ""
-        note = one.problem or "; ".join(filter(None, (more, unlike)))
+        out_of_distribution = _OUT_OF_DISTRIBUTION if one.out_of_distribution else ""
+        note = one.problem or "; ".join(filter(None, (more, out_of_distribution)))
         line = f"{said:<{self._width}}  {fixed_percent(one.probability):>7}  {one.path}"
         return f"{line}  ({note})\n" if note else f"{line}\n"

@@ -21,7 +21,7 @@ class OutputOptions:
 
     csv, jsonl: a file, or - for stdout; top: how many of the best classes a row has;
     min_confidence: below this probability the class is withheld; grid: a PNG file; heat: a new
-    folder for a heat map of each picture.
+    folder for a heat map of each image.
     """
 
     csv: str | None = None

@@ -99,10 +99,10 @@ def card_text(
 
 
 def _data(subject: Subject) -> str:
-    said = f"The pictures are those of '{subject.data_name}'"
+    said = f"The images are those of '{subject.data_name}'"
     if used := subject.results["used"]:
         classes = plural(len(subject.file.classes), "class", "classes")
-        said += f": {plural(used, 'picture')} in {classes}"
+        said += f": {plural(used, 'image')} in {classes}"
     curve = subject.results.get("learning_curve")
     return f"{said}. {curve_sentence(curve)}" if curve else f"{said}."
 

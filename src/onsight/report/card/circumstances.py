@@ -48,7 +48,7 @@ def _training(subject: Subject) -> Iterator[str]:
         yield (
             f"Training: {plural(results['epochs'], 'epoch')}, batches of {config['batch_size']}, "
             f"optimizer {config['optimizer']}, seed {config['seed']}; kept: epoch "
-            f"{results['best_epoch']}, the best on validation pictures."
+            f"{results['best_epoch']}, the best on validation images."
         )
     seconds = (results["phases"] or {}).get("training")
     if seconds is not None and results["seconds"]:

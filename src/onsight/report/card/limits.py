@@ -7,7 +7,7 @@ from onsight.report.card.subject import Subject
 from onsight.report.sentences import is_unbalanced, pair_sentence
 from onsight.words import listed, plural
 
-_FEW = 20  # test pictures of a class, whose recall is then known to some 20 points at best
+_FEW = 20  # test images of a class, whose recall is then known to some 20 points at best
 _PAIRS_SHOWN = 5
 
 
@@ -21,11 +21,11 @@ def _of_any_classifier(subject: Subject) -> Iterator[str]:
     height, width = file.preprocessing.format.shown
     yield (
         f"It answers with one of {plural(len(file.classes), 'class', 'classes')}, whatever it is "
-        "shown: a picture of something else gets one of these names too, sometimes with "
+        "shown: an image of something else gets one of these names too, sometimes with "
         "confidence."
     )
     yield (
-        f"It sees every picture at {height}x{width} pixels"
+        f"It sees every image at {height}x{width} pixels"
         + (" in grey" if file.preprocessing.channels == 1 else "")
         + ", so it knows nothing of details that are lost there."
     )
@@ -35,17 +35,17 @@ def _of_the_test(subject: Subject) -> Iterator[str]:
     if subject.results["accuracy"] is None:
         return
     yield (
-        "The figures hold for pictures like those it was tested on, which come from the same "
+        "The figures hold for images like those it was tested on, which come from the same "
         "collection as those it learned from. With another camera, place, season or way of "
-        "choosing pictures, expect other figures, and usually lower ones."
+        "choosing images, expect other figures, and usually lower ones."
     )
     how = subject.plan["split"] or {}
     if how.get("reason"):
-        yield f"How pictures were held out: {how['value']} ({how['reason']})."
+        yield f"How images were held out: {how['value']} ({how['reason']})."
     yield from (f"{note[:1].upper()}{note[1:]}." for note in subject.results["notes"] or [])
     if refused := subject.results["problems"]:
-        pictures = plural(refused, "picture")
-        yield f"{pictures} could not be read, and played no part in training or test."
+        images = plural(refused, "image")
+        yield f"{images} could not be read, and played no part in training or test."
 
 
 def _of_the_classes(subject: Subject) -> Iterator[str]:
@@ -53,7 +53,7 @@ def _of_the_classes(subject: Subject) -> Iterator[str]:
     yield from _thinly_tested(classes)
     if is_unbalanced(classes):
         yield (
-            "Some classes have over twice the test pictures of others, and weigh as much more in "
+            "Some classes have over twice the test images of others, and weigh as much more in "
             "the accuracy; the balanced accuracy counts every class alike."
         )
     pairs = subject.results["confused_pairs"] or []
@@ -66,6 +66,6 @@ def _thinly_tested(classes: list[ClassResult]) -> Iterator[str]:
     none = [f"'{row['name']}'" for row in classes if not row["images"]]
     few = [f"'{row['name']}' ({row['images']})" for row in classes if 0 < row["images"] < _FEW]
     if none:
-        yield f"Nothing is known about {listed(none)}: no picture of it was in the test."
+        yield f"Nothing is known about {listed(none)}: no image of it was in the test."
     if few:
-        yield f"Too few test pictures to say much about single classes: {listed(few)}."
+        yield f"Too few test images to say much about single classes: {listed(few)}."

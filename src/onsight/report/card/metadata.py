@@ -34,7 +34,7 @@ def _eval_results(subject: Subject) -> Any:
     """The accuracy, named with its interval and n; None if nothing was held out.
 
     The Hub's newer files of evaluation results name one of its own benchmarks, so they cannot
-    tell of pictures that are not on the Hub.
+    tell of images that are not on the Hub.
     """
     from huggingface_hub import EvalResult
 
@@ -42,16 +42,16 @@ def _eval_results(subject: Subject) -> Any:
     if results["accuracy"] is None:
         return None
     low, high = percent(results["accuracy_low"]), percent(results["accuracy_high"])
-    pictures = plural(results["images"], "picture")
+    images = plural(results["images"], "image")
     return [
         EvalResult(
             task_type=_TASK,
             task_name="Image classification",
-            dataset_type=re.sub(r"[^\w.-]+", "-", subject.data_name).strip("-") or "pictures",
+            dataset_type=re.sub(r"[^\w.-]+", "-", subject.data_name).strip("-") or "images",
             dataset_name=subject.data_name,
             dataset_split=results["split"] or "test",
             metric_type="accuracy",
-            metric_name=f"Accuracy on {pictures}, 95% interval {low} to {high}",
+            metric_name=f"Accuracy on {images}, 95% interval {low} to {high}",
             metric_value=round(results["accuracy"], 4),
         )
     ]

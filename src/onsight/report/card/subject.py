@@ -28,7 +28,7 @@ class Subject:
     @property
     def data_name(self) -> str:
         """The last part of DATA's name: where it lay on somebody's disk is nobody's business."""
-        data = str(self.file.provenance.get("data") or "unnamed pictures")
+        data = str(self.file.provenance.get("data") or "unnamed images")
         return data if is_memory_name(data) else PurePath(data).name or data
 
     @property

@@ -1,4 +1,4 @@
-"""Compares runs on the pictures that all of them held out."""
+"""Compares runs on the images that all of them held out."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,7 +14,7 @@ from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut, read_held_out
 from onsight.report.comparison.notes import notes_on
 from onsight.report.comparison.pairing import LeftOut
-from onsight.report.comparison.pairing import pair as pair_pictures
+from onsight.report.comparison.pairing import pair as pair_images
 from onsight.report.comparison.result import Comparison, Gap, RunResult
 from onsight.report.comparison.settings import differing_settings
 from onsight.words import listed
@@ -25,21 +25,21 @@ Pairs = list[tuple[int, int]]
 
 
 def compare(*runs: str | Path, against: str | Path | None = None) -> Comparison:
-    """Compare finished runs, picture by picture, on what all of them held out.
+    """Compare finished runs, image by image, on what all of them held out.
 
-    The run with the most pictures right is compared with each of the others: exact McNemar test,
+    The run with the most images right is compared with each of the others: exact McNemar test,
     95% interval of the difference. Of several runs the p-values are corrected for every pair,
-    because the best was found with the same pictures. against: one of the runs that was chosen
-    without these pictures, to be compared with the others; p-values are corrected for its pairs
+    because the best was found with the same images. against: one of the runs that was chosen
+    without these images, to be compared with the others; p-values are corrected for its pairs
     alone. Raises UserError for folders that are no finished runs, different classes, or no common
-    picture.
+    image.
     """
     paths = _checked([user_path(run) for run in runs])
     chosen = None if against is None else _place(user_path(against), paths)
     names = _names(paths)
     held_out = [read_held_out(path, name) for path, name in zip(paths, names, strict=True)]
     _check_classes(held_out)
-    pairing = pair_pictures(held_out)
+    pairing = pair_images(held_out)
     if pairing.rows.shape[1] == 0:
         raise OutputError(_nothing_common(held_out, pairing.left_out))
     right = np.stack([run.right[rows] for run, rows in zip(held_out, pairing.rows, strict=True)])
@@ -118,12 +118,12 @@ def _check_classes(runs: Sequence[HeldOut]) -> None:
 def _nothing_common(runs: Sequence[HeldOut], left_out: Sequence[LeftOut]) -> str:
     if not all(map(len, runs)):
         empty = listed([run.name for run in runs if not len(run)])
-        return f"there is nothing to compare: {empty} held out no pictures (--test-fraction)"
-    message = f"no picture was held out by {'both' if len(runs) == 2 else 'all'} runs"
+        return f"there is nothing to compare: {empty} held out no images (--test-fraction)"
+    message = f"no image was held out by {'both' if len(runs) == 2 else 'all'} runs"
     if any(one.seen for one in left_out):
         return (
             f"{message}: one was trained on what another held out. Train with the same "
-            "--test-fraction, or compare the results of `onsight eval` on other pictures"
+            "--test-fraction, or compare the results of `onsight eval` on other images"
         )
     data = listed(list(dict.fromkeys(run.data for run in runs)))
     return f"{message} (they were trained on {data}). Compare runs on the same DATA"

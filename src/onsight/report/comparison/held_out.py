@@ -1,4 +1,4 @@
-"""What a finished run said about every picture that it held out."""
+"""What a finished run said about every image that it held out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.config import drop_retired
-from onsight.data.fit import PictureFormat
+from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
 from onsight.models.file import FILE_NAME, load_model_file
 from onsight.report.runfiles import Row, Said, read_csv, read_json
@@ -19,11 +19,11 @@ _COLUMNS = ("path", "label", "predicted", "probability")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A finished run and its n held-out pictures, in the order of predictions.csv.
+    """A finished run and its n held-out images, in the order of predictions.csv.
 
     digests: as in predictions.csv, empty in runs of earlier versions. labels, predicted: int64
     (n,) into classes, which are in alphabetical order; probability: float64 (n,) of the predicted
-    class. seen: digests of the pictures that trained or selected the model. facts: results.json,
+    class. seen: digests of the images that trained or selected the model. facts: results.json,
     None for what it lacks.
     """
 
@@ -31,13 +31,13 @@ class HeldOut:
     path: Path
     split: str
     classes: tuple[str, ...]
-    picture_paths: Sequence[str]
+    image_paths: Sequence[str]
     digests: Sequence[str]
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float64]
     seen: frozenset[str]
-    format: PictureFormat
+    format: ImageFormat
     data: str
     config: Mapping[str, Any]
     facts: Mapping[str, Any]
@@ -47,7 +47,7 @@ class HeldOut:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Whether each picture was classified right: (n,)."""
+        """Whether each image was classified right: (n,)."""
         return np.equal(self.labels, self.predicted)
 
 
@@ -69,7 +69,7 @@ def read_held_out(path: Path, name: str) -> HeldOut:
         path=path,
         split=str(file.results.get("split", "")),
         classes=classes,
-        picture_paths=[row["path"] for row in rows],
+        image_paths=[row["path"] for row in rows],
         digests=[row["digest"] or "" for row in rows],
         labels=labels,
         predicted=predicted,
@@ -113,6 +113,6 @@ def _damaged(path: Path) -> OutputError:
 
 
 def _as_digests(keys: NDArray[np.int64]) -> list[str]:
-    """Picture keys (n,) as they are written in predictions.csv."""
+    """Image keys (n,) as they are written in predictions.csv."""
     text = keys.astype(">i8").tobytes().hex()
     return [text[start : start + 16] for start in range(0, len(text), 16)]

@@ -13,7 +13,7 @@ _SPLITTING = ("validation_fraction", "test_fraction")
 def notes_on(
     runs: Sequence[HeldOut], pairing: Pairing, settings: Sequence[Setting]
 ) -> Iterator[str]:
-    """Pictures that are not compared and why, and what the figures do not say."""
+    """Images that are not compared and why, and what the figures do not say."""
     for run, left_out in zip(runs, pairing.left_out, strict=True):
         if sum(left_out):
             yield _left_out_sentence(run, left_out)
@@ -22,10 +22,10 @@ def notes_on(
     selected = [run.name for run in runs if run.split == "validation"]
     if selected:
         yield (
-            f"the pictures of {listed(selected)} also chose which epoch to keep, which flatters it"
+            f"the images of {listed(selected)} also chose which epoch to keep, which flatters it"
         )
     if not all(any(run.digests) for run in runs):
-        yield "an older run has no digests, so pictures were paired by their paths"
+        yield "an older run has no digests, so images were paired by their paths"
 
 
 def _left_out_sentence(run: HeldOut, left_out: LeftOut) -> str:
@@ -35,8 +35,8 @@ def _left_out_sentence(run: HeldOut, left_out: LeftOut) -> str:
         (left_out.absent, "not held out by every run"),
     ]
     reasons = listed([f"{count:,} {reason}" for count, reason in parts if count])
-    pictures = plural(len(run), "held-out picture")
-    return f"of the {pictures} of {run.name}, {sum(left_out):,} not compared: {reasons}"
+    images = plural(len(run), "held-out image")
+    return f"of the {images} of {run.name}, {sum(left_out):,} not compared: {reasons}"
 
 
 def _split_sentence(runs: Sequence[HeldOut], settings: Sequence[Setting]) -> Iterator[str]:
@@ -47,4 +47,4 @@ def _split_sentence(runs: Sequence[HeldOut], settings: Sequence[Setting]) -> Ite
         if name in found
     ]
     if parts:
-        yield f"the runs split their pictures differently: {listed(parts)}"
+        yield f"the runs split their images differently: {listed(parts)}"

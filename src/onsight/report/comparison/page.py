@@ -1,4 +1,4 @@
-"""The page of a comparison: one HTML file that opens offline, pictures included."""
+"""The page of a comparison: one HTML file that opens offline, images included."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # its method save_page uses this module
     from onsight.report.comparison.result import Comparison
 
 DEFAULT_NAME = "compare.html"
-_MOST = 60  # pictures shown
+_MOST = 60  # images shown
 _MARK = b'<meta name="generator" content="onsight compare">'
 
 
@@ -68,12 +68,12 @@ def _content(found: "Comparison") -> dict[str, Any]:
         "class_lines": [words.class_line(name, gap) for name, gap in found.class_gaps],
         "limit": words.LIMIT,
         "differing": len(differing),
-        "pictures": _pictures(found, shown),
+        "images": _images(found, shown),
     }
 
 
 def _differing(found: "Comparison") -> list[int]:
-    """The common pictures that were not predicted alike, those first where all were surest."""
+    """The common images that were not predicted alike, those first where all were surest."""
     pairs = list(zip(found.held_out, found.pairing.rows, strict=True))
     predicted = np.stack([run.predicted[rows] for run, rows in pairs])
     surest = np.stack([run.probability[rows] for run, rows in pairs]).min(axis=0)
@@ -81,15 +81,15 @@ def _differing(found: "Comparison") -> list[int]:
     return [int(place) for place in places[np.argsort(-surest[places], kind="stable")]]
 
 
-def _pictures(found: "Comparison", places: Sequence[int]) -> list[dict[str, Any]]:
-    """What the page shows of each picture: its label, what every run said, the picture itself."""
+def _images(found: "Comparison", places: Sequence[int]) -> list[dict[str, Any]]:
+    """What the page shows of each image: its label, what every run said, the image itself."""
     rows = found.pairing.rows[:, list(places)]
     first = found.held_out[0]
     return [
         {
             "thumbnail": thumbnail,
             "label": first.classes[first.labels[column[0]]],
-            "path": first.picture_paths[column[0]],
+            "path": first.image_paths[column[0]],
             "said": [_said(run, row) for run, row in zip(found.held_out, column, strict=True)],
         }
         for thumbnail, column in zip(_thumbnails(found, rows), rows.T.tolist(), strict=True)
@@ -106,15 +106,15 @@ def _said(run: HeldOut, row: int) -> dict[str, Any]:
 
 
 def _thumbnails(found: "Comparison", rows: Any) -> list[Thumbnail | None]:
-    """Each picture from the first run whose DATA still has it. rows: int64 (R, pictures)."""
-    pictures: list[Thumbnail | None] = [None] * rows.shape[1]
+    """Each image from the first run whose DATA still has it. rows: int64 (R, images)."""
+    images: list[Thumbnail | None] = [None] * rows.shape[1]
     tried: set[str] = set()
     for run, own in zip(found.held_out, rows.tolist(), strict=True):
-        missing = [number for number, picture in enumerate(pictures) if picture is None]
+        missing = [number for number, image in enumerate(images) if image is None]
         if not missing or run.data in tried:
             continue
         tried.add(run.data)
         read = thumbnails(run, [own[number] for number in missing])
-        for number, picture in zip(missing, read, strict=True):
-            pictures[number] = picture
-    return pictures
+        for number, image in zip(missing, read, strict=True):
+            images[number] = image
+    return images

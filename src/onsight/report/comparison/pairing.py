@@ -1,4 +1,4 @@
-"""Which pictures all runs held out, and why the others are left out."""
+"""Which images all runs held out, and why the others are left out."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -13,7 +13,7 @@ _NONE = -1
 
 
 class LeftOut(NamedTuple):
-    """How many of a run's held-out pictures are not compared, by reason.
+    """How many of a run's held-out images are not compared, by reason.
 
     seen: another run was trained or selected with them; relabelled: they have another label there;
     absent: another run does not have them, as far as can be told.
@@ -25,9 +25,9 @@ class LeftOut(NamedTuple):
 
 
 class Pairing(NamedTuple):
-    """The pictures that all R runs held out.
+    """The images that all R runs held out.
 
-    rows: int64 (R, n), the place of every common picture in each run; left_out: one per run.
+    rows: int64 (R, n), the place of every common image in each run; left_out: one per run.
     """
 
     rows: NDArray[np.int64]
@@ -35,7 +35,7 @@ class Pairing(NamedTuple):
 
 
 def pair(runs: Sequence[HeldOut]) -> Pairing:
-    """Find the common pictures by digest, else by path, and count the others."""
+    """Find the common images by digest, else by path, and count the others."""
     first, *others = runs
     rows = np.stack([np.arange(len(first)), *(_match(first, other) for other in others)])
     rows = rows[:, (rows != _NONE).all(axis=0)]
@@ -46,7 +46,7 @@ def pair(runs: Sequence[HeldOut]) -> Pairing:
 
 
 def _match(first: HeldOut, other: HeldOut) -> NDArray[np.int64]:
-    """The row of each of the first run's pictures in the other run, or -1: (n,)."""
+    """The row of each of the first run's images in the other run, or -1: (n,)."""
     rows = np.full(len(first), _NONE)
     digests = _by_digest(first, range(len(first))), _by_digest(other, range(len(other)))
     left, left_there = _take(rows, *digests)
@@ -56,9 +56,9 @@ def _match(first: HeldOut, other: HeldOut) -> NDArray[np.int64]:
 
 
 def _paths_agree(first: HeldOut, other: HeldOut) -> bool:
-    """Whether equal paths mean equal pictures although their digests differ or are missing.
+    """Whether equal paths mean equal images although their digests differ or are missing.
 
-    A JPEG decoded for another picture size has another digest.
+    A JPEG decoded for another image size has another digest.
     """
     if not (any(first.digests) and any(other.digests)):
         return True
@@ -66,14 +66,14 @@ def _paths_agree(first: HeldOut, other: HeldOut) -> bool:
 
 
 def _by_digest(run: HeldOut, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    """Rows with what identifies their picture; None matches nothing."""
+    """Rows with what identifies their image; None matches nothing."""
     return [
         (row, (run.digests[row], run.labels[row]) if run.digests[row] else None) for row in rows
     ]
 
 
 def _by_path(run: HeldOut, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    return [(row, (run.picture_paths[row], run.labels[row])) for row in rows]
+    return [(row, (run.image_paths[row], run.labels[row])) for row in rows]
 
 
 def _take(
@@ -101,7 +101,7 @@ def _take(
 
 
 def _was_seen(runs: Sequence[HeldOut], places: Sequence[int]) -> bool:
-    """Whether a test picture of one run trained or selected another, under any of its digests."""
+    """Whether a test image of one run trained or selected another, under any of its digests."""
     digests = {run.digests[place] for run, place in zip(runs, places, strict=True)}
     return any(digests & run.seen for run in runs if run.split != "validation")
 

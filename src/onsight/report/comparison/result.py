@@ -1,4 +1,4 @@
-"""A comparison of runs on the pictures that all of them held out, as plain values."""
+"""A comparison of runs on the images that all of them held out, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from onsight.report.notebook import facts_table
 
 @dataclass(frozen=True)
 class Gap:
-    """How far one run is above another on the same pictures.
+    """How far one run is above another on the same images.
 
     counts: the run above comes first; low, high: the difference's 95% interval; p: McNemar's
     exact p-value, and corrected for all that were computed with it.
@@ -55,7 +55,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One of the compared runs: its accuracy on the common pictures, and what it left out.
+    """One of the compared runs: its accuracy on the common images, and what it left out.
 
     facts: as in its results.json.
     """
@@ -77,7 +77,7 @@ class Comparison:
     """What `onsight.compare` returns: the best run against each of the others.
 
     gaps: one per other run, in the order given; class_gaps: (class, gap) where a single class
-    clearly differs; images: the pictures that all runs held out; pairs: of runs, for which
+    clearly differs; images: the images that all runs held out; pairs: of runs, for which
     p-values are corrected.
     """
 
@@ -115,7 +115,7 @@ class Comparison:
         }
 
     def save_page(self, path: str | Path) -> Path:
-        """Write the page with the pictures on which the runs differ, and return its path.
+        """Write the page with the images on which the runs differ, and return its path.
 
         Raises OutputError where that would replace a file that is not such a page; DiskError.
         """

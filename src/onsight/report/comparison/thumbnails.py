@@ -1,4 +1,4 @@
-"""Small pictures for the page of a comparison, read from the DATA of its runs."""
+"""Small images for the page of a comparison, read from the DATA of its runs."""
 
 import base64
 import io
@@ -9,32 +9,32 @@ from typing import NamedTuple
 from PIL import Image
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.packing import digest_of, prepare_picture
+from onsight.data.packing import digest_of, prepare_image
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import find_source
 from onsight.data.sources.named import needs_download
 from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
-from onsight.errors import OnsightError, PictureError
+from onsight.errors import ImageError, OnsightError
 from onsight.report.comparison.held_out import HeldOut
 from onsight.report.tables import digest_text
 
-_SIDE = 112  # pixels; smaller pictures are embedded as they are
+_SIDE = 112  # pixels; smaller images are embedded as they are
 
 
 class Thumbnail(NamedTuple):
-    """A picture as a data URI, and whether it is so small that its pixels should stay crisp."""
+    """An image as a data URI, and whether it is so small that its pixels should stay crisp."""
 
     uri: str
     tiny: bool
 
 
 def thumbnails(run: HeldOut, rows: Sequence[int]) -> list[Thumbnail | None]:
-    """The pictures of these rows of a run; None for each that is gone or has changed."""
+    """The images of these rows of a run; None for each that is gone or has changed."""
     source = _open(run)
     if source is None:
         return [None] * len(rows)
-    wanted = {run.picture_paths[row] for row in rows}
+    wanted = {run.image_paths[row] for row in rows}
     places = {
         locator: place for place, locator in enumerate(source.index.locators) if locator in wanted
     }
@@ -55,12 +55,12 @@ def _open(run: HeldOut) -> Source | None:
 
 
 def _thumbnail(run: HeldOut, row: int, source: Source, places: dict[str, int]) -> Thumbnail | None:
-    place = places.get(run.picture_paths[row])
+    place = places.get(run.image_paths[row])
     if place is None:
         return None
     try:
-        pixels, _ = prepare_picture(source.read(place), run.format)
-    except PictureError:
+        pixels, _ = prepare_image(source.read(place), run.format)
+    except ImageError:
         return None
     if run.digests[row] and run.digests[row] != digest_text(digest_of(pixels)):
         return None

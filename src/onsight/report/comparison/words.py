@@ -11,13 +11,13 @@ if TYPE_CHECKING:  # whose text is made here
     from onsight.report.comparison.result import Comparison, Gap, RunResult
 
 _NOISE = 0.05  # a p-value of this or more is within noise
-_FINE = 10_000  # pictures from which on hundredths of a point are shown
+_FINE = 10_000  # images from which on hundredths of a point are shown
 _LONG = 8  # settings that differ, listed
 
 
 def lines(found: "Comparison") -> Iterator[str]:
     """The whole comparison, line by line."""
-    yield f"{plural(found.images, 'picture')} held out by {_all(found)}"
+    yield f"{plural(found.images, 'image')} held out by {_all(found)}"
     yield from (f"note: {note}" for note in found.notes)
     yield settings_line(found)
     yield from _table(found)
@@ -44,7 +44,7 @@ def gap_sentence(found: "Comparison", gap: "Gap") -> str:
     """Who is above whom, by how many points, and whether that is noise."""
     n = f"n = {gap.counts.n:,}"
     if not gap.counts.only_first + gap.counts.only_second:
-        return f"{gap.above} and {gap.below} are right on exactly the same pictures ({n})"
+        return f"{gap.above} and {gap.below} are right on exactly the same images ({n})"
     digits = 2 if gap.counts.n >= _FINE else 1
     interval = f"95% interval {100 * gap.low:.{digits}f} to {100 * gap.high:.{digits}f}"
     if gap.difference == 0:
@@ -67,7 +67,7 @@ def verdict(gap: "Gap", corrected: bool) -> str:
 
 
 def gap_counts(gap: "Gap") -> str:
-    """How many of the pictures both, either or neither got right."""
+    """How many of the images both, either or neither got right."""
     both, first, second, wrong = gap.counts
     return (
         f"both right {both:,}, only {gap.above} {first:,}, only {gap.below} {second:,}, "

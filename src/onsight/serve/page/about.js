@@ -41,17 +41,17 @@ function classRow(row) {
 
 function headline({ accuracy, accuracy_low: low, accuracy_high: high, images }) {
   if (accuracy === null || accuracy === undefined) {
-    return ["–", "No pictures were held out, so nobody knows how good it is."];
+    return ["–", "No images were held out, so nobody knows how good it is."];
   }
   const right = count(Math.round(accuracy * images));
   return [
     percent(accuracy),
-    `Of ${count(images)} pictures that it was not trained on, it classified ${right} correctly. ` +
-      `On new pictures of the same kind, expect ${percent(low)} to ${percent(high)} (95% interval).`,
+    `Of ${count(images)} images that it was not trained on, it classified ${right} correctly. ` +
+      `On new images of the same kind, expect ${percent(low)} to ${percent(high)} (95% interval).`,
   ];
 }
 
-const FITS = { stretch: "pictures are stretched to it", crop: "the middle of a picture", pad: "whole pictures" };
+const FITS = { stretch: "images are stretched to it", crop: "the middle of an image", pad: "whole images" };
 
 function looksAt({ height, width, channels, fit }) {
   return [`${width} × ${height} pixels`, [channels === 1 ? "in grey" : "in colour", FITS[fit]].join(", ")];

@@ -66,26 +66,26 @@ export const card = async (model) => (await answered("model", { query: { model }
 /** One prediction for each file, in order. */
 export async function predict(files, { model, top, signal, onBusy }) {
   const body = new FormData();
-  for (const file of files) body.append("pictures", file, file.name || "picture");
+  for (const file of files) body.append("images", file, file.name || "image");
   const options = { method: "POST", query: { model, top }, body, signal };
-  // 422 and 500 have the same form where no picture could be used, or the model failed on all.
+  // 422 and 500 have the same form where no image could be used, or the model failed on all.
   const answer = await answered("predict", options, { onBusy, accepted: [422, 500] });
   const { predictions } = await answer.clone().json().catch(() => ({}));
   if (predictions?.length !== files.length) throw await failure(answer);
   return predictions;
 }
 
-const onePicture = (file, query) => ({
+const oneImage = (file, query) => ({
   method: "POST",
   query,
   body: file,
   headers: { "Content-Type": "application/octet-stream" },
 });
 
-/** The picture with the heat laid over it, a Blob. */
+/** The image with the heat laid over it, a Blob. */
 export const explain = async (file, model, name, onBusy) =>
-  (await answered("explain", onePicture(file, { model, class: name }), { onBusy })).blob();
+  (await answered("explain", oneImage(file, { model, class: name }), { onBusy })).blob();
 
-/** The training pictures that the network finds most alike. */
+/** The training images that the network finds most alike. */
 export const similar = async (file, model, onBusy) =>
-  (await (await answered("similar", onePicture(file, { model }), { onBusy })).json()).similar;
+  (await (await answered("similar", oneImage(file, { model }), { onBusy })).json()).similar;

@@ -1,4 +1,4 @@
-// The page: pictures come in, wait in a queue, and are shown with the model's answers.
+// The page: images come in, wait in a queue, and are shown with the model's answers.
 
 import { showCard } from "./about.js";
 import { askToken, withAccess } from "./access.js";
@@ -8,9 +8,9 @@ import { takeIn } from "./intake.js";
 import { whenNear } from "./preview.js";
 import { Queue } from "./queue.js";
 import { Result, TOP } from "./result.js";
-import { count, percent, pictures, size } from "./words.js";
+import { count, percent, images, size } from "./words.js";
 
-const FORM_BYTES = 1024; // around a picture in a request
+const FORM_BYTES = 1024; // around an image in a request
 
 const part = (id) => document.getElementById(id);
 
@@ -19,7 +19,7 @@ let model = null; // the card of the chosen one
 let early = []; // files given before it was known
 let shown = [];
 let fresh = []; // results since the last announcement
-let limit = Infinity; // bytes of a picture
+let limit = Infinity; // bytes of an image
 let problem = null; // why the model is not known
 
 function say(sentence) {
@@ -58,7 +58,7 @@ const queue = new Queue({
   },
 });
 
-/** "12 pictures: 8 × coat, 2 × shirt, bag. 1 has no answer." */
+/** "12 images: 8 × coat, 2 × shirt, bag. 1 has no answer." */
 function summary(results) {
   const found = new Map();
   for (const { predicted } of results) found.set(predicted, (found.get(predicted) ?? 0) + 1);
@@ -69,7 +69,7 @@ function summary(results) {
   if (classes.length > TOP) listed.push(`${count(classes.length - TOP)} other classes`);
   const answers = listed.length ? `: ${listed.join(", ")}.` : ".";
   const lost = without ? ` ${count(without)} ${without === 1 ? "has" : "have"} no answer.` : "";
-  return `${pictures(results.length)}${answers}${lost}`;
+  return `${images(results.length)}${answers}${lost}`;
 }
 
 function announce() {
@@ -91,7 +91,7 @@ function showState() {
   part("stop").hidden = !queue.working;
   part("clear").hidden = queue.working || !shown.length;
   if (held !== null) part("state").textContent = held;
-  else if (queue.working) part("state").textContent = `${count(queue.done)} of ${pictures(queue.total)}`;
+  else if (queue.working) part("state").textContent = `${count(queue.done)} of ${images(queue.total)}`;
   else part("state").textContent = shown.length ? summary(shown) : "";
   if (held !== null) say(held);
   else if (!queue.working && fresh.length) announce();
@@ -108,7 +108,7 @@ function add(files) {
   fresh.push(...results);
   const small = results.filter((result) => result.file.size <= limit);
   for (const result of results) {
-    if (result.file.size <= limit) whenNear(result.element, () => result.showPicture());
+    if (result.file.size <= limit) whenNear(result.element, () => result.showImage());
     else result.fail(`It has ${size(result.file.size)}; this server takes ${size(limit)} at most.`);
   }
   if (small.length) queue.add(small);
@@ -152,7 +152,7 @@ takeIn({
   photograph: part("photograph"),
   files: part("files"),
   camera: part("camera"),
-  onPictures: (files) => add(files),
+  onImages: (files) => add(files),
 });
 copyButtons(say);
 part("model").addEventListener("change", async () => {

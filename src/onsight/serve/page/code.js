@@ -7,15 +7,15 @@ function samples(predict, token) {
   const headers = ['"Content-Type": "application/octet-stream"'];
   if (token) headers.push('"Authorization": "Bearer " + os.environ["ONSIGHT_TOKEN"]');
   return {
-    "curl-one": `curl "${predict}" \\\n  -H "Content-Type: application/octet-stream"${header} \\\n  --data-binary @picture.jpg`,
-    "curl-many": `curl "${predict}"${header} \\\n  -F pictures=@first.jpg -F pictures=@second.jpg`,
+    "curl-one": `curl "${predict}" \\\n  -H "Content-Type: application/octet-stream"${header} \\\n  --data-binary @image.jpg`,
+    "curl-many": `curl "${predict}"${header} \\\n  -F images=@first.jpg -F images=@second.jpg`,
     python: `import json
 ${token ? "import os\n" : ""}from pathlib import Path
 from urllib.request import Request, urlopen
 
-picture = Path("picture.jpg").read_bytes()
+image = Path("image.jpg").read_bytes()
 headers = {${headers.join(", ")}}
-request = Request("${predict}", picture, headers)
+request = Request("${predict}", image, headers)
 with urlopen(request) as answer:
     prediction = json.load(answer)["predictions"][0]
 print(prediction["predicted"], prediction["probability"])`,

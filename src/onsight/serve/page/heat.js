@@ -1,4 +1,4 @@
-// The heat map over a picture: which parts spoke for a class.
+// The heat map over an image: which parts spoke for a class.
 
 import { explain } from "./api.js";
 
@@ -9,7 +9,7 @@ export function addHeat(result, part, classes) {
   const told = part.querySelector(".told");
   const laid = new Image();
   const drawn = new Map(); // addresses by class
-  laid.className = `laid ${result.model.input.fit}`; // as the network was shown the picture
+  laid.className = `laid ${result.model.input.fit}`; // as the network was shown the image
   laid.hidden = true;
   choice.replaceChildren(...classes.map((name) => new Option(name)));
   part.hidden = false;
@@ -29,7 +29,7 @@ export function addHeat(result, part, classes) {
     part.ariaBusy = "false";
     if (!drawn.has(name) || !toggle.checked || choice.value !== name) return;
     laid.src = drawn.get(name);
-    laid.alt = `The heat map: where the picture speaks for ${name}`;
+    laid.alt = `The heat map: where the image speaks for ${name}`;
     laid.hidden = false;
     told.textContent = `Bright and outlined: what spoke for ${name}.`;
     told.hidden = false;

@@ -1,4 +1,4 @@
-// Pictures that are dropped (in folders, too), pasted, chosen or photographed, as lists of files.
+// Images that are dropped (in folders, too), pasted, chosen or photographed, as lists of files.
 
 async function filesIn(entry) {
   if (entry.isFile) {
@@ -24,13 +24,13 @@ async function dropped(transfer) {
 
 const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
 
-/** Calls `onPictures(files)` for whatever is given to the page. */
-export function takeIn({ choose, photograph, files, camera, onPictures }) {
+/** Calls `onImages(files)` for whatever is given to the page. */
+export function takeIn({ choose, photograph, files, camera, onImages }) {
   for (const [button, input] of [[choose, files], [photograph, camera]]) {
     button.addEventListener("click", () => input.click());
     input.addEventListener("change", () => {
-      onPictures([...input.files]);
-      input.value = ""; // so that the same picture can be chosen again
+      onImages([...input.files]);
+      input.value = ""; // so that the same image can be chosen again
     });
   }
   const over = (state) => document.body.classList.toggle("over", state);
@@ -47,10 +47,10 @@ export function takeIn({ choose, photograph, files, camera, onPictures }) {
     over(false);
     if (!hasFiles(event)) return;
     event.preventDefault();
-    onPictures(await dropped(event.dataTransfer));
+    onImages(await dropped(event.dataTransfer));
   });
   document.addEventListener("paste", (event) => {
     const pasted = [...(event.clipboardData?.files ?? [])];
-    if (pasted.length) onPictures(pasted);
+    if (pasted.length) onImages(pasted);
   });
 }

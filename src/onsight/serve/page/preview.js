@@ -1,7 +1,7 @@
-// Small copies of pictures to show: a photo of 40 megapixels would fill the memory of a phone.
+// Small copies of images to show: a photo of 40 megapixels would fill the memory of a phone.
 
 const SIDE = 640; // pixels, about twice the largest that is shown
-const TINY = 96; // pixels; smaller pictures are shown as pixels, not blurred
+const TINY = 96; // pixels; smaller images are shown as pixels, not blurred
 let turn = Promise.resolve(); // one is decoded at a time
 
 async function shrunk(file) {
@@ -20,7 +20,7 @@ async function shrunk(file) {
   return { blob, tiny, ratio: canvas.width / canvas.height };
 }
 
-/** A small copy of the picture, `{blob, tiny, ratio}`, or null where the browser cannot decode it. */
+/** A small copy of the image, `{blob, tiny, ratio}`, or null where the browser cannot decode it. */
 export function preview(file) {
   const made = turn.then(() => shrunk(file)).catch(() => null);
   turn = made;

@@ -1,7 +1,7 @@
-// Sends pictures in small batches, two at a time, so that many of them hold up nobody.
+// Sends images in small batches, two at a time, so that many of them hold up nobody.
 
-const BATCH_PICTURES = 8;
-const BATCH_BYTES = 4e6; // a slow line has seconds to send a batch; a larger picture goes alone
+const BATCH_IMAGES = 8;
+const BATCH_BYTES = 4e6; // a slow line has seconds to send a batch; a larger image goes alone
 const LANES = 2;
 
 const readable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () => false);
@@ -67,7 +67,7 @@ export class Queue {
       const fits = bytes <= BATCH_BYTES && model === this.#waiting[0].model && !alone;
       if (batch.length && !fits) break;
       batch.push(this.#waiting[batch.length]);
-      if (alone || batch.length === BATCH_PICTURES) break;
+      if (alone || batch.length === BATCH_IMAGES) break;
     }
     return this.#waiting.splice(0, batch.length);
   }

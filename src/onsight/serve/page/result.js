@@ -1,4 +1,4 @@
-// One picture with the model's answer, made from the template of the page.
+// One image with the model's answer, made from the template of the page.
 
 import { predict } from "./api.js";
 import { addHeat } from "./heat.js";
@@ -29,13 +29,13 @@ function row({ class: name, probability }) {
 }
 
 /** What is to be said beside a prediction, as [in short, the rest], or null. */
-function doubt({ unlike, probability, predicted }) {
+function doubt({ out_of_distribution: unlike, probability, predicted }) {
   if (unlike) return ["Unlike anything seen in training.", "The answer may mean nothing."];
   if (probability >= 0.5) return null;
   return ["Unsure.", `The model itself gives ${predicted} only ${percent(probability)}.`];
 }
 
-/** A picture on its way: `element` to show, `answer` or `fail` once, `dispose` in the end. */
+/** An image on its way: `element` to show, `answer` or `fail` once, `dispose` in the end. */
 export class Result {
   predicted = null; // and its probability, once answered
   probability = null;
@@ -46,7 +46,7 @@ export class Result {
     this.model = model;
     this.asking = asking;
     this.element = template.content.cloneNode(true).querySelector("li");
-    this.name = file.name || "picture";
+    this.name = file.name || "image";
     this.#part("figcaption").textContent = several ? `${this.name}, seen by ${model.name}` : this.name;
     this.#part("h3").textContent = "Waiting";
     this.element.classList.add("waiting");
@@ -63,17 +63,17 @@ export class Result {
     return address;
   }
 
-  async showPicture() {
+  async showImage() {
     const made = await preview(this.file);
     if (!made || !this.#addresses) return;
-    const picture = new Image();
-    picture.alt = this.name;
-    picture.className = made.tiny ? "shown tiny" : "shown";
-    picture.src = this.address(made.blob);
+    const image = new Image();
+    image.alt = this.name;
+    image.className = made.tiny ? "shown tiny" : "shown";
+    image.src = this.address(made.blob);
     const stage = document.createElement("div");
     stage.className = "stage";
     stage.style.setProperty("--ratio", made.ratio);
-    stage.append(picture);
+    stage.append(image);
     this.#part(".lost").replaceWith(stage);
   }
 

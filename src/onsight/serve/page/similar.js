@@ -1,12 +1,12 @@
-// The training pictures most like a picture, asked for when they are opened.
+// The training images most like an image, asked for when they are opened.
 
 import { similar } from "./api.js";
 
-function entry({ label, similarity, picture }) {
+function entry({ label, similarity, image }) {
   const line = document.createElement("li");
   const image = new Image();
-  image.src = picture;
-  image.alt = `A training picture of ${label}`;
+  image.src = image;
+  image.alt = `A training image of ${label}`;
   const name = document.createElement("b");
   name.textContent = label;
   const figure = document.createElement("small");

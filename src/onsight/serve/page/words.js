@@ -17,7 +17,7 @@ export function sentence(clause) {
   return /[.?!]$/.test(said) ? said : `${said}.`;
 }
 
-export const pictures = (number) => `${count(number)} picture${number === 1 ? "" : "s"}`;
+export const images = (number) => `${count(number)} image${number === 1 ? "" : "s"}`;
 
 /** Bytes as 3.4 MB. */
 export function size(bytes) {

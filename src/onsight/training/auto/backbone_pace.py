@@ -6,7 +6,7 @@ from torch import Tensor
 
 from onsight.training.step.timing import measure_seconds
 
-_PICTURES, _REPEATS = 16, 3
+_IMAGES, _REPEATS = 16, 3
 # The whole of Lite0 at 96x96, the smallest that is tried, takes this many times a widening,
 # narrowing pair of its early layers, and more on a busy machine (NOTEBOOK.md).
 _WHOLE = 16.0
@@ -14,8 +14,8 @@ _WHOLE = 16.0
 
 @torch.inference_mode()
 def least_forward_seconds(threads: int) -> float:
-    """About how many seconds the cheapest backbone takes at least for a picture, on the CPU."""
-    images = torch.full((_PICTURES, 16, 48, 48), 0.5).to(memory_format=torch.channels_last)
+    """About how many seconds the cheapest backbone takes at least for an image, on the CPU."""
+    images = torch.full((_IMAGES, 16, 48, 48), 0.5).to(memory_format=torch.channels_last)
     wide, deep, narrow = (
         torch.full(shape, 0.01) for shape in ((96, 16, 1, 1), (96, 1, 3, 3), (24, 96, 1, 1))
     )
@@ -26,4 +26,4 @@ def least_forward_seconds(threads: int) -> float:
 
     layers()  # not timed: the first is slow
     took = [measure_seconds(layers, threads, images.device) for _ in range(_REPEATS)]
-    return _WHOLE * min(took) / _PICTURES
+    return _WHOLE * min(took) / _IMAGES

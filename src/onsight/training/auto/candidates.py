@@ -18,7 +18,7 @@ from onsight.training.step.optim import choose_learning_rate
 SCRATCH = "sprint"
 SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest
 
-_FEWEST_JUDGED = 10  # pictures: with fewer, nothing speaks for a net from scratch
+_FEWEST_JUDGED = 10  # images: with fewer, nothing speaks for a net from scratch
 _LARGER = ("resnet50", "convnext_tiny")  # backbones for accelerators, with weights on the Hub
 
 

@@ -13,7 +13,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
-from onsight.data.sources.part import held_out_pictures
+from onsight.data.sources.part import held_out_images
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, DataError, ModelError
 from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
@@ -33,17 +33,17 @@ from onsight.training.auto.race import Race, more_time, run_race
 from onsight.training.auto.sample import Sample, draw_sample
 from onsight.training.auto.trials import Tried
 from onsight.training.budget import Budget
-from onsight.training.pictures.fit_pictures import pictures_in_time
-from onsight.training.pictures.pace import decoding_seconds
+from onsight.training.images.fit_images import images_in_time
+from onsight.training.images.pace import decoding_seconds
 from onsight.training.ranks.world import World
 from onsight.training.step.deferred_losses import NonFiniteStepError
 
 AUTO = "auto"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
 _TRIAL_SHARE = 0.5  # of a budget's seconds for trials; the plan needs some too
-_SAMPLE_SHARE = 0.3  # of the seconds for choosing, for decoding pictures
+_SAMPLE_SHARE = 0.3  # of the seconds for choosing, for decoding images
 _LEAST_SECONDS, _MOST_SECONDS = 2.0, 8.0  # for choosing, without a budget
-_MOST_HELD_OUT = 0.25  # of the time left, for pictures held out: with more there are no trials
+_MOST_HELD_OUT = 0.25  # of the time left, for images held out: with more there are no trials
 _TIMING_SECONDS = 0.5
 _EPOCHS = 10  # from scratch, whose time a run without a budget may take
 _LEAST_RUN_SECONDS = 20.0
@@ -182,11 +182,11 @@ def _try_models(
         first = [net, *first] if is_small else [*first, net]
 
     def task_of(trials: Sequence[tuple[Candidate, Tried]]) -> Task:
-        picture_seconds = next(
-            (tried.picture_seconds for one, tried in trials if not one.is_pretrained),
-            TRAINING_COST * trials[0][1].picture_seconds,
+        image_seconds = next(
+            (tried.image_seconds for one, tried in trials if not one.is_pretrained),
+            TRAINING_COST * trials[0][1].image_seconds,
         )
-        return _task(config, source, sample, picture_seconds, budget)
+        return _task(config, source, sample, image_seconds, budget)
 
     return run_race(first, heads[1:], (1 - _SAMPLE_SHARE) * seconds, task_of)
 
@@ -199,11 +199,11 @@ def _leave_time(
     device: torch.device,
     threads: int,
 ) -> None:
-    """Raise DataError where little time is left for training beside the pictures held out.
+    """Raise DataError where little time is left for training beside the images held out.
 
     Trials would take much of it, and a pretrained network could judge these, but not learn.
     """
-    given = held_out_pictures(source)
+    given = held_out_images(source)
     _, validation, test = _parts(config, source)
     each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
     judging = least_forward_seconds(threads) if device.type == "cpu" else 0.0
@@ -211,32 +211,32 @@ def _leave_time(
     budget.peek()
     if seconds > _MOST_HELD_OUT * budget.left_seconds:
         raise DataError(
-            f"the {validation + test:,} pictures held out take about {seconds:.0f} of the "
+            f"the {validation + test:,} images held out take about {seconds:.0f} of the "
             f"{budget.left_seconds:.0f} s left, to be decoded and judged by a pretrained network"
         )
 
 
 def _seconds(config: Config, source: Source, budget: Budget | None) -> float:
-    """For choosing: of a budget's seconds for trials, or in proportion to the pictures."""
+    """For choosing: of a budget's seconds for trials, or in proportion to the images."""
     if budget:
         return _TRIAL_SHARE * budget.trial_seconds
     return min(_MOST_SECONDS, max(_LEAST_SECONDS, len(source.index) / 3000))
 
 
 def _task(
-    config: Config, source: Source, sample: Sample, picture_seconds: float, budget: Budget | None
+    config: Config, source: Source, sample: Sample, image_seconds: float, budget: Budget | None
 ) -> Task:
-    """picture_seconds: of a training step for each picture."""
+    """image_seconds: of a training step for each image."""
     training, validation, test = _parts(config, source)
     if budget:
         budget.peek()
-        held_out = held_out_pictures(source)
+        held_out = held_out_images(source)
         free = len(source.index) - held_out
-        decoded = pictures_in_time(budget, sample.decode_seconds, held_out, free)
+        decoded = images_in_time(budget, sample.decode_seconds, held_out, free)
         training = min(training, decoded)
         seconds = budget.left_seconds - (decoded + held_out) * sample.decode_seconds
     else:
-        seconds = _EPOCHS * training * picture_seconds
+        seconds = _EPOCHS * training * image_seconds
     return Task(
         max(1, training),
         2 * validation + test,
@@ -249,7 +249,7 @@ def _task(
 
 
 def _parts(config: Config, source: Source) -> tuple[int, int, int]:
-    """How many pictures there will be to train on, to validate and to test, about."""
+    """How many images there will be to train on, to validate and to test, about."""
     splits = source.index.splits
     given = {split: int((splits == split).sum()) for split in (TEST, VALIDATION)}
     free = int(np.isin(splits, (UNSPLIT, TRAIN)).sum())

@@ -1,4 +1,4 @@
-"""The chosen model, kept between runs: the same pictures and settings get the same model."""
+"""The chosen model, kept between runs: the same images and settings get the same model."""
 
 import hashlib
 import json

@@ -97,9 +97,9 @@ def more_time(race: Race, times: int) -> list[str]:
 def _shown(candidate: Candidate, tried: Tried) -> str:
     found = share("right", tried.right, tried.judged)
     low, high = found["right_low"] or 0.0, found["right_high"] or 0.0
-    how = f"{tried.trained:,} pictures by a head on {candidate.name}"
+    how = f"{tried.trained:,} images by a head on {candidate.name}"
     if not candidate.is_pretrained:
-        how = f"{tried.seen:,} pictures from scratch"
+        how = f"{tried.seen:,} images from scratch"
     return (
         f"{fixed_percent(found['right'])} ({100 * low:.0f} to {100 * high:.0f}, "
         f"n = {tried.judged:,}) after {how}"

@@ -13,19 +13,19 @@ from onsight.data.index import TEST
 from onsight.data.sources.part import part_of
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
-from onsight.training.pictures.pace import decoding_seconds
+from onsight.training.images.pace import decoding_seconds
 
-_MOST = 8000  # pictures: more would not change a decision
+_MOST = 8000  # images: more would not change a decision
 _FEWEST = 64
-_TIMING_SHARE = 0.2  # of the seconds, to find out how long a picture takes
-_JUDGED_PART = 4  # one picture in so many is judged
+_TIMING_SHARE = 0.2  # of the seconds, to find out how long an image takes
+_JUDGED_PART = 4  # one image in so many is judged
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some pictures, decoded at one size. decode_seconds: for each picture.
+    """Some images, decoded at one size. decode_seconds: for each image.
 
-    trained, judged: int64 picture numbers, none in both.
+    trained, judged: int64 image numbers, none in both.
     """
 
     dataset: Dataset
@@ -44,7 +44,7 @@ class Sample:
 def draw_sample(
     source: Source, config: Config, size: tuple[int, int], threads: int, seconds: float
 ) -> Sample:
-    """Decode as many pictures as fit into the given seconds, never one of a given test part.
+    """Decode as many images as fit into the given seconds, never one of a given test part.
 
     size: (height, width) in pixels. Raises DataError where a sample has too little to learn from.
     """
@@ -54,8 +54,8 @@ def draw_sample(
     count = min(_MOST, max(_FEWEST, int((1 - _TIMING_SHARE) * seconds / each)))
     dataset = _decode(source, rows[:count], config, size, threads)
     if dataset is None:
-        raise DataError("a sample of the pictures has too little to learn from")
-    # Validation pictures alone would be too few to judge by.
+        raise DataError("a sample of the images has too little to learn from")
+    # Validation images alone would be too few to judge by.
     ids = torch.from_numpy(np.flatnonzero(dataset.splits != TEST))
     judged = ids[::_JUDGED_PART]
     return Sample(dataset, each, ids[~torch.isin(ids, judged)], judged)

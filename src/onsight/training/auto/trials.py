@@ -18,35 +18,35 @@ from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
 from onsight.training.auto.sample import Sample
 from onsight.training.build import make_net, make_update
-from onsight.training.pictures.training_data import make_normalization
+from onsight.training.images.training_data import make_normalization
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
-_BATCH = 32  # pictures at most: a second of training needs many steps more than large batches
-_LEAST_FOR_CURVE = 40  # pictures
+_BATCH = 32  # images at most: a second of training needs many steps more than large batches
+_LEAST_FOR_CURVE = 40  # images
 _SHORTER = 0.25  # of the seconds for training
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial showed: right of judged pictures; trained: different pictures it learned from.
+    """What a trial showed: right of judged images; trained: different images it learned from.
 
-    seen: pictures it learned from, counting each time; picture_seconds: to pass a picture through
+    seen: images it learned from, counting each time; image_seconds: to pass an image through
     the network, forward for a head, a whole step for a net. half: right of judged with half as
-    many pictures, if tried; shorter: right and seen of a shorter training, if tried.
+    many images, if tried; shorter: right and seen of a shorter training, if tried.
     """
 
     right: int
     judged: int
     trained: int
     seen: int
-    picture_seconds: float
+    image_seconds: float
     half: tuple[int, int] | None = None
     shorter: tuple[int, int] | None = None
 
     @property
     def error(self) -> float:
-        """The share of mistakes, one standard error higher: few pictures prove little."""
+        """The share of mistakes, one standard error higher: few images prove little."""
         return error_of(self.right, self.judged)
 
 
@@ -56,14 +56,14 @@ def error_of(right: int, judged: int) -> float:
 
 
 def try_head(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
-    """Fit a head on the features of as many pictures as there is time for; judged by folds."""
+    """Fit a head on the features of as many images as there is time for; judged by folds."""
     dataset = sample.at(_size(config))
     net = make_net(config, dataset, device)
-    scaling = make_normalization(config, dataset.pictures, dataset)
+    scaling = make_normalization(config, dataset.images, dataset)
     classifier = Classifier(net, scaling, "fp32", device)
     ids = torch.cat([sample.trained, sample.judged])
     ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed))]
-    loader = feature_loader(Loader(dataset.pictures, ids, 1, device))
+    loader = feature_loader(Loader(dataset.images, ids, 1, device))
     compute_features(classifier, [next(iter(loader.in_order()))])  # not timed: the first is slow
     begun = time.perf_counter()
     deadline = time.monotonic() + seconds
@@ -83,7 +83,7 @@ def try_head(config: Config, sample: Sample, device: torch.device, seconds: floa
 
 
 def try_training(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
-    """Train for the given seconds, with a whole schedule; judged on pictures left out.
+    """Train for the given seconds, with a whole schedule; judged on images left out.
 
     A quarter of the time goes to a shorter training, which shows how fast mistakes become fewer.
     """
@@ -95,13 +95,13 @@ def try_training(config: Config, sample: Sample, device: torch.device, seconds: 
 def _train_for(seconds: float, config: Config, sample: Sample, device: torch.device) -> Tried:
     dataset = sample.at(_size(config))
     net = make_net(config, dataset, device)
-    scaling = make_normalization(config, dataset.pictures, dataset)
+    scaling = make_normalization(config, dataset.images, dataset)
     few = min(_BATCH, config.batch_size)
     plain = {"precision": "fp32", "compile": "off", "cuda_graph": "off", "batch_size": few}
     config = config.model_copy(update=plain)
     update = make_update(config, net, dataset, scaling, device)
     loader = Loader(
-        dataset.pictures,
+        dataset.images,
         sample.trained,
         config.batch_size,
         device,
@@ -127,7 +127,7 @@ def _train_for(seconds: float, config: Config, sample: Sample, device: torch.dev
     took = time.perf_counter() - begun
     classifier = Classifier(net, scaling, "fp32", device)
     at_once = evaluation_batch(device, dataset.format.shown)
-    judges = Loader(dataset.pictures, sample.judged, at_once, device)
+    judges = Loader(dataset.images, sample.judged, at_once, device)
     judged = evaluate_batches(classifier, judges.in_order())
     right = int((judged.labels == judged.predicted).sum())
     different = min(images, len(sample.trained))

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from onsight.training.pictures.fit_batch import SMALLEST
+from onsight.training.images.fit_batch import SMALLEST
 from onsight.training.step.growing import Timing
 
 _OPTIONS = 4  # to be built and checked in a first round
@@ -19,24 +19,24 @@ class Allowed:
     build_seconds: float
     step: Timing
 
-    def pictures(self, batch_size: int, most_seconds: float) -> int:
+    def images(self, batch_size: int, most_seconds: float) -> int:
         """The part of a batch to measure with, by halving it until a round of all options fits.
 
-        most_seconds: those that measuring should take. 0 if there is no time even for 8 pictures.
+        most_seconds: those that measuring should take. 0 if there is no time even for 8 images.
         """
-        pictures = batch_size
-        while self._round_seconds(pictures) > min(self.seconds / 2, 2 * most_seconds):
-            if pictures <= SMALLEST:
+        images = batch_size
+        while self._round_seconds(images) > min(self.seconds / 2, 2 * most_seconds):
+            if images <= SMALLEST:
                 return 0
-            pictures = max(SMALLEST, pictures // 2)
-        return pictures
+            images = max(SMALLEST, images // 2)
+        return images
 
     def worth_compiling(self, training_seconds: float) -> float:
         """The seconds of training that may justify compiling; none if trying it takes too long."""
         return training_seconds if self.seconds > _COMPILE_SECONDS else 0.0
 
-    def _round_seconds(self, pictures: int) -> float:
-        return _OPTIONS * (self.build_seconds + _STEPS * self.step.at(pictures))
+    def _round_seconds(self, images: int) -> float:
+        return _OPTIONS * (self.build_seconds + _STEPS * self.step.at(images))
 
 
 UNLIMITED = Allowed(math.inf, 0.0, Timing({1: 0.0}))

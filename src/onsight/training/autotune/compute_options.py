@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onsight.config import Config
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.training.step.optim import FUSED_NAMES
 from onsight.words import plural

@@ -20,15 +20,15 @@ from onsight.report.console import Reporter
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
-from onsight.training.pictures.least_budget import evaluated_pictures
-from onsight.training.pictures.pace import Pace
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.least_budget import evaluated_images
+from onsight.training.images.pace import Pace
+from onsight.training.images.training_data import TrainingData
 from onsight.training.ranks.world import World
 from onsight.training.step.growing import Timing, time_growing
 
 SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
 
-_LEAST_SECONDS = 0.4  # for each: two pictures alone tell nothing about a batch
+_LEAST_SECONDS = 0.4  # for each: two images alone tell nothing about a batch
 _TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
 
 
@@ -70,9 +70,9 @@ def reserve(budget: Budget, config: Config, dataset: Dataset, timing: RunTiming)
     """Keep the time that evaluating after training will take."""
     validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
     budget.reserve(
-        evaluated_pictures(config, len(dataset.ids(TRAIN)), validation, test),
+        evaluated_images(config, len(dataset.ids(TRAIN)), validation, test),
         validation,
-        SLOWER * timing.judge.per_picture,
+        SLOWER * timing.judge.per_image,
     )
 
 
@@ -86,7 +86,7 @@ def fit_epochs(
     budget.begin(step_seconds)
     training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
     batch = min(config.batch_size, training)
-    epoch_seconds = training / batch * step_seconds + budget.validated * budget.picture_seconds
+    epoch_seconds = training / batch * step_seconds + budget.validated * budget.image_seconds
     left = max(0.0, budget.left_seconds)
     folds = dataset.folds.value
     if folds > 1:
@@ -102,19 +102,19 @@ def fit_epochs(
         reporter.say("budget: no time for validation: the last weights will be the model")
     elif budget.validated < validation:
         reporter.say(
-            f"budget: validation on {budget.validated:,} of its {validation:,} pictures, as many "
+            f"budget: validation on {budget.validated:,} of its {validation:,} images, as many "
             "as there is time for"
         )
     return config.model_copy(update={"epochs": max(1, round(epochs))})
 
 
 def _judging(trial: Trial) -> Callable[[int], float]:
-    """A function that evaluates so many pictures and returns the seconds it took."""
+    """A function that evaluates so many images and returns the seconds it took."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
 
-    def judge(pictures: int) -> float:
-        loader = Loader(trial.data.pictures, trial.ids[:pictures], pictures, device)
+    def judge(images: int) -> float:
+        loader = Loader(trial.data.images, trial.ids[:images], images, device)
         batches = islice(loader.in_order(), 1)
         begun = time.perf_counter()
         evaluate_batches(classifier, batches)  # ends with the results on the CPU

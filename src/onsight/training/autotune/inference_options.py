@@ -11,27 +11,27 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.features.feature_pass import compute_features
 from onsight.models.classifier import Classifier
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan
 from onsight.training.step.timing import measure_seconds
 from onsight.words import listed, plural
 
 _WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
-_TRIED = 4  # pictures: where bf16 is emulated, more would take minutes
+_TRIED = 4  # images: where bf16 is emulated, more would take minutes
 _TIMES = 3
 _WORTH = 1.2  # times as fast: less does not pay for rounding
-_AGREE = 0.99  # least cosine between a picture's features in both precisions
+_AGREE = 0.99  # least cosine between an image's features in both precisions
 
 
 def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> ComputePlan:
     """A plan with the precision and threads in which a frozen backbone is fastest here.
 
-    Measured on four pictures: beside other work one thread is often faster than two.
+    Measured on four images: beside other work one thread is often faster than two.
     """
     if config.plan == "default" or data.device.type != "cpu":
         return plan
     net = data.new_network(config)
-    batch = next(iter(data.pictures.batches([data.dataset.ids(TRAIN)[:_TRIED]], None)))
+    batch = next(iter(data.images.batches([data.dataset.ids(TRAIN)[:_TRIED]], None)))
     fp32, bf16 = (
         Classifier(net, data.normalization, precision, data.device)
         for precision in ("fp32", "bf16")
@@ -53,7 +53,7 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
     figures = f"bf16 is {ratio:.2f} times as fast, and its features agree to {cosine:.4f}"
     chosen = "bf16" if ratio > _WORTH and cosine > _AGREE else "fp32"
     return replace(
-        plan, precision=Choice(chosen, f"{figures} (least cosine of {_TRIED} pictures)", ratio)
+        plan, precision=Choice(chosen, f"{figures} (least cosine of {_TRIED} images)", ratio)
     )
 
 

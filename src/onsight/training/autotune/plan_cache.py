@@ -13,7 +13,7 @@ from onsight.files import write_json
 from onsight.hardware.devices import describe_device
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
 from onsight.training.autotune.probe import Measured
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight_explain.cores import usable_cores
 from onsight_explain.thread_variables import set_by_user
 
@@ -28,7 +28,7 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
         "machine": [describe_device(data.device), platform.machine(), usable_cores()],
         "torch": torch.__version__,
         "threads": set_by_user(os.environ),
-        "shape": [*dataset.input_shape, *dataset.pictures.shape, len(dataset.classes)],
+        "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
         "config": {name: getattr(config, name) for name in step_fields()},
         "may_compile": may_compile(config, data.device, expected_seconds),
     }

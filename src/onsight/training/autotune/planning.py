@@ -22,7 +22,7 @@ from onsight.training.autotune.compute_options import (
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
 from onsight.training.autotune.plan_cache import keep_plan, plan_file, read_plan
 from onsight.training.autotune.probe import Measured, Probe
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
 from onsight.training.workload import expected_seconds
 from onsight_explain.memory import is_out_of_memory
@@ -53,8 +53,8 @@ def choose_compute(
     if seconds < _WORTH_SECONDS:
         return unmeasured_plan(config, plain, "not measured: the run is too short to gain from it")
     most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
-    pictures = allowed.pictures(config.batch_size, most)
-    if not pictures:
+    images = allowed.images(config.batch_size, most)
+    if not images:
         why = f"not measured: it would take more than the {allowed.seconds:.1f} s there are for it"
         return unmeasured_plan(config, plain, why)
     path = _plan_path(config, data, seconds)
@@ -63,7 +63,7 @@ def choose_compute(
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
         return _measured_plan(config, kept, "kept from an earlier run")
     begun = time.perf_counter()
-    probe = Probe(config, data, allowed.seconds, pictures)
+    probe = Probe(config, data, allowed.seconds, images)
     measured = _measure(probe, stages, plain, most)
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")

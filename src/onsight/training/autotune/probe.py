@@ -11,7 +11,7 @@ from onsight.errors import NonFiniteLoss
 from onsight.training.autotune.compute_options import ComputeOptions, Stage, may_graph
 from onsight.training.autotune.pick_fastest import Candidate, pick_fastest
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.step.graphed import MOST_TOGETHER
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
@@ -34,7 +34,7 @@ class Measured:
 class Probe:
     """Times a run's training step with several options.
 
-    hard_seconds: measuring must not take longer, whatever it finds; most_pictures: those of a
+    hard_seconds: measuring must not take longer, whatever it finds; most_images: those of a
     batch that are computed, if whole batches would take too long.
     """
 
@@ -43,13 +43,13 @@ class Probe:
         config: Config,
         data: TrainingData,
         hard_seconds: float = math.inf,
-        most_pictures: int | None = None,
+        most_images: int | None = None,
     ) -> None:
         self.config = config
         self.data = data
         self.until = time.perf_counter() + hard_seconds
         self.batch_size = min(
-            config.batch_size, len(data.dataset.ids(TRAIN)), most_pictures or config.batch_size
+            config.batch_size, len(data.dataset.ids(TRAIN)), most_images or config.batch_size
         )
         self.reference: list[float] = []
         self.refused: dict[ComputeOptions, str] = {}

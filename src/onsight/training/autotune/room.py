@@ -1,44 +1,44 @@
-"""Pictures that fill much of a device go there if a measured step leaves the room."""
+"""Images that fill much of a device go there if a measured step leaves the room."""
 
 from dataclasses import replace
 
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.index import TRAIN
-from onsight.data.loader import Pictures
+from onsight.data.loader import Images
 from onsight.hardware.usage import forget_peak_device_memory, peak_device_memory_bytes
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.words import data_size
 from onsight_explain.accelerator import has_streams
 from onsight_explain.devices import free_memory_bytes
 from onsight_explain.memory import free_kept_memory, is_out_of_memory
 
 _SAFETY = 1.5  # times the step's peak: evaluation, and what libraries and gaps take
-_CHUNK_BYTES = 512 << 20  # of pictures that are augmented together
+_CHUNK_BYTES = 512 << 20  # of images that are augmented together
 
 
 def move_if_room(
     config: Config, data: TrainingData, kept: Choice[str], threads: int
 ) -> tuple[Choice[str], TrainingData]:
-    """The pictures on their accelerator, if they were kept off only for lack of a measurement.
+    """The images on their accelerator, if they were kept off only for lack of a measurement.
 
     kept: where they are now, its figure their bytes.
     """
-    pictures, free = data.dataset.pictures, free_memory_bytes(data.device)
+    images, free = data.dataset.images, free_memory_bytes(data.device)
     is_open = config.residency == "auto" and kept.value in ("memory", "map")
     fits = is_open and (kept.figure or 0) + _CHUNK_BYTES < free
     if not fits or config.freeze or not has_streams(data.device):
         return kept, data
-    assert isinstance(pictures, Pictures)  # which alone are ever in memory
+    assert isinstance(images, Images)  # which alone are ever in memory
     peak = _peak_of_a_step(eager_options(config, data.device, threads).apply(config), data)
-    facts = f"they take {data_size(pictures.nbytes)} of the {data_size(free)} free"
-    if peak is None or pictures.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
+    facts = f"they take {data_size(images.nbytes)} of the {data_size(free)} free"
+    if peak is None or images.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
         took = "more than there is" if peak is None else data_size(peak)
         return replace(kept, reason=f"{facts}, and a step {took}"), data
     reason = f"{facts}, and a step, measured, {data_size(peak)}"
-    moved = replace(data, pictures=pictures.to(data.device))
+    moved = replace(data, images=images.to(data.device))
     return Choice("device", reason, kept.figure), moved
 
 

@@ -12,7 +12,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
 from onsight.models.freeze import set_training_mode
 from onsight.training.build import make_update
-from onsight.training.pictures.training_data import TrainingData
+from onsight.training.images.training_data import TrainingData
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.timing import measure_seconds
@@ -59,7 +59,7 @@ class Trial:
         """Full batches, epoch after epoch, each with its epoch and its step."""
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
-        loader = Loader(self.data.pictures, ids, batch_size, self.data.device, with_next=mixes)
+        loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
         set_learning_rate(self.step.optimizer, self.config.learning_rate, self._first_rate(loader))
         for epoch in count():
             for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):

@@ -89,7 +89,7 @@ class Replica:
         with self.statistics or nullcontext():
             if len(inputs):
                 return forward(inputs)
-            # All ranks must take part in every step: without a picture, with a blank of weight 0.
+            # All ranks must take part in every step: without an image, with a blank of weight 0.
             if self.statistics:
                 self.statistics.weight = 0.0
             blank = inputs.new_zeros(1, *inputs.shape[1:])
@@ -111,7 +111,7 @@ def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Fu
 
 
 def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerImageResults:
-    """The results of all ranks in the order of ids (n,), each picture at most once."""
+    """The results of all ranks in the order of ids (n,), each image at most once."""
     if world.size == 1:
         return part
     places = places_of(ids, torch.from_numpy(part.ids))

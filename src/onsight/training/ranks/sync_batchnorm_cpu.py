@@ -1,4 +1,4 @@
-"""Batch norm over the pictures of all ranks on the CPU, where torch has no SyncBatchNorm.
+"""Batch norm over the images of all ranks on the CPU, where torch has no SyncBatchNorm.
 
 Ioffe and Szegedy, arXiv:1502.03167; sums and gradients as in that paper, summed over ranks.
 """
@@ -16,9 +16,9 @@ from onsight.training.ranks.world import World
 
 
 class WholeBatchNorm(TorchFunctionMode):
-    """While active, batch norm in training uses the statistics of all ranks' pictures."""
+    """While active, batch norm in training uses the statistics of all ranks' images."""
 
-    weight = 1.0  # of this rank's pictures in the statistics
+    weight = 1.0  # of this rank's images in the statistics
 
     def __init__(self, world: World) -> None:
         super().__init__()

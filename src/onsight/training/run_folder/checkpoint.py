@@ -17,7 +17,7 @@ from onsight.training.run_folder.progress import check_progress
 from onsight.training.step.ema import MovingAverage
 from onsight.training.step.step import Step
 
-VERSION = 1
+VERSION = 2
 
 
 class OtherCheckpoint(DamagedFile):

@@ -50,7 +50,7 @@ class Progress:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss over the epoch's pictures so far, as far as it is known."""
+        """The mean loss over the epoch's images so far, as far as it is known."""
         return self.epoch_loss / max(1, self.read_images)
 
     def close_line(self, steps: int) -> LossLine:

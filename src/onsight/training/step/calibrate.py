@@ -1,4 +1,4 @@
-"""Fits the temperature of a trained classifier on validation pictures, at the end of a run."""
+"""Fits the temperature of a trained classifier on validation images, at the end of a run."""
 
 import torch
 from torch import Tensor
@@ -10,19 +10,19 @@ from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
 from onsight.training.ranks.world import World
 
-SAMPLE = 4096  # plenty for one number; pictures are numbered by digest, so the first are fair
+SAMPLE = 4096  # plenty for one number; images are numbered by digest, so the first are fair
 
 
 def calibrate(
-    classifier: Classifier, pictures: BatchSource, ids: Tensor, world: World
+    classifier: Classifier, images: BatchSource, ids: Tensor, world: World
 ) -> Choice[float]:
-    """Set the classifier's temperature, from the first 4,096 validation pictures ids (n,).
+    """Set the classifier's temperature, from the first 4,096 validation images ids (n,).
 
     ids are in ascending order. Each rank computes its share, and all take the first's result.
     """
     ids = ids[:SAMPLE]
-    logits = _logits(classifier, pictures, ids, world)
-    return set_temperature(classifier, logits, pictures.labels_of(ids).cpu(), world)
+    logits = _logits(classifier, images, ids, world)
+    return set_temperature(classifier, logits, images.labels_of(ids).cpu(), world)
 
 
 def set_temperature(
@@ -35,11 +35,11 @@ def set_temperature(
     return choice
 
 
-def _logits(classifier: Classifier, pictures: BatchSource, ids: Tensor, world: World) -> Tensor:
+def _logits(classifier: Classifier, images: BatchSource, ids: Tensor, world: World) -> Tensor:
     """(n, K), on the CPU of every rank."""
-    device, (height, width, _) = classifier.device, pictures.shape
+    device, (height, width, _) = classifier.device, images.shape
     at_once = evaluation_batch(device, (height, width))
-    loader = Loader(pictures, ids, at_once, device, world.rank, world.size)
+    loader = Loader(images, ids, at_once, device, world.rank, world.size)
     batches = world.follow(loader.in_order(), "fitting the temperature")
     parts = [(batch.ids, classifier(batch.images).cpu()) for batch in batches]
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some

@@ -13,13 +13,13 @@ class Compiled:
     """Compiles for the size of a full batch, or of its largest part; others use the network as is.
 
     net: wrapped in torch's DistributedDataParallel already, if several ranks train it, as torch
-    asks for; pictures: those of a full batch on this rank; replays: replay the forward and the
+    asks for; images: those of a full batch on this rank; replays: replay the forward and the
     backward pass of whole batches as CUDA graphs, which spares the host most of its work.
     """
 
-    def __init__(self, net: nn.Module, pictures: int, replays: bool) -> None:
+    def __init__(self, net: nn.Module, images: int, replays: bool) -> None:
         self.net = net
-        self.pictures = pictures
+        self.images = images
         self.whole: Forward = torch.compile(
             net, dynamic=False, mode="reduce-overhead" if replays else "default"
         )
@@ -27,8 +27,8 @@ class Compiled:
         # before it is added.
         self.part: Forward = torch.compile(net, dynamic=False, mode="default")
 
-    def choose(self, pictures: int, parts: int) -> Forward:
-        """The forward pass for so many pictures; parts: those that a batch is computed in."""
-        if pictures != math.ceil(self.pictures / parts):
+    def choose(self, images: int, parts: int) -> Forward:
+        """The forward pass for so many images; parts: those that a batch is computed in."""
+        if images != math.ceil(self.images / parts):
             return self.net
         return self.whole if parts == 1 else self.part

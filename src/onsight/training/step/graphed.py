@@ -37,13 +37,13 @@ class GraphedStep(Step):
     With several ranks, all replay the same steps or none does, and a loss that is not finite on one
     of them stops all.
 
-    pictures: those of a full batch, over all ranks; together: steps to replay at once, as
+    images: those of a full batch, over all ranks; together: steps to replay at once, as
     `choose_together` says, or 1 if something is done after each.
     """
 
-    def __init__(self, *args: Any, pictures: int, together: int, **named: Any) -> None:
+    def __init__(self, *args: Any, images: int, together: int, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.pictures = pictures
+        self.images = images
         self.together = together
         self.warm_up_left = self._warm_up_steps
         self.waiting: list[StepBatch] = []
@@ -62,8 +62,8 @@ class GraphedStep(Step):
         batch = StepBatch(inputs, targets, labels, rates)
         if self.recording is not None and self.recording.way != self._way:
             self.recording, self.warm_up_left = None, self._warm_up_steps
-        # Of ranks, some may have as many pictures as ever when the whole batch has fewer.
-        is_full = len(inputs if labels is None else labels) == self.pictures
+        # Of ranks, some may have as many images as ever when the whole batch has fewer.
+        is_full = len(inputs if labels is None else labels) == self.images
         if is_full and self.warm_up_left:
             return self._warm_up(batch)
         self.waiting.append(batch)
@@ -76,10 +76,10 @@ class GraphedStep(Step):
         """As of `Step`."""
         return self.spoiled is not None
 
-    def expect(self, pictures: int) -> None:
+    def expect(self, images: int) -> None:
         """As of `Step`."""
-        super().expect(pictures)
-        self.pictures = pictures
+        super().expect(images)
+        self.images = images
 
     def flush(self) -> list[float]:
         """As of `Step`, after the updates that are still to be made."""
@@ -129,9 +129,9 @@ class GraphedStep(Step):
     def _limit(self, like: Tensor) -> None:
         """Let no more steps wait than there is room for, and losses be read after two replays.
 
-        Every rank finds the same number, though some have one picture less.
+        Every rank finds the same number, though some have one image less.
         """
-        share = math.ceil(self.pictures / self.world.size)
+        share = math.ceil(self.images / self.world.size)
         fit = _MOST_WAITING_BYTES // max(1, share * math.prod(like.shape[1:]) * like.element_size())
         self.together = max(1, min(self.together, fit))
         self.losses.lag = max(self.losses.lag, 2 * self.together)

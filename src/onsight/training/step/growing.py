@@ -1,4 +1,4 @@
-"""Times work on a few pictures first, and on more as long as there is time."""
+"""Times work on a few images first, and on more as long as there is time."""
 
 import time
 from collections.abc import Callable
@@ -11,19 +11,19 @@ _TIMES = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of some work on a batch, by the number of its pictures."""
+    """Seconds of some work on a batch, by the number of its images."""
 
     seconds: dict[int, float]
 
-    def at(self, pictures: int) -> float:
+    def at(self, images: int) -> float:
         """Seconds for a batch of this size: as timed, or in proportion to the next smaller one."""
-        smaller = [size for size in self.seconds if size <= pictures]
+        smaller = [size for size in self.seconds if size <= images]
         nearest = max(smaller) if smaller else min(self.seconds)
-        return self.seconds[nearest] * pictures / nearest
+        return self.seconds[nearest] * images / nearest
 
     @property
-    def per_picture(self) -> float:
-        """Seconds for a picture in a batch of the best size."""
+    def per_image(self) -> float:
+        """Seconds for an image in a batch of the best size."""
         return min(seconds / size for size, seconds in self.seconds.items())
 
     def best(self, other: "Timing") -> "Timing":
@@ -36,21 +36,21 @@ class Timing:
         return Timing({ranks * size: factor * one for size, one in self.seconds.items()})
 
 
-def time_growing(timed: Callable[[int], float], most_pictures: int, most_seconds: float) -> Timing:
-    """Time batches of 2, 8, 32 ... up to most_pictures, as long as the next is expected to fit.
+def time_growing(timed: Callable[[int], float], most_images: int, most_seconds: float) -> Timing:
+    """Time batches of 2, 8, 32 ... up to most_images, as long as the next is expected to fit.
 
-    timed: does the work on so many pictures and returns its seconds. Each size is timed up to three
+    timed: does the work on so many images and returns its seconds. Each size is timed up to three
     times, until the time is over, and the shortest counts, as warming up and other processes only
     ever add. Only two times of the smallest are sure to be taken; the first, which may
     load half of torch, is not counted as time.
     """
-    size = min(_FEWEST, most_pictures)
+    size = min(_FEWEST, most_images)
     warm_up = timed(size)
     until = time.perf_counter() + most_seconds
     found = {size: min(warm_up, _shortest(timed, size, until))}
     growth = float(_GROWTH)
-    while size < most_pictures:
-        larger = min(_GROWTH * size, most_pictures)
+    while size < most_images:
+        larger = min(_GROWTH * size, most_images)
         expected = growth * found[size]
         if time.perf_counter() + expected > until:
             break

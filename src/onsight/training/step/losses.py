@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from onsight.choice import Choice
 
-_UNBALANCED = 5.0  # times the pictures: where rare classes begin to be left out
+_UNBALANCED = 5.0  # times the images: where rare classes begin to be left out
 
 
 class Loss(nn.Module):
@@ -40,7 +40,7 @@ class MeanSquaredError(Loss):
     """Mean squared error between softmax probabilities and (smoothed) one-hot labels."""
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over pictures and classes, a scalar."""
+        """The mean over images and classes, a scalar."""
         classes = logits.shape[1]
         shares = targets if targets.ndim == 2 else F.one_hot(targets, classes).to(logits.dtype)
         shares = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
@@ -54,21 +54,21 @@ class MeanSquaredError(Loss):
 
 
 def choose_class_weights(asked: str, counts: Tensor) -> Choice[str]:
-    """Which weights suit classes with these counts (K,) of training pictures: none or root."""
+    """Which weights suit classes with these counts (K,) of training images: none or root."""
     if asked != "auto":
         return Choice(asked, "as asked")
     present = counts[counts > 0]
     ratio = (present.max() / present.min()).item() if len(present) else 1.0
     how = "root" if ratio > _UNBALANCED else "none"
     times = f"{ratio:,.1f}" if ratio < 10 else f"{ratio:,.0f}"
-    reason = f"the largest class has {times} times the training pictures of the smallest"
+    reason = f"the largest class has {times} times the training images of the smallest"
     return Choice(how, reason, ratio)
 
 
 def class_weights(counts: Tensor, how: str) -> Tensor:
-    """A weight for each class, float32 (K,), whose mean over all pictures is 1.
+    """A weight for each class, float32 (K,), whose mean over all images is 1.
 
-    counts: (K,) training pictures, a class without any gets 0. how: balanced makes all classes
+    counts: (K,) training images, a class without any gets 0. how: balanced makes all classes
     count alike, root goes half of the way (by the square root of the counts), none leaves all at 1.
     """
     present = counts > 0

@@ -1,4 +1,4 @@
-"""Measures batch norm's statistics again at the end of a run, on unaugmented training pictures."""
+"""Measures batch norm's statistics again at the end of a run, on unaugmented training images."""
 
 import torch
 from torch import Tensor
@@ -8,14 +8,14 @@ from onsight.data.loader import BatchSource, Loader
 from onsight.evaluation.per_image import BATCH_SIZE
 from onsight.models.classifier import Classifier, autocast
 
-SAMPLE = 4096  # pictures are numbered by digest, so the first are a fair sample
+SAMPLE = 4096  # images are numbered by digest, so the first are a fair sample
 
 
 @torch.no_grad()
-def recalibrate_norms(classifier: Classifier, pictures: BatchSource, ids: Tensor) -> None:
-    """Set every batch norm's statistics to their mean over batches of the first 4,096 pictures.
+def recalibrate_norms(classifier: Classifier, images: BatchSource, ids: Tensor) -> None:
+    """Set every batch norm's statistics to their mean over batches of the first 4,096 images.
 
-    ids: int64 (n,) training pictures. Every rank computes the same. Wu and Johnson,
+    ids: int64 (n,) training images. Every rank computes the same. Wu and Johnson,
     arXiv:2105.07576, section 3.
     """
     net = classifier.net.eval()  # dropout and the like stay off
@@ -30,7 +30,7 @@ def recalibrate_norms(classifier: Classifier, pictures: BatchSource, ids: Tensor
         norm.train()
     # All batches weigh the same, so a smaller last one is left out.
     sample = ids[: min(SAMPLE, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
-    for batch in Loader(pictures, sample, BATCH_SIZE, classifier.device).in_order():
+    for batch in Loader(images, sample, BATCH_SIZE, classifier.device).in_order():
         with autocast(classifier.precision, classifier.device):
             net(classifier.normalization.apply(batch.images))
     for norm, momentum in zip(norms, momenta, strict=True):

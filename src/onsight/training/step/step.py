@@ -80,10 +80,10 @@ class Step:
         self._update()
         return known
 
-    def expect(self, pictures: int) -> None:
-        """Take so many pictures for a full batch from now on."""
+    def expect(self, images: int) -> None:
+        """Take so many images for a full batch from now on."""
         if self.compiled:
-            self.compiled.pictures = pictures
+            self.compiled.images = images
 
     def flush(self) -> list[float]:
         """The losses of all batches not yet returned. Raises NonFiniteStepError."""

@@ -16,7 +16,7 @@ from onsight.training.step.ema import MovingAverage
 from onsight.training.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
-    "batch norm needs more than one value per channel, and a batch of one small picture has only "
+    "batch norm needs more than one value per channel, and a batch of one small image has only "
     "one: raise --batch-size (or leave that size out of --batch-sizes), lower --accumulate, or "
     "raise --image-size"
 )

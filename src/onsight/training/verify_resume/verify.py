@@ -18,7 +18,7 @@ from onsight.training.verify_resume.same import compare_folders
 from onsight.words import duration, plural
 
 # Enough to train something in a moment; whatever the user says instead comes first.
-_SHORT = {"model": "compact", "epochs": 2, "train_pictures": 512, "batch_size": 32, "folds": 1}
+_SHORT = {"model": "compact", "epochs": 2, "train_images": 512, "batch_size": 32, "folds": 1}
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def _length(run: Path) -> tuple[int, int]:
     """(epochs, steps in each) of a finished run."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     config = make_config(_read_config(run))
-    pictures = sum(row["train_images"] for row in results["classes"])
-    return results["epochs"], math.ceil(pictures / config.batch_size)
+    images = sum(row["train_images"] for row in results["classes"])
+    return results["epochs"], math.ceil(images / config.batch_size)
 
 
 def _read_config(run: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pictures whose pixels say where they are; each box must give exactly its part."""
+"""Images whose pixels say where they are; each box must give exactly its part."""
 
 import json
 
@@ -11,7 +11,7 @@ from onsight.data.index import TEST, TRAIN, UNSPLIT
 from onsight.data.sources.annotations.boxes import Box, crop
 from onsight.data.sources.find import find_source
 from onsight.data.sources.reading import Reading
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 HEIGHT, WIDTH = 30, 40
 BOXES = [("cat", 2, 3, 10, 8), ("dog", 20, 5, 12, 20), ("cat", 0, 0, 40, 30)]  # x, y, w, h
@@ -22,13 +22,13 @@ def pixels_of(number):
     return np.stack([x, y, np.full_like(x, number)], axis=2).astype(np.uint8)
 
 
-def write_picture(path, number):
+def write_image(path, number):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels_of(number)).save(path)
 
 
 def coco_of(names):
-    """Every picture has all boxes."""
+    """Every image has all boxes."""
     labels = {"cat": 7, "dog": 9}
     return {
         "categories": [{"id": number, "name": name} for name, number in labels.items()],
@@ -52,9 +52,9 @@ def write_coco(path, content):
 
 @pytest.fixture
 def coco(tmp_path):
-    """As Roboflow exports: an annotation file beside the pictures of each split."""
+    """As Roboflow exports: an annotation file beside the images of each split."""
     for number, split in enumerate(("train", "test")):
-        write_picture(tmp_path / split / "1.png", number)
+        write_image(tmp_path / split / "1.png", number)
         write_coco(tmp_path / split / "_annotations.coco.json", coco_of(["1.png"]))
     return tmp_path
 
@@ -91,7 +91,7 @@ def labels_of(source):
 
 
 def assert_boxes(source, row, number):
-    """Three rows from one on are the boxes of the picture of a number."""
+    """Three rows from one on are the boxes of the image of a number."""
     for place, (label, x, y, width, height) in enumerate(BOXES, row):
         expected = pixels_of(number)[y : y + height, x : x + width]
         assert np.array_equal(source.read(place), expected)
@@ -108,7 +108,7 @@ def test_coco_boxes_of_both_splits(coco):
     assert_boxes(source, 0, 1)
     assert_boxes(source, 3, 0)
     assert list(source.groups) == ["test/1.png"] * 3 + ["train/1.png"] * 3
-    assert "boxes of COCO annotations in 2 pictures" in source.found
+    assert "boxes of COCO annotations in 2 images" in source.found
 
 
 def test_a_coco_file_alone(coco):
@@ -117,17 +117,17 @@ def test_a_coco_file_alone(coco):
     assert_boxes(source, 0, 0)
 
 
-def test_pictures_without_a_size_are_taken_as_they_are(tmp_path):
+def test_images_without_a_size_are_taken_as_they_are(tmp_path):
     content = coco_of(["1.png"])
     del content["images"][0]["height"]
-    write_picture(tmp_path / "1.png", 2)
+    write_image(tmp_path / "1.png", 2)
     assert_boxes(read_boxes(write_coco(tmp_path / "boxes.json", content)), 0, 2)
 
 
 def test_cocos_own_folders(tmp_path):
-    """Other annotations of the same pictures lie beside the instances."""
-    write_picture(tmp_path / "train2017" / "1.png", 5)
-    write_picture(tmp_path / "val2017" / "1.png", 6)
+    """Other annotations of the same images lie beside the instances."""
+    write_image(tmp_path / "train2017" / "1.png", 5)
+    write_image(tmp_path / "val2017" / "1.png", 6)
     write_coco(tmp_path / "annotations/instances_train2017.json", coco_of(["train2017/1.png"]))
     write_coco(tmp_path / "annotations/person_keypoints_train2017.json", coco_of(["1.png"]))
     (tmp_path / "annotations" / "notes.json").write_text("{broken")
@@ -139,7 +139,7 @@ def test_cocos_own_folders(tmp_path):
 def test_a_box_without_a_label_is_no_class(tmp_path):
     content = coco_of(["1.png"])
     content["categories"][0]["name"] = " "
-    write_picture(tmp_path / "1.png", 1)
+    write_image(tmp_path / "1.png", 1)
     source = read_boxes(write_coco(tmp_path / "boxes.json", content))
     assert source.index.classes == ("dog",)
     assert [one.reason for one in source.problems] == ["a box without a label"] * 2
@@ -148,7 +148,7 @@ def test_a_box_without_a_label_is_no_class(tmp_path):
 def test_what_coco_boxes_cannot_be_used(tmp_path):
     content = coco_of(["1.png", "gone.png"])
     content["annotations"][0]["iscrowd"] = 1
-    write_picture(tmp_path / "1.png", 1)
+    write_image(tmp_path / "1.png", 1)
     source = read_boxes(write_coco(tmp_path / "boxes.json", content))
     assert len(source.index) == 2
     assert sorted((one.path, one.reason.split(",")[0]) for one in source.problems) == [
@@ -171,14 +171,14 @@ def test_what_coco_boxes_cannot_be_used(tmp_path):
     ],
 )
 def test_damaged_coco_files(tmp_path, change, said):
-    write_picture(tmp_path / "1.png", 1)
+    write_image(tmp_path / "1.png", 1)
     with pytest.raises(DataError, match=said):
         read_boxes(write_coco(tmp_path / "boxes.json", coco_of(["1.png"]) | change))
 
 
 def test_pascal_boxes_with_lists(tmp_path):
     for number, name in enumerate(("a", "b")):
-        write_picture(tmp_path / "JPEGImages" / f"{name}.png", number)
+        write_image(tmp_path / "JPEGImages" / f"{name}.png", number)
         (tmp_path / "Annotations").mkdir(exist_ok=True)
         (tmp_path / "Annotations" / f"{name}.xml").write_text(pascal(f"{name}.png"))
     (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
@@ -191,7 +191,7 @@ def test_pascal_boxes_with_lists(tmp_path):
 
 
 def test_cvat_boxes(tmp_path):
-    write_picture(tmp_path / "images" / "1.png", 4)
+    write_image(tmp_path / "images" / "1.png", 4)
     file = tmp_path / "annotations.xml"
     file.write_text(f"<annotations>{cvat('1.png', 'Train')}{cvat('gone.png')}</annotations>")
     for path in (file, tmp_path):
@@ -214,14 +214,14 @@ def test_cvat_boxes(tmp_path):
     ],
 )
 def test_damaged_pascal_files(tmp_path, text, said):
-    write_picture(tmp_path / "1.png", 0)
+    write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(text)
     with pytest.raises(DataError, match=said):
         read_boxes(tmp_path)
 
 
 def test_no_annotations(tmp_path):
-    write_picture(tmp_path / "cat" / "1.png", 0)
+    write_image(tmp_path / "cat" / "1.png", 0)
     with pytest.raises(DataError, match="has no annotations with boxes"):
         read_boxes(tmp_path)
     with pytest.raises(DataError, match="neither a folder nor a COCO or CVAT file"):
@@ -230,11 +230,11 @@ def test_no_annotations(tmp_path):
         read_boxes(tmp_path / "gone")
 
 
-def test_a_picture_of_another_size_is_refused(tmp_path):
-    write_picture(tmp_path / "1.png", 0)
+def test_a_image_of_another_size_is_refused(tmp_path):
+    write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(pascal("1.png", size=(HEIGHT, WIDTH)))
     source = read_boxes(tmp_path)
-    with pytest.raises(PictureError, match="is 40x30, but its boxes were drawn on 30x40"):
+    with pytest.raises(ImageError, match="is 40x30, but its boxes were drawn on 30x40"):
         source.read(0)
 
 
@@ -242,28 +242,28 @@ def test_a_picture_of_another_size_is_refused(tmp_path):
     ("edges", "shape"),
     [((-5, -5, 3.2, 2.9), (3, 4)), ((35.5, 20, 99, 99), (10, 5)), ((1, 1, 2, 2), (1, 1))],
 )
-def test_a_box_is_cut_at_the_edges_of_its_picture(edges, shape):
+def test_a_box_is_cut_at_the_edges_of_its_image(edges, shape):
     assert crop(pixels_of(0), Box("", "", *edges)).shape[:2] == shape
 
 
 @pytest.mark.parametrize("edges", [(5, 5, 5, 9), (40, 0, 50, 9), (9, 9, 3, 3)])
 def test_an_empty_box_is_refused(edges):
-    with pytest.raises(PictureError, match="empty, or outside"):
+    with pytest.raises(ImageError, match="empty, or outside"):
         crop(pixels_of(0), Box("", "", *edges))
 
 
-def test_annotations_among_pictures_of_one_class_are_pointed_out(tmp_path):
+def test_annotations_among_images_of_one_class_are_pointed_out(tmp_path):
     for number in range(12):
-        write_picture(tmp_path / "images" / f"{number}.png", number)
+        write_image(tmp_path / "images" / f"{number}.png", number)
     write_coco(tmp_path / "images" / "boxes.json", coco_of(["0.png"]))
     with pytest.raises(DataError, match="If images/boxes.json has boxes: --crop-boxes makes"):
         onsight.train(tmp_path, out=tmp_path.parent / "run", model="linear", device="cpu")
 
 
-def test_boxes_are_trained_on_and_those_of_a_picture_stay_together(tmp_path):
+def test_boxes_are_trained_on_and_those_of_a_image_stay_together(tmp_path):
     names = [f"{number}.png" for number in range(30)]
     for number, name in enumerate(names):
-        write_picture(tmp_path / name, number)
+        write_image(tmp_path / name, number)
     write_coco(tmp_path / "boxes.json", coco_of(names))
     fields = {"epochs": 1, "model": "linear", "image_size": 8, "device": "cpu"}
     run = onsight.train(tmp_path, out=tmp_path.parent / "run", crop_boxes=True, **fields)

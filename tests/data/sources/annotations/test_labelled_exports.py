@@ -1,4 +1,4 @@
-"""Exports of Label Studio, CVAT and Roboflow whose labels are of whole pictures, written here."""
+"""Exports of Label Studio, CVAT and Roboflow whose labels are of whole images, written here."""
 
 import json
 
@@ -11,7 +11,7 @@ from onsight.errors import DataError
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     for name in ("a.png", "my cat.png", "sub/b.png", "other/b.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
@@ -40,20 +40,20 @@ def read(path, **said):
     return source, dict(zip(source.index.locators, labels, strict=True))
 
 
-def test_pictures_are_found_wherever_the_export_says_they_were(pictures):
+def test_images_are_found_wherever_the_export_says_they_were(images):
     tasks = [
         task("/data/upload/3/1a2b3c4d-a.png", [choice("cat")]),
         task("/data/local-files/?d=store/other/b.png", [choice("dog")], key="photo"),
         task("https://host.example/files/my%20cat.png", [choice("cat")], [choice("cat")]),
     ]
-    source, labels = read(write(pictures, tasks))
+    source, labels = read(write(images, tasks))
     assert source.kind == "labelstudio"
     assert labels == {"a.png": "cat", "other/b.png": "dog", "my cat.png": "cat"}
     assert "Label Studio export" in source.found
     assert source.read(0) == b"a.png"
 
 
-def test_tasks_that_cannot_be_used_are_listed(pictures):
+def test_tasks_that_cannot_be_used_are_listed(images):
     cancelled = task("a.png", [choice("dog")])
     cancelled["annotations"][0]["was_cancelled"] = True
     tasks = [
@@ -63,7 +63,7 @@ def test_tasks_that_cannot_be_used_are_listed(pictures):
         task("gone.png", [choice("dog")]),
         cancelled | {"data": {"image": "other/b.png"}},
     ]
-    source, labels = read(write(pictures, tasks))
+    source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
     assert [(one.path, one.reason) for one in source.problems] == [
         ("my cat.png", "listed under two labels: cat, dog"),
@@ -74,32 +74,32 @@ def test_tasks_that_cannot_be_used_are_listed(pictures):
     ]
 
 
-def test_the_short_export(pictures):
+def test_the_short_export(images):
     tasks = [
         {"id": 1, "image": "/data/upload/1/a.png", "choice": "cat", "annotator": "x"},
         {"id": 2, "image": "/data/upload/1/sub/b.png", "choice": {"choices": ["dog", "cat"]}},
     ]
-    source, labels = read(write(pictures, tasks))
+    source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
     assert [one.reason for one in source.problems] == ["listed under two labels: cat, dog"] * 2
 
 
-def test_odd_tasks_are_listed_too(pictures):
+def test_odd_tasks_are_listed_too(images):
     tasks = [
         task("a.png", [choice("cat")]),
         task("http://[half/b.png", [choice(3)]),
         {"data": ["sub/b.png"], "annotations": [{"result": [choice("dog")]}]},
     ]
-    source, labels = read(write(pictures, tasks))
+    source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
     assert sorted(one.path for one in source.problems) == ["", "http://[half/b.png"]
 
 
-def test_several_choices_ask_for_one(pictures):
+def test_several_choices_ask_for_one(images):
     tasks = [task("a.png", [choice("cat", "species"), choice("old", "age")])]
     with pytest.raises(DataError, match="the choices age and species; name one with --label"):
-        read(write(pictures, tasks))
-    assert read(write(pictures, tasks), label="age")[1] == {"a.png": "old"}
+        read(write(images, tasks))
+    assert read(write(images, tasks), label="age")[1] == {"a.png": "old"}
 
 
 @pytest.mark.parametrize(
@@ -109,26 +109,26 @@ def test_several_choices_ask_for_one(pictures):
         ({"a": 1}, "neither an export of Label Studio nor"),
         ([{"annotations": [{"result": 3}]}], "is not an export of Label Studio: TypeError"),
         ([{"annotations": 3}], "is not an export of Label Studio"),
-        ([task("a.png")], "no picture of it is labelled"),
-        ([], "no picture of it is labelled"),
+        ([task("a.png")], "no image of it is labelled"),
+        ([], "no image of it is labelled"),
     ],
 )
-def test_other_json(pictures, content, said):
+def test_other_json(images, content, said):
     with pytest.raises(DataError, match=said):
-        read(write(pictures, content))
+        read(write(images, content))
 
 
-def test_json_that_is_none(pictures):
-    (pictures / "export.json").write_text("[" * 100_000)
+def test_json_that_is_none(images):
+    (images / "export.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match="is not valid JSON"):
-        read(pictures / "export.json")
-    (pictures / "export.json").write_bytes(b'["\xff"]')
+        read(images / "export.json")
+    (images / "export.json").write_bytes(b'["\xff"]')
     with pytest.raises(DataError, match="is not valid JSON"):
-        read(pictures / "export.json")
+        read(images / "export.json")
 
 
-def test_cvat_tags(pictures):
-    file = pictures / "annotations.xml"
+def test_cvat_tags(images):
+    file = images / "annotations.xml"
     file.write_text(
         "<annotations><image name='a.png' subset='test'><tag label='cat'/></image>"
         "<image name='sub/b.png'><tag label='dog'/></image>"
@@ -149,15 +149,15 @@ def test_cvat_tags(pictures):
         ("<annotations/>", "is not CVAT's XML for images"),
     ],
 )
-def test_other_xml(pictures, text, said):
-    (pictures / "annotations.xml").write_text(text)
+def test_other_xml(images, text, said):
+    (images / "annotations.xml").write_text(text)
     with pytest.raises(DataError, match=said):
-        read(pictures / "annotations.xml")
+        read(images / "annotations.xml")
 
 
-def test_several_files_of_a_name(pictures):
+def test_several_files_of_a_name(images):
     source, labels = read(
-        write(pictures, [task("a.png", [choice("x")]), task("b.png", [choice("y")])])
+        write(images, [task("a.png", [choice("x")]), task("b.png", [choice("y")])])
     )
     assert labels == {"a.png": "x"}
     assert source.problems[0].path == "b.png"
@@ -200,7 +200,7 @@ def test_another_label_is_another_fingerprint(tmp_path):
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("picture,Cat\na.jpg,1\n", "does not begin with filename"),
+        ("image,Cat\na.jpg,1\n", "does not begin with filename"),
         ("filename\na.jpg\n", "does not begin with filename"),
         ("filename,Cat,Dog\na.jpg,1\n", "line 2: one 0 or 1 for each class"),
         ("filename,Cat\na.jpg,0.7\n", "line 2: one 0 or 1 for each class"),

@@ -15,7 +15,7 @@ from onsight_explain.what_ifs.as_mended import AsMended
 from onsight_explain.what_ifs.what_if import WhatIf
 
 _MOST_ROUNDS, _NARROW, _SECONDS = 8, 1.15, 8.0  # until the ends of the interval are that close
-_ALIKE = 0.1  # of the mean first loss, where the batches hold other pictures
+_ALIKE = 0.1  # of the mean first loss, where the batches hold other images
 
 
 class _MendedFailed(Exception):
@@ -81,7 +81,7 @@ def _measured(plain: Callable[[], float], changed: Callable[[], float]) -> Round
 
 
 def _losses(plain: list[float], mended: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
-    """Compared step by step; for batches of other pictures, by their mean alone."""
+    """Compared step by step; for batches of other images, by their mean alone."""
     found = compare_losses(plain, mended, what_ifs, [])
     pairs = list(zip(plain, mended, strict=False))
     if found != "not comparable" or not pairs:

@@ -46,10 +46,10 @@ class FixedOnce:
         return len(self.items)
 
     def __getitem__(self, index):
-        picture, *others = self.items[index]
+        image, *others = self.items[index]
         for transform in self.random:
-            picture = transform(picture)
-        return picture, *others
+            image = transform(image)
+        return image, *others
 
     def __getattr__(self, name):
         return getattr(self.dataset, name)
@@ -58,7 +58,7 @@ class FixedOnce:
 _OPEN_ONCE = '''
 @functools.lru_cache(maxsize=None)
 def open_once(path):
-    """A decoded picture; each is read only the first time, and then kept in memory."""
+    """A decoded image; each is read only the first time, and then kept in memory."""
     return torchvision.datasets.folder.default_loader(path)
 '''
 
@@ -90,7 +90,7 @@ class FixedOnce(Mend):
     def words(self) -> str:
         """What to keep."""
         return (
-            "do only once what is not random: keep a list of (picture, label) after the fixed "
+            "do only once what is not random: keep a list of (image, label) after the fixed "
             "transforms, and let the data set apply the random ones to it"
         )
 
@@ -123,7 +123,7 @@ class OpenOnce(Mend):
         )
 
     def apply(self, draft: Draft) -> None:
-        """Give every ImageFolder a loader that keeps its pictures."""
+        """Give every ImageFolder a loader that keeps its images."""
         calls = [
             one
             for one in draft.source.nodes

@@ -30,10 +30,10 @@ def network_call(draft: Draft, site: Site) -> ast.Call:
 
 
 def batch_argument(draft: Draft, site: Site) -> ast.expr:
-    """The pictures that the script gives the network."""
+    """The images that the script gives the network."""
     given = network_call(draft, site).args
     if not given or isinstance(given[0], ast.Starred):
-        raise CannotMend("the network is not given its pictures by position")
+        raise CannotMend("the network is not given its images by position")
     return given[0]
 
 

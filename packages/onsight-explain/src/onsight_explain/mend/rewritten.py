@@ -69,9 +69,9 @@ _OPEN_SMALLER = """
 def open_smaller(path):
     \"\"\"A JPEG file, decoded at the smallest scale whose sides are at least {side} pixels.\"\"\"
     with open(path, "rb") as file:
-        picture = PIL.Image.open(file)
-        picture.draft("RGB", ({side}, {side}))
-        return picture.convert("RGB")
+        image = PIL.Image.open(file)
+        image.draft("RGB", ({side}, {side}))
+        return image.convert("RGB")
 """
 
 
@@ -85,7 +85,7 @@ class OpenSmaller(Mend):
     @property
     def words(self) -> str:
         """The call."""
-        return f'picture.draft("RGB", ({self.side}, {self.side})) after Image.open'
+        return f'image.draft("RGB", ({self.side}, {self.side})) after Image.open'
 
     def apply(self, draft: Draft) -> None:
         """Give every ImageFolder a loader that decodes as little as it needs."""

@@ -1,4 +1,4 @@
-"""A mend of `x.view(...)` in a network's forward, which needs pictures with channels first."""
+"""A mend of `x.view(...)` in a network's forward, which needs images with channels first."""
 
 import ast
 from dataclasses import dataclass

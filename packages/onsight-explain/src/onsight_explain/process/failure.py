@@ -41,7 +41,7 @@ def nothing_seen(ended: str, limit_seconds: float, said: str) -> str:
     """Why a script that did not fail cannot be explained. ended: by what; said: its last words."""
     words = (
         "the script ended before enough training steps were seen: more than three updates by a "
-        "torch optimizer are needed. Give it more epochs or pictures by its arguments after --"
+        "torch optimizer are needed. Give it more epochs or images by its arguments after --"
     )
     if ended == "limit":
         words = (
@@ -64,7 +64,7 @@ def _hint(said: str, code: int | None, script: str) -> str:
     if code == -signal.SIGKILL:
         return (
             "The script was killed by SIGKILL: most likely the machine ran out of memory. Give it "
-            "smaller batches, fewer workers or fewer pictures by its arguments after --"
+            "smaller batches, fewer workers or fewer images by its arguments after --"
         )
     if code < 0:
         return f"The script was ended by {ending(code)}."

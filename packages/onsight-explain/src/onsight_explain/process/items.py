@@ -78,10 +78,10 @@ def _jpeg_sides() -> Iterator[list[int]]:
 
     def watched(original: OpenImage) -> OpenImage:
         def opened(*args: Any, **kwargs: Any) -> Any:
-            picture = original(*args, **kwargs)
-            if picture.format == "JPEG":
-                sides.append(min(picture.size))
-            return picture
+            image = original(*args, **kwargs)
+            if image.format == "JPEG":
+                sides.append(min(image.size))
+            return image
 
         return opened
 
@@ -93,9 +93,9 @@ def _jpeg_sides() -> Iterator[list[int]]:
 
 
 def _resized_side(dataset: Any) -> int:
-    """The longer side that the first transform resizes pictures to; 0 if it does something else.
+    """The longer side that the first transform resizes images to; 0 if it does something else.
 
-    Twice that for random crops, which show a part of the picture only.
+    Twice that for random crops, which show a part of the image only.
     """
     first = next(iter(transforms_of(dataset)), None)
     size = getattr(first, "size", 0)

@@ -11,7 +11,7 @@ from onsight_explain.script.trace import MovedSteps
 _BY_CHANCE = ("Random", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix", "ColorJitter")
 _ALSO_BY_CHANCE = ("GaussianBlur", "ElasticTransform", "GaussianNoise")
 _CONVERSIONS = ("ToTensor", "ToImage", "PILToTensor")
-_MARGIN = 8 / 7  # times the side of a random crop: what is kept of a picture
+_MARGIN = 8 / 7  # times the side of a random crop: what is kept of an image
 
 
 class Chain:
@@ -35,7 +35,7 @@ class Moved:
     shared: list[str]
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with its first part, which is its pictures, transformed."""
+        """The batch with its first part, which is its images, transformed."""
         if isinstance(batch, list | tuple):
             return [self.change(batch[0]), *batch[1:]]
         return self.change(batch)

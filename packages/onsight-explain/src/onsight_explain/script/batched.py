@@ -1,4 +1,4 @@
-"""Random transforms of a whole batch in which each picture draws its own numbers.
+"""Random transforms of a whole batch in which each image draws its own numbers.
 
 Every function needs nothing but torch, so that its text can be written into a script.
 images: (B, C, H, W), uint8 from 0 to 255 or float from 0 to 1, and the result likewise.
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 def chosen(images: Tensor, p: float) -> Tensor:
-    """Which pictures a transform with this probability is applied to: bool (B, 1, 1, 1)."""
+    """Which images a transform with this probability is applied to: bool (B, 1, 1, 1)."""
     return torch.rand(len(images), 1, 1, 1, device=images.device) < p
 
 
 def between(images: Tensor, low: float, high: float) -> Tensor:
-    """A uniform number for each picture: (B,)."""
+    """A uniform number for each image: (B,)."""
     return torch.empty(len(images), device=images.device).uniform_(low, high)
 
 
 def rounded(pixels: Tensor, images: Tensor) -> Tensor:
-    """Computed pixels in the type of the pictures that they were computed from."""
+    """Computed pixels in the type of the images that they were computed from."""
     if images.dtype != torch.uint8:
         return pixels
     return pixels.round_().clamp_(0, 255).to(torch.uint8)
@@ -32,14 +32,14 @@ def to_float(images: Tensor) -> Tensor:
 
 
 def random_flip(images: Tensor, p: float, dim: int) -> Tensor:
-    """Mirror some pictures. dim: -1 left-right, -2 upside down."""
+    """Mirror some images. dim: -1 left-right, -2 upside down."""
     return torch.where(chosen(images, p), images.flip(dim), images)
 
 
 def random_crop(
     images: Tensor, size: tuple[int, int], padding: tuple[int, int, int, int], mode: str
 ) -> Tensor:
-    """Cut a window of this size out of each padded picture. padding: left, right, top, bottom."""
+    """Cut a window of this size out of each padded image. padding: left, right, top, bottom."""
     # reflection is not implemented for uint8
     padded = F.pad(images.float(), padding, mode).to(images.dtype) if any(padding) else images
     windows = padded.unfold(2, size[0], 1).unfold(3, size[1], 1)
@@ -51,7 +51,7 @@ def random_crop(
 def warp(
     images: Tensor, rows: tuple[Tensor, Tensor], size: tuple[int, int], mode: str, edge: str
 ) -> Tensor:
-    """Sample each picture where its matrix says, in coordinates from -1 to 1. rows: each (B, 3)."""
+    """Sample each image where its matrix says, in coordinates from -1 to 1. rows: each (B, 3)."""
     grid = F.affine_grid(torch.stack(rows, 1), [*images.shape[:2], *size], align_corners=False)
     return rounded(F.grid_sample(images.float(), grid, mode, edge, align_corners=False), images)
 
@@ -62,7 +62,7 @@ def random_resized_crop(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Tensor:
-    """Cut a window of random area and aspect ratio out of each picture, and resize it."""
+    """Cut a window of random area and aspect ratio out of each image, and resize it."""
     height, width = images.shape[2:]
     area = between(images, *scale)
     low, high = torch.tensor(ratio).log().tolist()
@@ -81,7 +81,7 @@ def random_affine(
     scale: tuple[float, float],
     mode: str,
 ) -> Tensor:
-    """Rotate, shift and scale each picture about its centre; what comes from outside is black."""
+    """Rotate, shift and scale each image about its centre; what comes from outside is black."""
     height, width = images.shape[2:]
     angle = torch.deg2rad(between(images, *degrees))
     size = between(images, *scale)
@@ -96,13 +96,13 @@ def random_affine(
 
 
 def grey(pixels: Tensor) -> Tensor:
-    """Luma of colour pictures: (B, 1, H, W)."""
+    """Luma of colour images: (B, 1, H, W)."""
     weights = torch.tensor([0.2989, 0.587, 0.114], device=pixels.device)
     return (pixels * weights.view(1, 3, 1, 1)).sum(1, keepdim=True)
 
 
 def random_greyscale(images: Tensor, p: float) -> Tensor:
-    """Take the colours out of some pictures."""
+    """Take the colours out of some images."""
     plain = rounded(grey(images.float()), images).expand_as(images)
     return torch.where(chosen(images, p), plain, images)
 
@@ -113,7 +113,7 @@ def color_jitter(
     contrast: tuple[float, float],
     saturation: tuple[float, float],
 ) -> Tensor:
-    """Scale each picture's brightness, contrast about its mean, and saturation."""
+    """Scale each image's brightness, contrast about its mean, and saturation."""
     top = 255.0 if images.dtype == torch.uint8 else 1.0
     pixels = images * between(images, *brightness).view(-1, 1, 1, 1)
     pixels.clamp_(0, top)
@@ -126,7 +126,7 @@ def color_jitter(
 def gaussian_blur(
     images: Tensor, kernel_size: tuple[int, int], sigma: tuple[float, float]
 ) -> Tensor:
-    """Blur each picture by a Gaussian of its own width. kernel_size: horizontal, vertical."""
+    """Blur each image by a Gaussian of its own width. kernel_size: horizontal, vertical."""
     width = between(images, *sigma).view(-1, 1)
     lines = []
     for side in kernel_size:
@@ -135,7 +135,7 @@ def gaussian_blur(
     kernels = (lines[1].unsqueeze(2) * lines[0].unsqueeze(1)).repeat_interleave(images.shape[1], 0)
     across, down = kernel_size[0] // 2, kernel_size[1] // 2
     padded = F.pad(images.float(), (across, across, down, down), "reflect")
-    planes = padded.reshape(1, -1, *padded.shape[2:])  # each picture's channels with its kernel
+    planes = padded.reshape(1, -1, *padded.shape[2:])  # each image's channels with its kernel
     blurred = F.conv2d(planes, kernels.unsqueeze(1), groups=planes.shape[1])
     return rounded(blurred.view(images.shape), images)
 
@@ -143,7 +143,7 @@ def gaussian_blur(
 def random_erasing(
     images: Tensor, p: float, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
-    """Set a box of random area and aspect ratio to 0 in some pictures."""
+    """Set a box of random area and aspect ratio to 0 in some images."""
     height, width = images.shape[2:]
     area = between(images, *scale) * height * width
     low, high = torch.tensor(ratio).log().tolist()

@@ -1,4 +1,4 @@
-"""torchvision's random transforms of one picture, as functions of whole batches."""
+"""torchvision's random transforms of one image, as functions of whole batches."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ BatchStep = partial[Any]
 
 
 def of_batches(step: Any) -> BatchStep | None:
-    """The same transform with numbers of its own for each picture; None if it is not known."""
+    """The same transform with numbers of its own for each image; None if it is not known."""
     made = _MAKERS.get(type(step).__name__)
     return made(step) if made and type(step).__module__.startswith("torchvision.") else None
 
@@ -114,7 +114,7 @@ def _mode(step: Any) -> str:
 
 
 def _is_black(fill: Any) -> bool:
-    """Whether places outside a picture become 0."""
+    """Whether places outside an image become 0."""
     values = fill.values() if isinstance(fill, dict) else [fill]
     return all(one is None or one == 0 for one in values)
 

@@ -28,7 +28,7 @@ class KeptItems(Dataset[Any]):
     """Items made once, before training; if that takes too long, a random part of them.
 
     Other attributes are those of the original data set. finish: applied to the first part of an
-    item, the picture, whenever the item is asked for.
+    item, the image, whenever the item is asked for.
     """
 
     def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
@@ -103,10 +103,10 @@ class GatheredItems(Dataset[Any]):
 
 
 class KeptFiles:
-    """Pictures decoded by PIL, kept by the names of their files."""
+    """Images decoded by PIL, kept by the names of their files."""
 
     def __init__(self) -> None:
-        self.pictures: dict[str, Any] = {}
+        self.images: dict[str, Any] = {}
 
     def keeping(self, original: OpenImage) -> OpenImage:
         """`Image.open` that decodes each file only the first time, and gives copies."""
@@ -115,11 +115,11 @@ class KeptFiles:
             name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
             if not name:  # bytes in memory have no name
                 return original(file, *args, **kwargs)
-            if name not in self.pictures:
-                picture = original(file, *args, **kwargs)
-                picture.load()
-                self.pictures[name] = picture
-            return self.pictures[name].copy()
+            if name not in self.images:
+                image = original(file, *args, **kwargs)
+                image.load()
+                self.images[name] = image
+            return self.images[name].copy()
 
         return open_kept
 
@@ -142,7 +142,7 @@ def fits(items: int, seconds: float, size: int) -> bool:
 
 
 def item_bytes(item: Any) -> int:
-    """The size of an item's tensors and pictures."""
+    """The size of an item's tensors and images."""
     total, pillow = 0, sys.modules.get("PIL.Image")
     for leaf in tree_leaves(item):
         if pillow and isinstance(leaf, pillow.Image):

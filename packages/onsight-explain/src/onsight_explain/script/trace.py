@@ -77,7 +77,7 @@ class ItemFacts:
     waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
     the data set's `transform`; transforms: names of those in its Compose; moved: how to take the
     random ones out of it; stacks: whether items make one list of tensors; jpeg_side: the shorter
-    side of its JPEG files; resized_side: of the pictures after a first transform that resizes them.
+    side of its JPEG files; resized_side: of the images after a first transform that resizes them.
     """
 
     seconds: float

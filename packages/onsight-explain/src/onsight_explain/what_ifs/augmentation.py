@@ -1,4 +1,4 @@
-"""What if random transforms were applied to whole batches instead of single pictures?"""
+"""What if random transforms were applied to whole batches instead of single images?"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ from onsight_explain.what_ifs.what_if import Cause, Seen, WhatIf
 class AugmentBatches(WhatIf):
     """value: the device on which the items are kept, without their random part.
 
-    Where the transform is a known one, each picture still draws its own numbers.
+    Where the transform is a known one, each image still draws its own numbers.
     """
 
     value: str

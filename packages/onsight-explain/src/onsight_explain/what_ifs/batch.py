@@ -70,6 +70,6 @@ class LargerBatch(WhatIf):
         (step,) = step_times(trace.seconds / trace.steps)
         return Cause(
             "small-batch",
-            f"a step of {trace.batch_size} pictures takes {step}, of which Python and starting "
+            f"a step of {trace.batch_size} images takes {step}, of which Python and starting "
             "operations cost as much in a larger batch",
         )

@@ -1,4 +1,4 @@
-"""What if pictures and weights were stored with the channels last?"""
+"""What if images and weights were stored with the channels last?"""
 
 import re
 from collections.abc import Callable

@@ -54,7 +54,7 @@ def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
         return Cause(
             "augmentation",
             f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
-            "random transforms, one picture at a time",
+            "random transforms, one image at a time",
         )
     if item.transform_share > _MOST:
         return Cause(

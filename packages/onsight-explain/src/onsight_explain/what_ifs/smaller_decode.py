@@ -14,7 +14,7 @@ _LEAST = 0.3  # of an item's time, outside the transforms
 
 
 class SmallerDecode(WhatIf):
-    """value: the least side to leave. The result differs slightly from that of the whole picture.
+    """value: the least side to leave. The result differs slightly from that of the whole image.
 
     Only for data sets that cannot be kept in memory, because decoding only once gains more.
     """
@@ -46,9 +46,9 @@ class SmallerDecode(WhatIf):
 
 def _drafted(original: OpenImage, side: int) -> OpenImage:
     def open_smaller(*args: Any, **kwargs: Any) -> Any:
-        picture = original(*args, **kwargs)
-        if picture.format == "JPEG":
-            picture.draft(None, (side, side))
-        return picture
+        image = original(*args, **kwargs)
+        if image.format == "JPEG":
+            image.draft(None, (side, side))
+        return image
 
     return open_smaller

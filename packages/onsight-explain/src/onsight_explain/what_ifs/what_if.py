@@ -35,7 +35,7 @@ class WhatIf(ABC):
     that message and in --json; group: only one what-if of a group is applied at a time;
     order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
     network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
-    still trains on the same pictures, so that losses compare; rewrites: whether it changes the text
+    still trains on the same images, so that losses compare; rewrites: whether it changes the text
     of the script, before it is compiled; phases: those that it can shorten, if not all: the search
     begins with what-ifs for the longest phases, and leaves out those for phases of no length.
     """

@@ -1,4 +1,4 @@
-"""Rule on two lists that get out of step when a picture is skipped."""
+"""Rule on two lists that get out of step when an image is skipped."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from onsight_lint.source import own_nodes, start_place
 from onsight_lint.vocabulary import word_set
 
 _WHY = (
-    "After the first skipped picture, every row of one list is paired with the wrong row of the "
+    "After the first skipped image, every row of one list is paired with the wrong row of the "
     "other. Append to both in the same place."
 )
 _PAIRS = word_set(
@@ -31,7 +31,7 @@ class _Append:
 
 
 def appended(context: Context) -> Iterator[Mistake]:
-    """A label that is always appended, and its picture only if it can be read."""
+    """A label that is always appended, and its image only if it can be read."""
     for source in context.script.sources:
         for loop in source.all(ast.For, ast.AsyncFor):
             yield from _in_loop(context, loop)
@@ -82,7 +82,7 @@ def _later(
 
 
 def _asks_for_row(context: Context, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
-    """Whether a test asks if a row can be used: whether a file exists, a picture was read."""
+    """Whether a test asks if a row can be used: whether a file exists, an image was read."""
     if not any(_asks_for_file(one) for one in ast.walk(test)):
         return False
     inside = {loop, *own_nodes(loop)}

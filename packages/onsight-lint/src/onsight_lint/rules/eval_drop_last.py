@@ -8,8 +8,8 @@ from onsight_lint.fix import fixed, replaced
 from onsight_lint.rule import Mistake, Rule
 
 _WHY = (
-    "The pictures of the last batch are never evaluated if it is smaller than the others: the "
-    "figure is about a part of the test pictures, and about another part for another batch size."
+    "The images of the last batch are never evaluated if it is smaller than the others: the "
+    "figure is about a part of the test images, and about another part for another batch size."
 )
 
 

@@ -16,7 +16,7 @@ from onsight_lint.vocabulary import LOOPS
 _NORM = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 _WHY = (
     "In training mode dropout is random, and batch norm uses and learns from the current batch: "
-    "the figures depend on chance and on how the test pictures are batched."
+    "the figures depend on chance and on how the test images are batched."
 )
 
 

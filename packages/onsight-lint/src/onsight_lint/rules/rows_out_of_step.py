@@ -8,7 +8,7 @@ from onsight_lint.rows.listed import listed
 from onsight_lint.rows.shuffled import shuffled
 from onsight_lint.rule import Mistake, Rule
 
-_WHY = "Pictures are paired with the wrong labels, and nothing fails: the figures are worthless."
+_WHY = "Images are paired with the wrong labels, and nothing fails: the figures are worthless."
 
 
 def _check(context: Context) -> Iterator[Mistake]:

@@ -19,7 +19,7 @@ _ORDERED = word_set("LSTM GRU RNN LSTMCell GRUCell IterableDataset DistributedSa
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """Training loops over loaders of pictures that are never shuffled."""
+    """Training loops over loaders of images that are never shuffled."""
     names = {node.attr for node in context.script.nodes(ast.Attribute)}
     names |= {node.id for node in context.script.nodes(ast.Name)}
     if names & _ORDERED:
@@ -38,7 +38,7 @@ RULE = Rule("unshuffled-training", "Training without shuffling", _WHY, _check, L
 
 
 def _learns(context: Context, loop: BatchLoop) -> bool:
-    """Whether a loop certainly changes weights for its batches, not pictures as an attack does."""
+    """Whether a loop certainly changes weights for its batches, not images as an attack does."""
     places = [loop.node, *reached(context, loop.node)] if loop.trains and loop.runs else []
     nodes = (node for place in places for node in own_nodes(place))
     called = {last_name(one.func) for one in nodes if isinstance(one, ast.Call)}
@@ -46,7 +46,7 @@ def _learns(context: Context, loop: BatchLoop) -> bool:
 
 
 def _keeps_order(context: Context, call: ast.Call) -> bool:
-    """Whether a loader certainly yields the rows of a dataset of pictures in their order."""
+    """Whether a loader certainly yields the rows of a dataset of images in their order."""
     if not context.script.path_of(call.func).startswith("torch.utils.data."):
         return False
     if context.loaders.fixed(call, "shuffle", False) is not False:

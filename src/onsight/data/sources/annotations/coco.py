@@ -7,10 +7,10 @@ from typing import Any
 
 from onsight.data.index import Problem
 from onsight.data.sources.annotations.boxes import Box, Boxes
-from onsight.data.sources.annotations.picture_finder import PictureFinder
+from onsight.data.sources.annotations.image_finder import ImageFinder
 from onsight.data.sources.annotations.values import number
 from onsight.data.sources.split_of_name import split_of_name
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 
 def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
@@ -18,7 +18,7 @@ def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
 
     The split is a word of a file's path. Raises DataError for a file that is not of this form.
     """
-    finder, boxes, problems = PictureFinder(root), list[Box](), list[Problem]()
+    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
     for file, content in files.items():
         where = os.path.relpath(file, root)
         try:
@@ -36,22 +36,22 @@ def is_coco(content: Any) -> bool:
 
 
 def _read_file(
-    content: Any, where: str, finder: PictureFinder, boxes: list[Box], problems: list[Problem]
+    content: Any, where: str, finder: ImageFinder, boxes: list[Box], problems: list[Problem]
 ) -> None:
     """Add the boxes of a file at a path relative to the finder's root."""
     names = {one["id"]: str(one["name"]).strip() for one in content["categories"]}
-    pictures = {one["id"]: one for one in content["images"]}
+    images = {one["id"]: one for one in content["images"]}
     paths: dict[Any, str] = {}
-    for key, one in pictures.items():
+    for key, one in images.items():
         try:
             paths[key] = finder.find(str(one["file_name"]), os.path.dirname(where))
-        except PictureError as error:
+        except ImageError as error:
             problems.append(Problem(str(one["file_name"]), "scan", str(error)))
     split = split_of_name(where)
     for one in content["annotations"]:
-        picture = pictures[one["image_id"]]
+        image = images[one["image_id"]]
         if one["image_id"] not in paths:
-            continue  # its picture is a problem already
+            continue  # its image is a problem already
         if one.get("iscrowd"):
             path = paths[one["image_id"]]
             problems.append(Problem(path, "scan", f"box {one['id']}: around a crowd"))
@@ -66,13 +66,13 @@ def _read_file(
                 left + width,
                 top + height,
                 split,
-                _size(picture),
+                _size(image),
             )
         )
 
 
-def _size(picture: Any) -> tuple[int, int] | None:
-    """(height, width) of an annotated picture, which some tools leave out."""
-    if "height" not in picture or "width" not in picture:
+def _size(image: Any) -> tuple[int, int] | None:
+    """(height, width) of an annotated image, which some tools leave out."""
+    if "height" not in image or "width" not in image:
         return None
-    return int(picture["height"]), int(picture["width"])
+    return int(image["height"]), int(image["width"])

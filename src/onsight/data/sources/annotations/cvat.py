@@ -1,4 +1,4 @@
-"""CVAT's own XML, "CVAT for images": tags of pictures, or boxes in them.
+"""CVAT's own XML, "CVAT for images": tags of images, or boxes in them.
 
 Source: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat/
 """
@@ -10,12 +10,12 @@ from xml.etree.ElementTree import Element
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
 from onsight.data.sources.annotations.annotation_file import read_xml
 from onsight.data.sources.annotations.boxes import Box, Boxes
-from onsight.data.sources.annotations.picture_finder import PictureFinder
+from onsight.data.sources.annotations.image_finder import ImageFinder
 from onsight.data.sources.annotations.values import attribute, number
 from onsight.data.sources.manifest import list_entries
 from onsight.data.sources.manifest_entries import Entry
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 _EDGES = ("xtl", "ytl", "xbr", "ybr")
 
@@ -31,23 +31,23 @@ def is_cvat(document: Element) -> bool:
 
 
 def read_cvat(file: Path) -> Source:
-    """The tagged pictures of CVAT's XML. Raises DataError if it is something else."""
+    """The tagged images of CVAT's XML. Raises DataError if it is something else."""
     file = file.absolute()
-    return list_entries(file, _tags(file, _images(file)), "cvat", "CVAT tags", unit="picture")
+    return list_entries(file, _tags(file, _images(file)), "cvat", "CVAT tags", unit="image")
 
 
 def read_cvat_boxes(file: Path) -> Boxes:
     """The boxes of CVAT's XML. Raises DataError if it is something else."""
-    finder, boxes, problems = PictureFinder(file.parent), list[Box](), list[Problem]()
+    finder, boxes, problems = ImageFinder(file.parent), list[Box](), list[Problem]()
     for image in _images(file):
         name = image.get("name", "")
         try:
             path = finder.find(name)
             boxes += [_box(one, image, path) for one in image.findall("box")]
-        except PictureError as error:
+        except ImageError as error:
             problems.append(Problem(name, "scan", str(error)))
         except ValueError as error:
-            raise DataError(f"{file}, picture {name}: {error}") from error
+            raise DataError(f"{file}, image {name}: {error}") from error
     return Boxes("CVAT", [file], boxes, problems)
 
 
@@ -63,15 +63,15 @@ def _images(file: Path) -> list[Element]:
 
 
 def _tags(file: Path, images: list[Element]) -> Iterator[Entry]:
-    """An entry for each tag; one without a label for a picture without."""
-    finder = PictureFinder(file.parent)
+    """An entry for each tag; one without a label for an image without."""
+    finder = ImageFinder(file.parent)
     if not any(image.find("tag") is not None for image in images):
-        raise DataError(f"{file} has no tags, but boxes: --crop-boxes makes each a picture")
+        raise DataError(f"{file} has no tags, but boxes: --crop-boxes makes each an image")
     for line, image in enumerate(images, 1):
         name = image.get("name", "")
         try:
             path = finder.find(name)
-        except PictureError:
+        except ImageError:
             path = name  # listing it tells that there is no such file
         for tag in image.findall("tag") or [Element("tag", label="")]:
             yield Entry(line, path, tag.get("label", "").strip(), _split(image))

@@ -12,11 +12,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from onsight.data.index import UNSPLIT
 from onsight.data.sources.annotations.annotation_file import read_json
 from onsight.data.sources.annotations.coco import is_coco
-from onsight.data.sources.annotations.picture_finder import PictureFinder
+from onsight.data.sources.annotations.image_finder import ImageFinder
 from onsight.data.sources.manifest import list_entries
 from onsight.data.sources.manifest_entries import Entry
 from onsight.data.sources.source import Source
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 from onsight.words import listed
 
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts it before an uploaded file's name
@@ -30,14 +30,14 @@ def is_json(path: Path) -> bool:
 
 
 def read_label_studio(file: Path, label: str = "") -> Source:
-    """The pictures of an export, which lie below its folder; a picture is found by its name.
+    """The images of an export, which lie below its folder; an image is found by its name.
 
     label: the name of the choice that is the label, if there are several. Raises DataError.
     """
     file = file.absolute()
     tasks = read_json(file)
     if is_coco(tasks):
-        raise DataError(f"{file} is a COCO file of boxes: --crop-boxes makes each a picture")
+        raise DataError(f"{file} is a COCO file of boxes: --crop-boxes makes each an image")
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise DataError(f"{file} is neither an export of Label Studio nor a COCO file")
     try:
@@ -81,7 +81,7 @@ def _label_name(file: Path, choices: list[dict[str, set[str]]], label: str) -> s
     if label in names:
         return label
     if not names:
-        raise DataError(f"{file} has no choices: no picture of it is labelled")
+        raise DataError(f"{file} has no choices: no image of it is labelled")
     if label or len(names) > 1:
         raise DataError(f"{file} has the choices {listed(names)}; name one with --label")
     return names[0]
@@ -91,7 +91,7 @@ def _entries(
     file: Path, tasks: list[dict[str, Any]], choices: list[dict[str, set[str]]], name: str
 ) -> Iterator[Entry]:
     """An entry for each label of a task; one without a label for a task without."""
-    finder = PictureFinder(file.parent)
+    finder = ImageFinder(file.parent)
     for number, (task, given) in enumerate(zip(tasks, choices, strict=True), 1):
         path = _path(_address(task), finder)
         for label in sorted(given.get(name, {""})):
@@ -99,24 +99,24 @@ def _entries(
 
 
 def _address(task: dict[str, Any]) -> str:
-    """Where the picture of a task is, as the export says."""
+    """Where the image of a task is, as the export says."""
     data = task.get("data")
     values = [task["image"]] if "image" in task else data.values() if isinstance(data, dict) else ()
     return next((value for value in values if isinstance(value, str)), "")
 
 
-def _path(address: str, finder: PictureFinder) -> str:
-    """A picture's path; the address itself if no file fits, which then is a problem."""
+def _path(address: str, finder: ImageFinder) -> str:
+    """An image's path; the address itself if no file fits, which then is a problem."""
     try:
         parts = urlsplit(address)
     except ValueError:  # such as an address with half a bracket
         return address
-    local = parse_qs(parts.query).get("d")  # /data/local-files/?d=folder/picture.jpg
+    local = parse_qs(parts.query).get("d")  # /data/local-files/?d=folder/image.jpg
     path = local[0] if local else unquote(parts.path)
     name = path.rpartition("/")[2]
     for candidate in (path, path[: -len(name)] + _UPLOADED.sub("", name)):
         try:
             return finder.find(candidate)
-        except PictureError:
+        except ImageError:
             continue
     return address

@@ -1,4 +1,4 @@
-"""Boxes of Pascal VOC annotations, an XML file for each picture.
+"""Boxes of Pascal VOC annotations, an XML file for each image.
 
 Source: http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html
 """
@@ -11,10 +11,10 @@ from xml.etree.ElementTree import Element
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
 from onsight.data.sources.annotations.annotation_file import read_xml
 from onsight.data.sources.annotations.boxes import Box, Boxes
-from onsight.data.sources.annotations.picture_finder import PictureFinder
+from onsight.data.sources.annotations.image_finder import ImageFinder
 from onsight.data.sources.annotations.values import child, number
 from onsight.data.sources.split_of_name import split_of_name
-from onsight.errors import DataError, PictureError
+from onsight.errors import DataError, ImageError
 
 _LISTS = Path("ImageSets") / "Main"
 
@@ -24,7 +24,7 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
 
     The split comes from the lists in ImageSets/Main, or is a word of a file's path.
     """
-    finder, boxes, problems = PictureFinder(root), list[Box](), list[Problem]()
+    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
     listed = _listed_splits(root)
     for file in files:
         where = os.path.relpath(file, root)
@@ -34,7 +34,7 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
             split = listed.get(Path(name).stem, split_of_name(where))
             path = finder.find(name, os.path.dirname(where))
             boxes += [_box(one, document, path, split) for one in document.findall("object")]
-        except PictureError as error:
+        except ImageError as error:
             problems.append(Problem(name, "scan", str(error)))
         except ValueError as error:
             raise DataError(f"{file} is not a Pascal VOC annotation: {error}") from error
@@ -42,7 +42,7 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
 
 
 def _listed_splits(root: Path) -> dict[str, int]:
-    """The split of each picture by its name without the ending, as the lists say."""
+    """The split of each image by its name without the ending, as the lists say."""
     splits: dict[str, int] = {}
     for word in ("train", "val", "test"):
         for file in root.glob(f"**/{_LISTS / word}.txt"):

@@ -15,7 +15,7 @@ from onsight.data.sources.annotations.pascal import read_pascal
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 
-_INSTANCES = "instances_"  # COCO's own files: beside these lie others of the same pictures
+_INSTANCES = "instances_"  # COCO's own files: beside these lie others of the same images
 
 
 def read_boxes(path: Path) -> Source:

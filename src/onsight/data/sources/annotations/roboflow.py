@@ -1,4 +1,4 @@
-"""Roboflow's `_classes.csv` beside the pictures: a column for each class.
+"""Roboflow's `_classes.csv` beside the images: a column for each class.
 
 Source: https://docs.roboflow.com/datasets/dataset-versions/exporting-data (multi-class CSV)
 """
@@ -22,9 +22,9 @@ def holds_roboflow(folder: Path) -> bool:
 
 
 def read_roboflow(folder: Path) -> Source:
-    """The pictures of Roboflow's tables, with the split that their folder names.
+    """The images of Roboflow's tables, with the split that their folder names.
 
-    A picture of no class, or of several, becomes a problem. Raises DataError.
+    An image of no class, or of several, becomes a problem. Raises DataError.
     """
     folder = folder.absolute()
     entries = [entry for table in _tables(folder) for entry in _entries(table, folder)]

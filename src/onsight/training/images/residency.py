@@ -1,0 +1,87 @@
+"""Where decoded images are kept: on the device, in memory, in the pack's file, or nowhere."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.dataset import choose_packed_size, make_format
+from onsight.data.loader import BatchSource, Images
+from onsight.data.pack import is_packed
+from onsight.data.packing import Job
+from onsight.data.sources.source import Source
+from onsight.errors import ConfigError
+from onsight.words import data_size
+from onsight_explain.devices import free_memory_bytes
+
+_RESIDENT_SHARE = 0.4  # of a device's or the machine's free memory: the most for images
+_DISK_SHARE = 0.9  # of the free space on the cache's disk: the most for a pack
+
+
+def choose_streaming(
+    config: Config, source: Source, size: tuple[int, int], cache: Path | None
+) -> Choice[bool]:
+    """Whether to decode images again for every batch, because a pack of them would not fit.
+
+    size: (height, width) of the model's input.
+    """
+    if config.residency != "auto":
+        return Choice(config.residency == "stream", "as asked")
+    packed = choose_packed_size(source, size, config).value
+    job = Job(source, make_format(config, size, packed))
+    if is_packed(job, cache):
+        return Choice(False, "the decoded images are already in the cache")
+    needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
+    disk = cache or Path(tempfile.gettempdir())
+    free = shutil.disk_usage(_nearest_folder(disk)).free
+    fits = needed <= _DISK_SHARE * free
+    why = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
+    return Choice(not fits, why, needed)
+
+
+def choose_residency(
+    images: BatchSource, device: torch.device, asked: str = "auto", ranks: int = 1
+) -> Choice[str]:
+    """Where batches come from: the device, a copy in memory, the memory map or the source.
+
+    ranks: their number; ranks on one machine share one map. Raises ConfigError.
+    """
+    if not isinstance(images, Images):
+        return Choice("stream", "each batch is decoded from DATA")
+    if asked == "device" and device.type == "cpu":
+        raise ConfigError(
+            "--residency device needs an accelerator; on the CPU use auto, memory, map or stream"
+        )
+    size = images.nbytes
+    if asked != "auto":
+        value, why = asked, "as asked"
+    elif device.type != "cpu" and _fits(size, device):
+        value, why = "device", f"all images fit on {device} with room to spare"
+    elif ranks > 1:
+        value, why = "map", f"{ranks} ranks share it"
+    elif _fits(size, torch.device("cpu")):
+        value, why = "memory", "all images fit with room to spare"
+    else:
+        value, why = "map", "the images are too large to copy to memory"
+    return Choice(value, f"{why}; {data_size(size)}", size)
+
+
+def place_images(images: BatchSource, residency: str, device: torch.device) -> BatchSource:
+    """The images, moved to where they are to be kept."""
+    if not isinstance(images, Images):
+        return images
+    if residency == "device":
+        return images.to(device)
+    return images.copied() if residency == "memory" else images
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    return size < _RESIDENT_SHARE * free_memory_bytes(device)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself, or its nearest parent that already exists."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
