@@ -4,6 +4,7 @@
     python scripts/compare.py --full      every scenario
     python scripts/compare.py --only NAME...
     python scripts/compare.py --prove     plant changes of behaviour; each must be reported
+    python scripts/compare.py --reworded  sentences may differ in their words, not in their numbers
 
 Both run the same commands on the same inputs (scripts/comparison/scenarios.py) with the packages
 of this Python. comparison/baseline.txt names the commit, comparison/renames.toml what was renamed
@@ -54,6 +55,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="every scenario")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenarios")
     parser.add_argument("--prove", action="store_true", help="plant changes; each must be reported")
+    parser.add_argument("--reworded", action="store_true", help="compare only numbers of sentences")
     options = parser.parse_args()
     names = [one.name for one in SCENARIOS if options.full or one.is_quick]
     if options.prove:
@@ -69,7 +71,9 @@ def main() -> int:
     kept = WORK / "records" / cache_key(commit, inputs)
     kept.mkdir(parents=True, exist_ok=True)
     absent = [name for name in names if not (kept / f"{name}.json").exists()]
-    runs = [start_runner(baseline, inputs, WORK / "runs" / "baseline", absent)]
+    renames = tomllib.loads((PARTS / "renames.toml").read_text())
+    old_flags = {new: old for old, new in renames["flags"].items()}
+    runs = [start_runner(baseline, inputs, WORK / "runs" / "baseline", absent, old_flags)]
     if not options.prove:
         runs.append(start_runner(ROOT, inputs, WORK / "runs" / "working-tree", names))
     for process in runs:
@@ -81,6 +85,17 @@ def main() -> int:
     if options.prove:
         return prove(kept, inputs, names)
     differences = compare_records(names, kept, WORK / "runs" / "working-tree")
+    if options.reworded:
+        reworded = {
+            name: [row for row in rows if is_reworded(*row[1:])]
+            for name, rows in differences.items()
+        }
+        (WORK / "reworded.json").write_text(json.dumps(reworded, indent=1))
+        print(f"{sum(map(len, reworded.values()))} texts were reworded: {WORK.name}/reworded.json")
+        differences = {
+            name: [row for row in rows if not is_reworded(*row[1:])]
+            for name, rows in differences.items()
+        }
     (WORK / "differences.json").write_text(json.dumps(differences, indent=1))
     show(differences, commit)
     return int(any(differences.values()))
@@ -129,14 +144,22 @@ def cache_key(commit: str, inputs: Path) -> str:
 
 
 def start_runner(
-    tree: Path, inputs: Path, folder: Path, names: list[str]
+    tree: Path,
+    inputs: Path,
+    folder: Path,
+    names: list[str],
+    flags: dict[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start running scenarios with a tree's sources; PYTHONPATH reaches what they start, too."""
+    """Start running scenarios with a tree's sources; PYTHONPATH reaches what they start, too.
+
+    flags: what this tree calls flags of the scenarios' commands, if it is another name.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     roots = os.pathsep.join(str(tree / root) for root in SOURCE_ROOTS)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ONSIGHT_")}
     environment |= {"PYTHONPATH": roots, "COLUMNS": "100", "TZ": "UTC", "OMP_NUM_THREADS": "2"}
+    environment["ONSIGHT_COMPARE_FLAGS"] = json.dumps(flags or {})
     command = [sys.executable, *map(str, (PARTS / "runner.py", tree, inputs, folder)), *names]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
 
@@ -157,7 +180,8 @@ def check_exit_codes(baseline: Path, names: list[str]) -> None:
 
 def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str, list[Difference]]:
     """The differences of every scenario: (fact, of the baseline, of the tree)."""
-    renames = tomllib.loads((PARTS / "renames.toml").read_text())["words"]
+    tables = tomllib.loads((PARTS / "renames.toml").read_text())
+    renames = tables["words"] | tables["flags"]
     differences = {}
     for name in names:
         expected = rename((baseline / f"{name}.json").read_text(encoding="utf-8"), renames)
@@ -184,6 +208,18 @@ def compare(expected: object, found: object, place: str = "") -> Iterator[Differ
             yield from compare(*pair, f"{place}[{number}]")
     elif expected != found:
         yield place, expected, found
+
+
+def is_reworded(expected: object, found: object) -> bool:
+    """Whether two texts, or two lists of lines, contain the same numbers in the same order."""
+    texts = []
+    for value in (expected, found):
+        lines = value if isinstance(value, list) else [value]
+        if not all(isinstance(line, str) for line in lines):
+            return False
+        texts.append(" ".join(map(str, lines)))
+    numbers = [re.findall(r"\d+(?:[.,]\d+)*", text) for text in texts]
+    return numbers[0] == numbers[1] and all(" " in text.strip() for text in texts)
 
 
 def show(differences: dict[str, list[Difference]], commit: str) -> None:

@@ -49,7 +49,7 @@ IGNORED_KEYS = {
 # Parts of text that tell the same, replaced in this order.
 IGNORED_TEXT = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "<date>"),
-    (re.compile(r"\b[\d,]+(\.\d+)?( ?(images|images))?( ?/ ?s\b| (a|per) second\b)"), "<rate>"),
+    (re.compile(r"\b[\d,]+(\.\d+)?( ?(images|pictures))?( ?/ ?s\b| (a|per) second\b)"), "<rate>"),
     (re.compile(r"\b\d+ min(utes)?( \d+ s)?\b"), "<seconds>"),
     (re.compile(r"\b[\d,]+(\.\d+)? ?(s|ms|us|µs|seconds|milliseconds)\b"), "<seconds>"),
     (re.compile(r"\b\d+(\.\d+)? ?(MiB|GiB|KiB)\b"), "<bytes>"),

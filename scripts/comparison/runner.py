@@ -62,7 +62,9 @@ def _run_in_fork(step: Step, number: int, inputs: Path, folder: Path) -> int:
                 compile(step.code, "snippet", "exec"), {"INPUTS": inputs}
             )  # our own, from scenarios
         else:
-            sys.argv = ["onsight", *(word.replace("INPUTS", str(inputs)) for word in step.command)]
+            old_flags = json.loads(os.environ.get("ONSIGHT_COMPARE_FLAGS", "{}"))
+            words = (old_flags.get(word, word) for word in step.command)
+            sys.argv = ["onsight", *(word.replace("INPUTS", str(inputs)) for word in words)]
             runpy.run_module("onsight", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
