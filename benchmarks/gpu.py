@@ -35,8 +35,7 @@ from image_files import FASHION, photo_folder, read_idx, write_fashion_sample, w
 from torch import Tensor, nn
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.models.catalog import make_model
 from onsight_explain.cores import usable_cores
 
@@ -379,7 +378,9 @@ def describe_runs(runs: list[Facts]) -> list[str]:
 def write_tensors(cifar: Path, place: Path) -> None:
     """Write CIFAR-10 as airbench keeps it, so that it downloads nothing."""
     place.mkdir()
-    source = find_source(str(cifar), Reading(data_format="cifar"))  # runs no code from the pickles
+    source = find_source(
+        str(cifar), ReadOptions(data_format="cifar")
+    )  # runs no code from the pickles
     for name, split in (("train", TRAIN), ("test", TEST)):
         rows = np.flatnonzero(source.index.splits == split)
         images = np.stack([source.read(int(row)) for row in rows])

@@ -85,7 +85,7 @@ def order(count: int = 2_000_000, ranks: int = 1000) -> dict[str, float]:
     """The split and an epoch's order over shards, an entry."""
     import numpy as np
 
-    from onsight.data.shards.order import shard_order
+    from onsight.data.shards.order import draw_shard_order
     from onsight.data.split import assign
 
     digests = np.random.default_rng(0).integers(0, 256, (count, 16), np.uint8)
@@ -94,7 +94,7 @@ def order(count: int = 2_000_000, ranks: int = 1000) -> dict[str, float]:
     batches = np.full(count // 32_000 + 1, 32_000)
     batches[-1] = count - batches[:-1].sum()
     split = median_seconds(lambda: assign(digests, np.zeros(count, np.int8), 0.1, 0.1), 1)
-    ordered = median_seconds(lambda: shard_order(shards, 0, 0, batches, ranks), 1)
+    ordered = median_seconds(lambda: draw_shard_order(shards, 0, 0, batches, ranks), 1)
     return {"split_entry_seconds": split / count, "order_entry_seconds": ordered / count}
 
 

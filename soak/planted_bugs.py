@@ -27,7 +27,7 @@ def _without(file: str, tests: str, *conditions: str) -> list[Bug]:
 _DECODE = "tests/data/test_decode.py tests/data/test_odd_images.py tests/data/test_bombs.py"
 _ARCHIVES = "tests/data/sources/test_archive_source.py"
 _MANIFESTS = "tests/data/sources/test_manifest_source.py"
-_BOXES = "tests/data/sources/annotations"
+_BOXES = "tests/data/sources/test_boxes_source.py"
 _KILLS = "tests/reliability/test_kills.py"
 _TRACE = "tests/reliability/test_save_trace.py"
 _FULL = "tests/reliability/test_full_disk.py"
@@ -295,6 +295,13 @@ BUGS = [
         "if _ABSOLUTE.match(name):",
         'if ".." in _SEPARATORS.split(name):',
         "if len(self.paths) > ARCHIVE_MEMBERS:",
+        "if size > _RATIO_FREE_BYTES and size > COMPRESSION_RATIO * info.compress_size:",
+        "if len(content) != info.file_size or zlib.crc32(content) != info.CRC:",
+        "if stat.S_ISLNK(mode):",
+        "if info.compress_type == zipfile.ZIP_BZIP2:",
+        "if len(data) < size:",
+        "if not block:",
+        "if info.issym() or info.islnk():",
     ),
     Bug("onsight/data/sources/archive_members.py", "if path in self._seen", "if False", _ARCHIVES),
     Bug(
@@ -303,40 +310,28 @@ BUGS = [
         "any(False for",
         _ARCHIVES,
     ),
-    *_without(
-        "onsight/data/sources/archive_zip.py",
-        _ARCHIVES,
-        "if size > _RATIO_FREE_BYTES and size > COMPRESSION_RATIO * info.compress_size:",
-        "if len(content) != info.file_size or zlib.crc32(content) != info.CRC:",
-        "if stat.S_ISLNK(mode):",
-        "if info.compress_type == zipfile.ZIP_BZIP2:",
-    ),
-    *_without(
-        "onsight/data/sources/archive_tar.py",
-        _ARCHIVES,
-        "if len(data) < size:",
-        "if not block:",
-        "if info.issym() or info.islnk():",
-    ),
     Bug(
-        "onsight/data/sources/archive_tar.py", "if archive.offset <= place:", "if False:", _ARCHIVES
+        "onsight/data/sources/archive_members.py",
+        "if archive.offset <= position:",
+        "if False:",
+        _ARCHIVES,
     ),
-    *_without("onsight/data/sources/decompress.py", _ARCHIVES, "if target.tell() > limit:"),
+    *_without("onsight/data/sources/archive.py", _ARCHIVES, "if target.tell() > limit:"),
     *_without(
         "onsight/data/sources/idx.py",
         "tests/data/sources/test_idx_source.py",
         "if len(images) != len(labels):",
         "if not 0 < math.prod(images.shape[1:]) <= IDX_IMAGE_PIXELS:",
         "if len(data) != expected:",
-        "if one.split == two.split:",
+        "if first.split == second.split:",
     ),
     *_without(
         "onsight/data/sources/restricted_unpickler.py",
         "tests/data/sources/test_cifar_source.py",
         "if name not in _OPCODES:",
-        "if place > 2 * stored + _MEMO_SLACK:",
+        "if slot > 2 * stored + _MEMO_SLACK:",
         'elif name.endswith("GET") and argument in tuples:',
-        "if counts[what] > most:",
+        "if counts[what] > limit:",
         "if stand_in is None:",
     ),
     *_without(
@@ -344,30 +339,26 @@ BUGS = [
         _MANIFESTS,
         "if len(labels) > 1:",
         "if not stat.S_ISREG(facts.st_mode):",
-    ),
-    *_without(
-        "onsight/data/sources/manifest_entries.py",
-        _MANIFESTS,
         "if len(cells) != width:",
         "if twice:",
         "if word.lower() not in SPLIT_WORDS:",
         "if len(present) > 1:",
     ),
     *_without(
-        "onsight/data/sources/manifest_tables.py",
+        "onsight/data/sources/tables.py",
         _MANIFESTS,
         "if len(text) == MANIFEST_LINE_CHARACTERS:",
         "if not isinstance(item, dict):",
     ),
     *_without(
-        "onsight/data/sources/class_names.py",
+        "onsight/data/sources/find.py",
         "tests/data/sources/test_class_names.py",
         "if other != number:",
     ),
     *_without(
         "onsight/data/sources/folder.py",
         "tests/data/sources/test_folder_source.py",
-        "if identity in self._visited:",
+        "if inode in self._visited:",
     ),
     Bug(
         "onsight/data/file_state.py",
@@ -399,13 +390,13 @@ BUGS = [
         "tests/data/test_block_checksums.py",
     ),
     *_without(
-        "onsight/data/sources/annotations/boxes.py",
+        "onsight/data/sources/boxes.py",
         _BOXES,
         "if box.size and box.size != (height, width):",
         "if top >= bottom or left >= right:",
     ),
     *_without(
-        "onsight/data/sources/annotations/annotation_file.py",
+        "onsight/data/sources/annotation_files.py",
         _BOXES,
         'if b"<!DOCTYPE" in data or b"<!ENTITY" in data:',
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onsight.audit.audit import Audit as Audit
     from onsight.audit.check import check as check
-    from onsight.estimator.classifier import Classifier as Classifier
+    from onsight.estimator import Classifier as Classifier
     from onsight.explainer.dispatch import explain as explain
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Audit": "onsight.audit.audit",
-    "Classifier": "onsight.estimator.classifier",
+    "Classifier": "onsight.estimator",
     "Predictor": "onsight.inference.predictor",
     "Run": "onsight.training.run",
     "Sweep": "onsight.sweeper.result",

@@ -7,8 +7,7 @@ import pytest
 
 import onsight
 from onsight.data.index import TEST, TRAIN, Index, Row
-from onsight.data.sources.part import draw_rows, left_out, part_of
-from onsight.data.sources.source import Source
+from onsight.data.sources.source import Source, draw_rows, list_unselected, select_rows
 from onsight.report.console import SilentReporter
 
 
@@ -46,13 +45,13 @@ def test_classes_are_drawn_in_proportion(tmp_path):
 def test_the_others_are_listed_and_rows_are_read_through(tmp_path):
     source = make_source(tmp_path)
     rows = np.array([7, 3, 100])
-    part = part_of(source, rows)
+    part = select_rows(source, rows)
     assert [part.read(number)[0, 0, 0] for number in range(3)] == [7, 3, 100]
     assert list(part.index.locators) == [source.index.locators[int(row)] for row in rows]
-    listed = {problem.path for problem in left_out(source, rows, "not drawn")}
+    listed = {problem.path for problem in list_unselected(source, rows, "not drawn")}
     assert listed == set(source.index.locators) - set(part.index.locators)
     assert part.fingerprint != source.fingerprint
-    assert part.fingerprint != part_of(source, rows[:2]).fingerprint
+    assert part.fingerprint != select_rows(source, rows[:2]).fingerprint
 
 
 def test_a_run_on_a_part_accounts_for_every_image(bars, tmp_path):

@@ -1,4 +1,4 @@
-"""Oracle: scikit-learn, whose tools must take a Classifier for one of their own."""
+"""Oracle: scikit-learn, whose tools must accept a Classifier."""
 
 import copy
 import io
@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 import onsight
+from onsight import estimator
 from onsight.errors import ArgumentError, Interrupted, NotFitted, UserError
-from onsight.estimator import classifier as estimating
 
 FAST = {"epochs": 3, "image_size": 16, "flip": False, "batch_size": 16, "threads": 1}
 FAST |= {"plan": "default", "model": "lenet", "learning_rate": 0.003}
@@ -65,14 +65,14 @@ def test_it_learns_and_keeps_the_type_of_its_labels(fitted, digits):
 def test_columns_follow_the_order_of_the_classes_of_y(digits):
     images, labels = digits[0][:60], digits[1][:60]
     numbers = np.array([2, 10, 9])  # a run orders them 2, 9, 10, as classes_ does
-    one = onsight.Classifier(**FAST | {"epochs": 1}).fit(images, numbers[labels])
-    assert one.classes_.tolist() == [2, 9, 10]
+    by_number = onsight.Classifier(**FAST | {"epochs": 1}).fit(images, numbers[labels])
+    assert by_number.classes_.tolist() == [2, 9, 10]
     words = np.array(["b", "é", "a"], object)  # in the order of 0, 1, 2: b, é, a
-    two = onsight.Classifier(**FAST | {"epochs": 1}).fit(images, words[labels].tolist())
-    assert two.classes_.tolist() == ["a", "b", "é"]
+    by_word = onsight.Classifier(**FAST | {"epochs": 1}).fit(images, words[labels].tolist())
+    assert by_word.classes_.tolist() == ["a", "b", "é"]
     floats = onsight.Classifier(**FAST | {"epochs": 1}).fit(images, labels.astype(float) * 5)
     assert floats.classes_.tolist() == [0.0, 5.0, 10.0]  # named "0.0", "10.0", "5.0" in the run
-    for model in (one, two, floats):
+    for model in (by_number, by_word, floats):
         names = model.run_.results["classes"]
         predictor = onsight.load(model.run_.path)
         assert [row["name"] for row in names] == list(predictor.classes)
@@ -83,7 +83,7 @@ def test_columns_follow_the_order_of_the_classes_of_y(digits):
         assert np.array_equal(model.predict_proba(images)[:, places], expected)
 
 
-def test_scikit_learn_takes_it_for_one_of_its_own(digits):
+def test_scikit_learn_accepts_it(digits):
     images, labels = digits
     model = onsight.Classifier(**FAST | {"epochs": 1})
     assert is_classifier(model)
@@ -112,7 +112,7 @@ def test_cross_validation_and_a_search(digits):
     assert search.predict(images[:1]).tolist() == [f"digit {labels[0]}"]
 
 
-def test_a_fitted_one_can_be_copied_and_stored_without_its_folder(fitted, digits):
+def test_a_fitted_classifier_can_be_copied_and_stored_without_its_folder(fitted, digits):
     stored = io.BytesIO()
     joblib.dump(fitted, stored)
     stored.seek(0)
@@ -135,7 +135,7 @@ def test_the_temporary_folder_lasts_as_long_as_the_object(digits, tmp_path):
         kept.fit(images, labels)
 
 
-def test_a_network_of_ones_own_stays_as_it_was(digits):
+def test_the_users_network_is_not_changed(digits):
     images, labels = digits[0][:60], digits[1][:60]
     net = nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
     before = copy.deepcopy(net.state_dict())
@@ -147,26 +147,26 @@ def test_a_network_of_ones_own_stays_as_it_was(digits):
     assert np.array_equal(copy.deepcopy(model).predict_proba(images), expected)
 
 
-def test_the_usual_budget_gives_way_to_epochs(monkeypatch, digits):
-    asked = {}
+def test_epochs_replace_the_default_budget(monkeypatch, digits):
+    fields_passed = {}
 
     def note(data, **fields):
-        asked.update(fields)
+        fields_passed.update(fields)
         raise UserError("enough")
 
-    monkeypatch.setattr(estimating, "train", note)
+    monkeypatch.setattr(estimator, "train", note)
     for given, budget in (({}, "60s"), ({"epochs": 2}, ""), ({"budget": "2m", "epochs": 2}, "2m")):
         with pytest.raises(ArgumentError, match="enough"):
             onsight.Classifier(**given).fit(*digits)
-        assert asked["budget"] == budget
-        assert asked["test_fraction"] == 0.0
+        assert fields_passed["budget"] == budget
+        assert fields_passed["test_fraction"] == 0.0
 
 
 def test_ctrl_c_ends_a_whole_search(monkeypatch, digits):
     def stop(data, **fields):
         raise Interrupted("stopped", 2)
 
-    monkeypatch.setattr(estimating, "train", stop)
+    monkeypatch.setattr(estimator, "train", stop)
     with pytest.raises(KeyboardInterrupt):
         cross_val_score(onsight.Classifier(), *digits, cv=2)
 

@@ -24,9 +24,8 @@ from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.kept import keep_near_duplicates
 from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.sources.find import find_source, name_data, take_data
+from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
-from onsight.data.sources.reading import Reading
 from onsight.evaluation.intervals import wilson
 from onsight.evaluation.results import ConfusedPair
 from onsight.files import user_path
@@ -59,10 +58,10 @@ def check(
     begun = time.monotonic()
     reporter = reporter or Reporter()
     ignored = read_ignored(user_path(ignore)) if ignore else set()
-    taken = take_data(data)
+    taken = resolve_data(data)
     kept = find_cache_folder(cache_folder)
-    source = find_source(taken, Reading(data_format, label, label_from, crop_boxes), kept)
-    reporter.say(f"data: {source.found}")
+    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), kept)
+    reporter.say(f"data: {source.description}")
     subject = open_subject(source, make_config({"image_size": image_size}), kept, reporter)
     with reporter.bar("compare", len(subject.pack)) as bar:
         near = find_near_duplicates(subject.pack, bar.advance)

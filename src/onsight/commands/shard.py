@@ -46,8 +46,8 @@ def shard(
 
     The same command goes on where it was killed.
     """
-    from onsight.data.sources.reading import Reading
+    from onsight.data.sources.find import ReadOptions
     from onsight.report.shard_data import shard_data
 
-    reading = Reading(data_format, label, label_from, crop_boxes)
+    reading = ReadOptions(data_format, label, label_from, crop_boxes)
     shard_data(data, reading, out, shard_megabytes, problems, as_json=json_)

@@ -19,9 +19,8 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Images
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, Progress
-from onsight.data.shards.order import files_at_once
-from onsight.data.sources.part import DRAWN, held_out_images
-from onsight.data.sources.source import Source
+from onsight.data.shards.order import estimate_open_files
+from onsight.data.sources.source import DRAW_STAGE, Source, count_held_out
 from onsight.data.split import leaks
 from onsight.data.split_units import SplitUnits, split_units
 from onsight.data.stream import Stream
@@ -113,7 +112,7 @@ def choose_size(
 
 def least_decoded(source: Source) -> int:
     """How many images are decoded however little time there is: all held out, and a few."""
-    least = held_out_images(source) + LEAST_PER_CLASS * len(source.index.classes)
+    least = count_held_out(source) + LEAST_PER_CLASS * len(source.index.classes)
     return min(len(source.index), least)
 
 
@@ -167,7 +166,7 @@ def open_dataset(
     batch. Raises DataError when nothing can be learned from them, or at the first problem
     when config.strict; ConfigError for folds that cannot be made.
     """
-    faults = [problem for problem in source.problems if problem.stage != DRAWN]
+    faults = [problem for problem in source.problems if problem.stage != DRAW_STAGE]
     if config.strict and faults:
         raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
@@ -234,12 +233,12 @@ def _check_room(source: Source) -> None:
     shards = source.shards
     if shards is None:
         return
-    at_once = files_at_once(shards.file_of)
-    needed = at_once * shards.room.each_bytes
-    if needed > shards.room.most_bytes:
+    at_once = estimate_open_files(shards.file_of_part)
+    needed = at_once * shards.copies.largest_bytes
+    if needed > shards.copies.limit_bytes:
         raise ConfigError(
             f"an epoch reads {plural(at_once, 'shard')} at a time, {data_size(needed)}, but only "
-            f"{data_size(int(shards.room.most_bytes))} are for copies of them: raise "
+            f"{data_size(int(shards.copies.limit_bytes))} are for copies of them: raise "
             "--shard-cache-gigabytes, free some space, or write smaller shards with `onsight shard`"
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from onsight.data.chunk import Chunk, Part, grouped, images_at_once
 from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
-from onsight.data.shards.order import shard_order
+from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
 from onsight_explain.accelerator import has_streams
 
@@ -196,7 +196,7 @@ class Loader:
             return permutation(seed, epoch, len(self.ids))
         sizes = np.full(self.steps, self.batch_size)
         sizes[-1] = len(self.ids) - sizes[:-1].sum()
-        return torch.from_numpy(shard_order(shards, seed, epoch, sizes, self.ranks))
+        return torch.from_numpy(draw_shard_order(shards, seed, epoch, sizes, self.ranks))
 
     def _global_batch(self, order: Tensor, step: int) -> Tensor:
         start = step * self.batch_size

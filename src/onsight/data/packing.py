@@ -19,9 +19,8 @@ from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat, fit
 from onsight.data.index import Problem
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.shards.ahead import Ahead
-from onsight.data.sources.part import DRAWN
-from onsight.data.sources.source import Source
+from onsight.data.shards.order import ShardPrefetcher
+from onsight.data.sources.source import DRAW_STAGE, Source
 from onsight.data.split import DIGEST_BYTES
 from onsight.errors import DataError, ImageError
 
@@ -80,7 +79,7 @@ def decode_all(file: BinaryIO, job: Job) -> Decoded:
     for chunk in _until_first_missed(job):
         images = [item for item in chunk if isinstance(item, Image)]
         problems = [item for item in chunk if isinstance(item, Problem)]
-        faults = [problem for problem in problems if problem.stage != DRAWN]
+        faults = [problem for problem in problems if problem.stage != DRAW_STAGE]
         if job.strict and faults:
             raise DataError(f"{faults[0].path}: {faults[0].reason}")
         decoded.problems += problems
@@ -135,8 +134,8 @@ def _until_first_missed(job: Job) -> Iterator[list[Image | Problem]]:
 
 def _missed(job: Job, item: Image | Problem) -> Problem:
     if isinstance(item, Problem):
-        return Problem(item.path, DRAWN, NO_TIME)
-    return Problem(job.source.index.locators[item.source_row], DRAWN, NO_TIME)
+        return Problem(item.path, DRAW_STAGE, NO_TIME)
+    return Problem(job.source.index.locators[item.source_row], DRAW_STAGE, NO_TIME)
 
 
 def _decoded_chunks(job: Job) -> Iterator[list[Image | Problem]]:
@@ -146,7 +145,7 @@ def _decoded_chunks(job: Job) -> Iterator[list[Image | Problem]]:
     each = job.target.height * job.target.width * (job.target.channels or 3)
     size = max(1, min(_CHUNK, _CHUNK_BYTES // each))
     shards = job.source.shards
-    ahead = Ahead(shards.of, shards.expect) if shards else None
+    ahead = ShardPrefetcher(shards.part_of_row, shards.prefetch) if shards else None
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
             for start in range(0, count, size):
@@ -169,7 +168,7 @@ def _decode_rows(job: Job, rows: range) -> list[Image | Problem]:
 def _decode_row(job: Job, row: int) -> Image | Problem:
     locators = job.source.index.locators
     if row >= job.least and time.monotonic() > job.deadline:
-        return Problem(locators[row], DRAWN, NO_TIME)
+        return Problem(locators[row], DRAW_STAGE, NO_TIME)
     try:
         decoded, fitted = prepare_image(job.source.read(row), job.target)
     except ImageError as error:

@@ -17,7 +17,7 @@ from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch
 from onsight.data.packing import prepare_image
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.shards.ahead import Ahead
+from onsight.data.shards.order import ShardPrefetcher
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, ImageError
 from onsight.randomness import uniform
@@ -78,8 +78,8 @@ class Stream:
         shards = self.source.shards
         if shards is None:
             return None
-        part = shards.of[self.rows[ids.cpu().numpy()]]
-        return np.stack([shards.file_of[part], part], axis=1)
+        part = shards.part_of_row[self.rows[ids.cpu().numpy()]]
+        return np.stack([shards.file_of_part[part], part], axis=1)
 
     def batches(
         self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
@@ -112,7 +112,7 @@ class Stream:
         if not known:
             return
         rows = self.rows[torch.cat(known).cpu().numpy()]
-        ahead, done = Ahead(shards.of[rows], shards.expect), 0
+        ahead, done = ShardPrefetcher(shards.part_of_row[rows], shards.prefetch), 0
         for ids in known:
             done += len(ids)
             ahead.reach(done)

@@ -83,12 +83,11 @@ def explain(
 def _files_of(data: str, config: Config) -> Iterator[str]:
     """The files of DATA, which is opened once more for them if there is a file to replace."""
     from onsight.data.cache import find_cache_folder
-    from onsight.data.sources.find import find_source
-    from onsight.data.sources.reading import Reading
+    from onsight.data.sources.find import ReadOptions, find_source
 
     yield data
     folder = find_cache_folder(config.cache_folder)
-    yield from find_source(data, Reading.of(config.model_dump()), folder).files()
+    yield from find_source(data, ReadOptions.from_config(config.model_dump()), folder).files()
 
 
 def _explain_data(

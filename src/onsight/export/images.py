@@ -4,8 +4,7 @@ from pathlib import Path
 
 from onsight.data.loader import Images
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError
 from onsight.inference.held_out import HeldOut, open_held_out, training_source
 from onsight.inference.predictor import Predictor
@@ -22,7 +21,7 @@ def proof_images(
         if on is None:
             source = training_source(predictor, kept)
         else:
-            source = find_source(on, Reading(data_format), kept)
+            source = find_source(on, ReadOptions(data_format), kept)
         held_out = open_held_out(predictor, source, kept, reporter)
         if len(held_out.ids) == 0:
             raise DataError(

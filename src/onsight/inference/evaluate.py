@@ -7,9 +7,8 @@ from torch import nn
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
-from onsight.data.sources.find import find_source, name_data, take_data
+from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
-from onsight.data.sources.reading import Reading
 from onsight.errors import DataError
 from onsight.evaluation.metrics import summarise, tta_results
 from onsight.evaluation.out_of_distribution import evaluate_scored, out_of_distribution_result
@@ -53,9 +52,9 @@ def evaluate(
     predictor = load(model, device=device, module=module)
     forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
     kept = find_cache_folder(cache_folder)
-    taken = take_data(data)
-    source = find_source(taken, Reading(data_format, label, label_from, crop_boxes), kept)
-    reporter.say(f"data: {source.found}")
+    taken = resolve_data(data)
+    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), kept)
+    reporter.say(f"data: {source.description}")
     if csv:
         refuse_replacing("--csv", csv, data=source.files())
     for note in source.notes:

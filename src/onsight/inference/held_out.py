@@ -12,8 +12,7 @@ from torch import Tensor
 from onsight.data.index import Index, Problem
 from onsight.data.pack import Pack, is_packed, open_pack
 from onsight.data.packing import Job
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source
 from onsight.data.split import assign, leaks
 from onsight.errors import DataError
@@ -67,7 +66,7 @@ def training_source(predictor: Predictor, kept: Path | None) -> Source:
     data, config = provenance.get("data"), provenance.get("config", {})
     if data is None:
         raise DataError("the model file does not say what it was trained with")
-    return find_source(data, Reading.of(config), kept)
+    return find_source(data, ReadOptions.from_config(config), kept)
 
 
 def open_model_pack(

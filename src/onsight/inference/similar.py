@@ -17,10 +17,9 @@ from onsight.data.loader import Images, Loader
 from onsight.data.pack import Pack
 from onsight.data.packing import digest_of, prepare_image
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.sources.find import find_source
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.errors import AbsentData, DataError
 from onsight.evaluation.per_image import BATCH_SIZE
@@ -121,7 +120,7 @@ def open_search_set(
         source = _training_source(predictor, kept)
     else:
         source = _source(among, data_format, kept)
-    reporter.say(f"data: {source.found}")
+    reporter.say(f"data: {source.description}")
     pack = open_model_pack(source, predictor, kept, reporter)
     for problem in [*source.problems, *pack.problems][:3]:
         reporter.warn(f"not searched: {problem.path}: {problem.reason}")
@@ -152,7 +151,7 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
 def _source(among: str, data_format: str, kept: Path | None) -> Source:
     """DATA, or a folder of images that are not in class folders."""
     try:
-        return find_source(among, Reading(data_format), kept)
+        return find_source(among, ReadOptions(data_format), kept)
     except AbsentData:
         raise
     except DataError:

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import Problem
-from onsight.data.shards.target import Target
-from onsight.data.shards.write import Written, write_shards
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.shards.write import Target, WrittenShards, write_shards
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError
 from onsight.files import check_output, refuse_inside_data, refuse_replacing, write_atomically
 from onsight.report.console import Reporter
@@ -22,7 +20,7 @@ _SHOWN = 3  # problems
 
 def shard_data(
     data: str,
-    reading: Reading,
+    reading: ReadOptions,
     out: str,
     shard_megabytes: float,
     problems_file: Path | None,
@@ -40,7 +38,7 @@ def shard_data(
     source = find_source(data, reading, find_cache_folder())
     if problems_file:
         refuse_replacing("--problems", problems_file, data=source.files())
-    reporter.say(f"data: {source.found}")
+    reporter.say(f"data: {source.description}")
     with reporter.bar("shard", len(source.index)) as bar:
         written = write_shards(source, target, int(shard_megabytes * 1e6), bar.advance)
     problems = [*source.problems, *written.problems]
@@ -54,7 +52,9 @@ def shard_data(
         print(target.name)
 
 
-def _tell(reporter: Reporter, target: Target, written: Written, problems: list[Problem]) -> None:
+def _tell(
+    reporter: Reporter, target: Target, written: WrittenShards, problems: list[Problem]
+) -> None:
     size = sum(int(shard["filesize"]) for shard in written.shards)
     kept = f", {written.kept:,} of them were there already" if written.kept else ""
     reporter.say(

@@ -20,7 +20,7 @@ from onsight.config import (
     read_config_file,
     without_foreign_code,
 )
-from onsight.data.sources.find import name_data, take_data
+from onsight.data.sources.find import name_data, resolve_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
@@ -146,7 +146,7 @@ def train(
         warn = (reporter or Reporter()).warn
         launch(request, len(devices.value), path, config.restarts, warn)
         return Run(path, read_results(path))
-    taken = take_data(data)
+    taken = resolve_data(data)
     folder_name = taken if isinstance(taken, str) else taken.kind
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(devices.value[0], devices.reason)

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 @contextmanager
 def serving(files):
-    """files: name to bytes. Yields url, asked (a count of requests by name), faults.
+    """files: name to bytes. Yields url, requests (a count by method and name), faults.
 
     faults: (method, name) to a list of what happens to the next requests, first come first served:
     a status, `cut` (the connection ends halfway), or None (nothing).
     """
-    state = SimpleNamespace(files=files, asked=Counter(), faults={}, ranges=True)
+    state = SimpleNamespace(files=files, requests=Counter(), faults={}, ranges=True)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -29,7 +29,7 @@ def serving(files):
 
         def _answer(self):
             name = self.path.lstrip("/")
-            state.asked[self.command, name] += 1
+            state.requests[self.command, name] += 1
             planted = state.faults.get((self.command, name), [])
             fault = planted.pop(0) if planted else None
             content = state.files.get(name)

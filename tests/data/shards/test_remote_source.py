@@ -13,8 +13,7 @@ from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.shards import retry
 from onsight.data.shards.remote import Remote
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError, DiskError, RemoteFailed
 
 
@@ -41,38 +40,38 @@ def test_a_url_reads_as_the_same_folder_does(memory, tmp_path):
     assert everything(find_source(f"file://{tmp_path}")) == everything(here)
     assert there.index.splits.tolist() == here.index.splits.tolist()
     assert str(there.root) == "memory://set"
-    assert "12 images in 3 shards" in there.found
+    assert "12 images in 3 shards" in there.description
 
 
 def test_only_what_changed_is_read_again(tmp_path, no_pauses):
     files = {f"s/{name}": content for name, content in make_shards(3, 4).items()}
     with serving(files) as server:
-        files["s/index.json"] = index_of({name[2:]: one for name, one in files.items()})
+        files["s/index.json"] = index_of({name[2:]: content for name, content in files.items()})
         url = f"{server.url}/s"
         first = find_source(url, cache_folder=tmp_path)
         os.rename(tmp_path / "shards", tmp_path / "gone")
         files["s/part-001.tar"] = make_shards(1, 5, first=100)["part-000.tar"]
-        server.asked.clear()
+        server.requests.clear()
         second = find_source(url, cache_folder=tmp_path)
-        read = [name for (method, name), _ in server.asked.items() if method == "GET"]
+        read = [name for (method, name), _ in server.requests.items() if method == "GET"]
     assert sorted(read) == ["s/index.json", "s/part-001.tar"]
     assert len(first.index) == 12
     assert len(second.index) == 13
     assert first.fingerprint != second.fingerprint
 
 
-def test_passing_faults_cost_tries_and_nothing_else(tmp_path, no_pauses):
+def test_transient_faults_only_cost_retries(tmp_path, no_pauses):
     files = make_shards(2, 4)
     with serving(files) as server:
-        one, two = files
+        first, second = files
         server.faults = {
-            ("GET", one): [503, "cut", 500, 429],
-            ("GET", two): ["cut", "cut"],
+            ("GET", first): [503, "cut", 500, 429],
+            ("GET", second): ["cut", "cut"],
         }
         source = find_source(f"{server.url}/part-{{000..001}}.tar", cache_folder=tmp_path)
         found = everything(source)
-        assert server.asked["GET", one] == 5
-        assert server.asked["GET", two] == 3
+        assert server.requests["GET", first] == 5
+        assert server.requests["GET", second] == 3
     assert [content for _, _, content in found] == [png(number) for number in range(8)]
 
 
@@ -85,14 +84,14 @@ def test_a_server_without_ranges(tmp_path):
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_what_does_not_pass_is_asked_for_once(status, tmp_path):
+def test_permanent_failures_are_not_retried(status, tmp_path):
     files = make_shards(1, 4)
     with serving(files) as server:
         server.faults = {("GET", "part-000.tar"): [status] * 9}
         with pytest.raises((DataError, RemoteFailed), match=r"part-000.tar") as caught:
             find_source(f"{server.url}/part-000.tar", cache_folder=tmp_path)
         assert caught.value.exit_code == 2
-        assert server.asked["GET", "part-000.tar"] == 1
+        assert server.requests["GET", "part-000.tar"] == 1
 
 
 def test_a_server_that_keeps_failing_is_named_and_what_was_read_is_kept(tmp_path, no_pauses):
@@ -103,9 +102,9 @@ def test_a_server_that_keeps_failing_is_named_and_what_was_read_is_kept(tmp_path
         with pytest.raises(RemoteFailed, match=f"{retry.TRIES} tries failed") as caught:
             find_source(url.format(server.url), cache_folder=tmp_path)
         assert "part-000.tar" in str(caught.value)
-        server.asked.clear()
+        server.requests.clear()
         assert len(find_source(url.format(server.url), cache_folder=tmp_path).index) == 12
-        assert server.asked["GET", "part-002.tar"] == 0
+        assert server.requests["GET", "part-002.tar"] == 0
 
 
 def test_broken_shards_and_members_are_listed(memory):
@@ -130,7 +129,7 @@ def test_a_shard_that_changes_under_a_run_is_refused(memory, tmp_path):
     memory.store["/set/part-001.tar"].write(other)
     fresh = find_source("memory://set", cache_folder=tmp_path)  # the same size and version
     assert fresh.fingerprint == source.fingerprint
-    fresh.shards.expect([1])
+    fresh.shards.prefetch([1])
     with pytest.raises(DataError, match=r"part-001.tar is not what it was"):
         fresh.read(4)
 
@@ -147,24 +146,24 @@ def test_parquet_behind_a_url(memory, tmp_path):
     here, there = find_source(str(tmp_path)), find_source("memory://set")
     assert everything(there) == everything(here)
     assert there.index.splits.tolist() == here.index.splits.tolist()
-    assert len(set(there.shards.of.tolist())) == 5
-    assert there.shards.file_of.tolist() == [0, 0, 1, 1, 1]
+    assert len(set(there.shards.part_of_row.tolist())) == 5
+    assert there.shards.file_of_part.tolist() == [0, 0, 1, 1, 1]
 
 
-def test_too_little_room_for_copies_is_said_before_training(memory, tmp_path):
+def test_too_little_space_for_copies_is_reported_before_training(memory, tmp_path):
     put(memory, make_shards(8, 4))
     size = len(next(iter(make_shards(1, 4).values())))
-    tight = Reading(shard_cache_gigabytes=2.5 * size / 1e9)
+    tight = ReadOptions(shard_cache_gigabytes=2.5 * size / 1e9)
     source = find_source("memory://set", tight, tmp_path)
     config = make_config({"residency": "stream"})
     with pytest.raises(ConfigError, match="--shard-cache-gigabytes"):
         open_dataset(source, config, (6, 6), tmp_path, 1)
-    none = Reading(shard_cache_gigabytes=0.5 * size / 1e9)
+    none = ReadOptions(shard_cache_gigabytes=0.5 * size / 1e9)
     with pytest.raises(DiskError, match="--shard-cache-gigabytes"):
         find_source("memory://set", none, tmp_path / "other")
 
 
-def test_what_is_no_set_of_shards_is_explained(memory):
+def test_urls_without_shards_are_explained(memory):
     memory.pipe_file("/set/a.jpg", b"x")
     with pytest.raises(DataError, match="onsight shard"):
         find_source("memory://set")
@@ -180,23 +179,24 @@ def test_a_package_that_is_missing_is_named(url, package, monkeypatch, capsys, t
     for words in (["train", url, "--out", tmp_path / "run"], ["shard", tmp_path, "--out", url]):
         with pytest.raises(SystemExit) as stop:
             main([str(word) for word in words])
-        said = capsys.readouterr().err.splitlines()
+        lines = capsys.readouterr().err.splitlines()
         assert stop.value.code == 2
         assert (
-            said[-1] == f"error: {url} needs a package that is not installed: pip install {package}"
+            lines[-1]
+            == f"error: {url} needs a package that is not installed: pip install {package}"
         )
 
 
 class Always(dict):
-    """The same fault whatever is asked for."""
+    """The same fault for every request."""
 
     def get(self, key, default=None):
         return [503]
 
 
-def test_s3_asks_as_often_as_is_said_and_tells_why_it_waits(monkeypatch, no_pauses, caplog):
+def test_s3_requests_are_retried_as_configured_and_waits_are_logged(monkeypatch, no_pauses, caplog):
     pytest.importorskip("s3fs")
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "QUIET_SECONDS", 0.0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "made-up")
     with serving({}) as server:
@@ -204,7 +204,7 @@ def test_s3_asks_as_often_as_is_said_and_tells_why_it_waits(monkeypatch, no_paus
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         with pytest.raises(RemoteFailed, match=f"{retry.TRIES} tries failed"):
             find_source("s3://bucket/set")
-        assert sum(server.asked.values()) == retry.TRIES
+        assert sum(server.requests.values()) == retry.TRIES
     assert len(caplog.messages) == 1
     assert f"try 1 of {retry.TRIES} failed" in caplog.messages[0]
 
@@ -231,21 +231,23 @@ def test_a_folder_whose_listing_fails_for_a_moment_is_not_left_out(
     assert failed
 
 
-def test_decoding_begins_with_what_the_index_has_left_among_the_copies(tmp_path):
+def test_decoding_starts_with_shards_that_the_index_left_in_the_cache(tmp_path):
     files = make_shards(30, 4)
     with serving(files) as server:
-        reading = Reading(shard_cache_gigabytes=24.5 * max(map(len, files.values())) / 1e9)
+        reading = ReadOptions(shard_cache_gigabytes=24.5 * max(map(len, files.values())) / 1e9)
         source = find_source(f"{server.url}/part-{{000..029}}.tar", reading, tmp_path)
         dataset = open_dataset(source, make_config({}), (6, 6), tmp_path, 1)
         assert len(dataset.pack.index) == 120
-        asked = {name: count for (method, name), count in server.asked.items() if method == "GET"}
-    assert 30 < sum(asked.values()) <= 30 + 8  # from the first on: each twice
+        requests = {
+            name: count for (method, name), count in server.requests.items() if method == "GET"
+        }
+    assert 30 < sum(requests.values()) <= 30 + 8  # from the first on: each twice
 
 
 def test_a_drawn_part_keeps_its_shards(memory):
     put(memory, make_shards(3, 4))
-    from onsight.data.sources.part import part_of
+    from onsight.data.sources.source import select_rows
 
-    part = part_of(find_source("memory://set"), np.array([9, 1]))
-    assert part.shards.of.tolist() == [2, 0]
+    part = select_rows(find_source("memory://set"), np.array([9, 1]))
+    assert part.shards.part_of_row.tolist() == [2, 0]
     assert part.read(0) == png(9)

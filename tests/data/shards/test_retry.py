@@ -6,7 +6,7 @@ import http.client
 import pytest
 
 from onsight.data.shards import retry
-from onsight.data.shards.retry import may_pass, retried
+from onsight.data.shards.retry import call_with_retries, is_transient
 
 
 class Answered(Exception):
@@ -46,13 +46,13 @@ FINAL = [
 
 
 @pytest.mark.parametrize("error", PASSING, ids=repr)
-def test_what_may_pass(error):
-    assert may_pass(error)
+def test_transient_errors(error):
+    assert is_transient(error)
 
 
 @pytest.mark.parametrize("error", FINAL, ids=repr)
-def test_what_does_not(error):
-    assert not may_pass(error)
+def test_permanent_errors(error):
+    assert not is_transient(error)
 
 
 def test_pauses_double_with_jitter_and_the_last_failure_is_named(monkeypatch):
@@ -63,7 +63,7 @@ def test_pauses_double_with_jitter_and_the_last_failure_is_named(monkeypatch):
         raise TimeoutError("no answer")
 
     with pytest.raises(Exception, match=r"s3://x.*TimeoutError: no answer"):
-        retried(fail, "s3://x")
+        call_with_retries(fail, "s3://x")
     assert len(pauses) == retry.TRIES - 1
     for number, pause in enumerate(pauses):
         whole = retry.FIRST_PAUSE_SECONDS * 2**number

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from onsight.data.shards.shard_cache import ShardCache
+from onsight.data.shards.cache import ShardCache
 from onsight.errors import DiskError
 
 
@@ -19,7 +19,7 @@ def kept(folder):
     return sorted(path.stem for path in folder.glob("*.shard"))
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path):
+def test_the_least_recently_used_copy_is_removed(tmp_path):
     cache = ShardCache(tmp_path, 30)
     for age, key in enumerate(("a", "b", "c")):
         add(cache, key)
@@ -70,7 +70,7 @@ def test_two_processes_copy_a_shard_once(tmp_path):
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from onsight.data.shards.shard_cache import ShardCache\n"
+        "from onsight.data.shards.cache import ShardCache\n"
         "def write(file):\n"
         "    print('wrote'); time.sleep(0.2); file.write(b'x' * 9)\n"
         "assert ShardCache(Path(sys.argv[1]), 99).add('k', 9, write).read(0, 9) == b'x' * 9\n"
@@ -79,6 +79,6 @@ def test_two_processes_copy_a_shard_once(tmp_path):
         subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE)
         for _ in range(2)
     ]
-    said = b"".join(one.communicate()[0] for one in started)
-    assert [one.returncode for one in started] == [0, 0]
-    assert said.count(b"wrote") == 1
+    output = b"".join(process.communicate()[0] for process in started)
+    assert [process.returncode for process in started] == [0, 0]
+    assert output.count(b"wrote") == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onsight.data.shards.order import LANES, WINDOW, files_at_once, shard_order
+from onsight.data.shards.order import LANES, WINDOW, draw_shard_order, estimate_open_files
 
 
 def made(counts):
@@ -24,23 +24,23 @@ def batches(n, size):
 )
 def test_every_image_once(counts, size):
     shards = made(counts)
-    order = shard_order(shards, 1, 2, batches(len(shards), size))
+    order = draw_shard_order(shards, 1, 2, batches(len(shards), size))
     assert sorted(order.tolist()) == list(range(len(shards)))
 
 
 def test_it_is_a_function_of_seed_and_epoch():
     shards, sizes = made([20] * 10), batches(200, 32)
-    one = shard_order(shards, 1, 2, sizes)
-    assert np.array_equal(one, shard_order(shards, 1, 2, sizes))
-    assert not np.array_equal(one, shard_order(shards, 1, 3, sizes))
-    assert not np.array_equal(one, shard_order(shards, 2, 2, sizes))
+    order = draw_shard_order(shards, 1, 2, sizes)
+    assert np.array_equal(order, draw_shard_order(shards, 1, 2, sizes))
+    assert not np.array_equal(order, draw_shard_order(shards, 1, 3, sizes))
+    assert not np.array_equal(order, draw_shard_order(shards, 2, 2, sizes))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_share_the_same_batches_and_read_their_own_shards(ranks):
     shards, size = made([50] * 80), 32
-    order = shard_order(shards, 0, 0, batches(4000, size), ranks)
-    assert np.array_equal(order, shard_order(shards, 0, 0, batches(4000, size)))
+    order = draw_shard_order(shards, 0, 0, batches(4000, size), ranks)
+    assert np.array_equal(order, draw_shard_order(shards, 0, 0, batches(4000, size)))
     read = [set() for _ in range(ranks)]
     for start in range(0, 4000, size):
         for rank, mine in enumerate(np.array_split(order[start : start + size], ranks)):
@@ -50,7 +50,7 @@ def test_ranks_share_the_same_batches_and_read_their_own_shards(ranks):
 
 def test_few_shards_are_open_at_a_time_and_they_are_mixed():
     shards = made([100] * 80)
-    order = shard_order(shards, 5, 0, batches(8000, 64))
+    order = draw_shard_order(shards, 5, 0, batches(8000, 64))
     seen = shards[order, 0]
     first = {shard: np.flatnonzero(seen == shard)[0] for shard in range(80)}
     last = {shard: np.flatnonzero(seen == shard)[-1] for shard in range(80)}
@@ -58,7 +58,7 @@ def test_few_shards_are_open_at_a_time_and_they_are_mixed():
         sum(first[shard] <= place <= last[shard] for shard in range(80))
         for place in range(0, 8000, 100)
     ]
-    assert max(at_once) <= files_at_once(np.arange(80))
+    assert max(at_once) <= estimate_open_files(np.arange(80))
     inner = [seen[start : start + 64] for start in range(2000, 6000, 64)]
     assert np.mean([len(set(batch.tolist())) for batch in inner]) > LANES * WINDOW * 0.8
 
@@ -66,7 +66,7 @@ def test_few_shards_are_open_at_a_time_and_they_are_mixed():
 def test_parts_of_a_file_are_read_near_each_other():
     part = np.repeat(np.arange(400), 5).astype(np.int32)  # 20 files of 20 row groups
     shards = np.stack([part // 20, part], axis=1)
-    seen = shards[shard_order(shards, 3, 1, batches(2000, 50)), 0]
+    seen = shards[draw_shard_order(shards, 3, 1, batches(2000, 50)), 0]
     spans = [np.ptp(np.flatnonzero(seen == file)) for file in range(20)]
     assert np.median(spans) < 2000 / LANES
-    assert files_at_once(np.arange(400) // 20) <= 2 * LANES + 1
+    assert estimate_open_files(np.arange(400) // 20) <= 2 * LANES + 1

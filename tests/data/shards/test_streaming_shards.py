@@ -1,4 +1,4 @@
-"""Training streams from shards: exact epochs over ranks, resumed bit for bit, judged in order."""
+"""Training streams from shards: exact epochs over ranks, resumed bit for bit, read in order."""
 
 import numpy as np
 import pytest
@@ -50,14 +50,14 @@ def test_one_rank_and_two_have_the_same_global_batches(dataset):
 
 
 @pytest.mark.parametrize("step", [1, 4])
-def test_a_resumed_epoch_goes_on_bit_for_bit(dataset, step):
+def test_a_resumed_epoch_continues_bit_for_bit(dataset, step):
     whole = list(loader(dataset).epoch(3, 1))[step:]
     resumed = list(loader(dataset).epoch(3, 1, step))
     assert len(whole) == len(resumed)
-    for one, other in zip(whole, resumed, strict=True):
-        assert torch.equal(one.ids, other.ids)
-        assert torch.equal(one.images, other.images)
-        assert torch.equal(one.labels, other.labels)
+    for expected, batch in zip(whole, resumed, strict=True):
+        assert torch.equal(batch.ids, expected.ids)
+        assert torch.equal(batch.images, expected.images)
+        assert torch.equal(batch.labels, expected.labels)
 
 
 def test_streamed_images_are_the_packed_ones(dataset):
@@ -84,21 +84,21 @@ def test_an_epoch_over_a_faulty_server_with_few_copies_kept(tmp_path, no_pauses)
     files = make_shards(30, 4)
     with serving(files) as server:
         url = f"{server.url}/part-{{000..029}}.tar"
-        from onsight.data.sources.reading import Reading
+        from onsight.data.sources.find import ReadOptions
 
         size = max(map(len, files.values()))
-        reading = Reading(shard_cache_gigabytes=24.5 * size / 1e9)
+        reading = ReadOptions(shard_cache_gigabytes=24.5 * size / 1e9)
         config = make_config({"residency": "stream", "folds": "1"})
         source = find_source(url, reading, tmp_path)
         dataset = open_dataset(source, config, (6, 6), tmp_path, 2)
         calm = [batch.images for batch in loader(dataset).epoch(3, 1)]
         for name in files:
             server.faults["GET", name] = [503, "cut"]
-        server.asked.clear()
+        server.requests.clear()
         faulty = [batch.images for batch in loader(dataset).epoch(3, 2)]
         again = [batch.images for batch in loader(dataset).epoch(3, 1)]
-        assert sum(server.asked.values()) > 5
+        assert sum(server.requests.values()) > 5
         kept = sum(path.stat().st_size for path in (tmp_path / "shards").glob("*.shard"))
     assert kept <= 24.5 * size
     assert len(faulty) == len(calm)
-    assert all(torch.equal(one, other) for one, other in zip(calm, again, strict=True))
+    assert all(torch.equal(batch, other) for batch, other in zip(calm, again, strict=True))

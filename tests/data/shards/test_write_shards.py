@@ -9,8 +9,7 @@ import pytest
 from shard_files import png
 
 from onsight.cli import main
-from onsight.data.shards.target import Target
-from onsight.data.shards.write import PROGRESS_NAME, write_shards
+from onsight.data.shards.write import PROGRESS_NAME, Target, write_shards
 from onsight.data.sources.find import find_source
 from onsight.errors import OutputError
 
@@ -48,7 +47,7 @@ def test_bytes_classes_and_splits_come_back(pets, memory, tmp_path):
     assert sum(shard["nsamples"] for shard in index["shardlist"]) == 20
 
 
-def test_a_killed_call_is_gone_on_with(pets, tmp_path, monkeypatch):
+def test_a_killed_call_is_continued(pets, tmp_path, monkeypatch):
     source = find_source(str(pets))
     whole = Target.open(str(tmp_path / "whole"))
     write_shards(source, whole, 12_000)
@@ -105,13 +104,13 @@ def contents_without_broken(pets):
 
 
 def test_plain_pixels_become_png(tmp_path):
-    from onsight.data.sources.memory import memory_source
+    from onsight.data.sources.memory import read_memory_data
 
     pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 5), np.uint8)
-    source = memory_source((pixels, ["a", "b"] * 3))
+    source = read_memory_data((pixels, ["a", "b"] * 3))
     write_shards(source, Target.open(str(tmp_path / "out")), 100_000)
     back = find_source(str(tmp_path / "out"))
     from PIL import Image
 
     found = {np.asarray(Image.open(io.BytesIO(back.read(row)))).tobytes() for row in range(6)}
-    assert found == {one.tobytes() for one in pixels}
+    assert found == {image.tobytes() for image in pixels}

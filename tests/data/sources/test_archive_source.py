@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources import archive_members, decompress
+from onsight.data.sources import archive, archive_members
 from onsight.data.sources.archive import read_archive
 from onsight.errors import DataError, DiskError, ImageError
 
@@ -63,13 +63,13 @@ def reasons(source):
 
 
 @pytest.mark.parametrize("ending", [".zip", *TAR_ENDINGS])
-def test_all_kinds_give_the_bytes_that_went_in(tmp_path, ending):
+def test_every_format_returns_the_stored_bytes(tmp_path, ending):
     source = read_archive(make(tmp_path / f"pets{ending}", PETS))
     assert contents(source) == PETS
     assert source.index.classes == ("cat", "dog")
     assert source.problems == []
     kind = "zip" if ending == ".zip" else "tar"
-    assert source.found == (
+    assert source.description == (
         f"{kind} archive of class folders, 2 classes, 3 files (override with --data-format)"
     )
 
@@ -97,7 +97,7 @@ def test_wrapper_splits_and_hidden_members(tmp_path, ending):
     assert contents(source) == {"pets/train/cat/1.jpg": b"1", "pets/test/cat/2.jpg": b"2"}
     assert source.index.splits.tolist() == [TRAIN, TEST]
     assert source.index.classes == ("cat",)
-    assert "2 hidden entries skipped" in source.found
+    assert "2 hidden entries skipped" in source.description
     assert reasons(source) == {"README": "not inside a class folder"}
 
 
@@ -205,7 +205,7 @@ def test_zip_members_that_must_not_be_decompressed(tmp_path):
     assert source.read(1) == bytes(9000)
 
 
-def test_encrypted_member_has_its_reason(tmp_path):
+def test_an_encrypted_member_is_a_problem(tmp_path):
     path = make_zip(tmp_path / "a.zip", {"cat/1.jpg": b"secret"}, zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     data[6] |= 1
@@ -215,7 +215,7 @@ def test_encrypted_member_has_its_reason(tmp_path):
         read_archive(path).read(0)
 
 
-def test_damaged_member_has_its_reason_and_harms_no_other(tmp_path):
+def test_a_damaged_member_is_a_problem_and_the_others_are_read(tmp_path):
     path = make_zip(tmp_path / "a.zip", PETS, zipfile.ZIP_STORED)
     data = bytearray(path.read_bytes())
     data[data.index(NOISE) + 100] ^= 1
@@ -242,7 +242,7 @@ def test_empty_and_huge_members(tmp_path):
 
 @pytest.mark.parametrize("ending", [".zip", *TAR_ENDINGS])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_cut_short_archives_are_errors(tmp_path, ending, share):
+def test_truncated_archives_are_errors(tmp_path, ending, share):
     path = make(tmp_path / f"a{ending}", {f"c{n}/{n}.jpg": NOISE for n in range(10)})
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
@@ -290,7 +290,7 @@ def test_what_only_has_the_name_of_an_archive(tmp_path, ending, content):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_size_that_lies_fills_no_memory(tmp_path, method):
+def test_a_false_size_does_not_fill_memory(tmp_path, method):
     path = make_zip(tmp_path / "pets.zip", {**PETS, "cat/9.png": bytes(100_000_000)}, method)
     lie = path.read_bytes().replace(struct.pack("<I", 100_000_000), struct.pack("<I", 1000))
     path.write_bytes(lie)
@@ -312,7 +312,7 @@ def test_neither_zip_nor_tar(tmp_path):
 
 @pytest.mark.parametrize("module", [gzip, bz2])
 def test_decompression_bomb_is_stopped(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(decompress, "_RATIO_FREE_BYTES", 2**20)
+    monkeypatch.setattr(archive, "_RATIO_FREE_BYTES", 2**20)
     with module.open(tmp_path / "bomb.tar.gz", "wb") as file:
         for _ in range(8):
             file.write(bytes(2**20))
@@ -380,9 +380,9 @@ def test_fingerprint_follows_the_file(tmp_path):
     assert read_archive(path).fingerprint != first
 
 
-def test_a_tar_that_is_cut_short_after_it_was_opened(tmp_path):
+def test_a_tar_that_is_truncated_after_it_was_opened(tmp_path):
     path = make_tar(tmp_path / "pets.tar", {"cat/1.png": b"a" * 5000, "dog/2.png": b"b" * 5000})
     source = read_archive(path)
     os.truncate(path, 3000)
-    with pytest.raises(ImageError, match="cut short since it was opened"):
+    with pytest.raises(ImageError, match="truncated after it was opened"):
         source.read(0)

@@ -9,7 +9,7 @@ import pytest
 from torchvision import datasets
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources.cifar import holds_cifar, read_cifar
+from onsight.data.sources.cifar import contains_cifar, read_cifar
 from onsight.data.sources.restricted_unpickler import RefusedPickle, load_plain
 from onsight.errors import DataError
 
@@ -78,7 +78,7 @@ def test_cifar10_equals_torchvision(tmp_path, protocol):
     source = read_cifar(folder)
     assert_equals_torchvision(source, lambda train: PlantedCifar10(tmp_path, train))
     assert len(source.index) == 42
-    assert "CIFAR-10 with train/test" in source.found
+    assert "CIFAR-10 with train/test" in source.description
 
 
 def test_cifar100_equals_torchvision_and_uses_fine_labels(tmp_path):
@@ -89,8 +89,8 @@ def test_cifar100_equals_torchvision_and_uses_fine_labels(tmp_path):
 @pytest.mark.parametrize("plant", [plant10, plant100])
 def test_usual_subfolder_is_searched(tmp_path, plant):
     folder = plant(tmp_path)
-    assert holds_cifar(tmp_path)
-    assert holds_cifar(folder)
+    assert contains_cifar(tmp_path)
+    assert contains_cifar(folder)
     assert read_cifar(tmp_path).fingerprint == read_cifar(folder).fingerprint
 
 
@@ -172,7 +172,7 @@ def test_missing_batch_is_named(tmp_path):
 
 def test_no_cifar_at_all(tmp_path):
     (tmp_path / "train").touch()  # without a meta file this may be anything
-    assert not holds_cifar(tmp_path)
+    assert not contains_cifar(tmp_path)
     with pytest.raises(DataError, match="holds no CIFAR files"):
         read_cifar(tmp_path)
 
@@ -214,7 +214,7 @@ def test_canary_in_a_pickle_does_not_run(tmp_path, protocol, place):
     assert song.exists()  # the canary sings
     song.unlink()
     (folder / place).write_bytes(evil)
-    with pytest.raises(DataError, match=rf"{place} is not a CIFAR file.*: it asks for"):
+    with pytest.raises(DataError, match=rf"{place} is not a CIFAR file.*: it imports"):
         read_cifar(folder)
     assert not song.exists()
 
@@ -229,9 +229,9 @@ AMPLIFYING = (
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"cos\nsystem\n(S'true'\ntR.", "it asks for os.system"),
-        (b"cbuiltins\neval\n(S'1'\ntR.", "it asks for builtins.eval"),
-        (b"cnumpy\nload\n(S'x'\ntR.", "it asks for numpy.load"),
+        (b"cos\nsystem\n(S'true'\ntR.", "it imports os.system"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", "it imports builtins.eval"),
+        (b"cnumpy\nload\n(S'x'\ntR.", "it imports numpy.load"),
         (b"(S'true'\nios\nsystem\n.", "it uses INST"),
         (b"\x80\x02}r\xff\xff\xff\x7f.", "its memo jumps to index"),
         (b"\x80\x04)\x94h\x00h\x00\x86\x94.", "it uses a tuple twice"),
@@ -249,7 +249,7 @@ AMPLIFYING = (
         (b"no pickle", "damaged|it uses"),
     ],
 )
-def test_pickles_that_ask_for_too_much(data, reason):
+def test_pickles_that_need_too_much_are_refused(data, reason):
     with pytest.raises(RefusedPickle, match=reason):
         load_plain(data)
 
@@ -288,7 +288,7 @@ def test_batches_that_do_not_fit(tmp_path, change, reason):
         read_cifar(folder)
 
 
-def test_pickletools_thins_a_memo_out_without_harm(tmp_path):
+def test_a_memo_thinned_out_by_pickletools_is_read(tmp_path):
     folder = plant10(tmp_path)
     before = read_cifar(folder).read(0)
     file = folder / "data_batch_1"

@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION, Index, Row
-from onsight.data.sources.class_folders import arrange
+from onsight.data.sources.folder import arrange
 from onsight.errors import DataError
 
 
@@ -85,7 +85,7 @@ def test_split_word_is_not_a_wrapper():
     assert [(row.label, row.split) for row in rows] == [("cat", TRAIN), ("dog", TRAIN)]
 
 
-def test_folders_are_never_skipped_unasked():
+def test_folders_are_not_skipped_by_default():
     rows, _, _ = arrange(["pets/cat/1.jpg", "pets/dog/2.jpg"], "here")
     assert {row.label for row in rows} == {"pets"}
 

@@ -3,16 +3,16 @@ import unicodedata
 import numpy as np
 import pytest
 
-from onsight.data.sources.class_names import refuse_alike_classes
+from onsight.data.sources.find import refuse_similar_classes
 from onsight.errors import DataError
 
 
 def refuse(*classes):
-    refuse_alike_classes(classes, np.array([0, 0, 1], np.int32))
+    refuse_similar_classes(classes, np.array([0, 0, 1], np.int32))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "other"),
     [
         ("Cat", "cat"),
         ("sea lion", "sea  lion"),
@@ -22,10 +22,10 @@ def refuse(*classes):
         ("cat", "ｃａｔ"),
     ],
 )
-def test_names_that_look_the_same_are_refused(one, other):
+def test_names_that_look_the_same_are_refused(name, other):
     with pytest.raises(DataError) as raised:
-        refuse(one, other)
-    assert repr(one) in str(raised.value)
+        refuse(name, other)
+    assert repr(name) in str(raised.value)
     assert repr(other) in str(raised.value)
     assert "n = 2" in str(raised.value)
 

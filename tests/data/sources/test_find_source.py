@@ -15,8 +15,7 @@ import pytest
 
 from onsight.config import Config
 from onsight.data.sources import find
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError
 
 
@@ -80,12 +79,12 @@ def test_data_is_recognised(tmp_path, plant, kind, count):
     source = find_source(str(data))
     assert (source.kind, len(source.index)) == (kind, count)
     assert source.root.is_absolute()
-    assert "override with --data-format" in source.found
-    forced = find_source(str(data), Reading(kind))
+    assert "override with --data-format" in source.description
+    forced = find_source(str(data), ReadOptions(kind))
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
 
 
-def test_every_format_can_be_asked_for():
+def test_every_format_can_be_forced():
     options = get_args(Config.model_fields["data_format"].annotation)
     assert set(options) == {"auto", "torchvision", *find._formats("", None)}
 
@@ -94,7 +93,7 @@ def test_a_format_overrides_what_was_recognised(tmp_path):
     data = plant_idx(tmp_path / "data")
     plant_folders(data)
     assert find_source(str(data)).kind == "idx"
-    folders = find_source(str(data), Reading("folders"))
+    folders = find_source(str(data), ReadOptions("folders"))
     assert folders.kind == "folders"
     assert len(folders.problems) == 2
 
@@ -103,7 +102,7 @@ def test_the_demo_is_inside_the_package():
     source = find_source("demo")
     assert (len(source.index), len(source.index.classes)) == (7000, 10)
     assert np.bincount(source.index.splits).tolist() == [0, 6000, 0, 1000]
-    assert source.found.startswith("the demo, ")
+    assert source.description.startswith("the demo, ")
     assert source.read(0)[1:4] == b"PNG"
 
 
@@ -124,14 +123,16 @@ def test_relative_path_and_link_to_a_folder_share_a_root(tmp_path, monkeypatch):
 
 def test_named_sets(tmp_path, monkeypatch):
     named = find_source(str(plant_folders(tmp_path / "pets")))
-    monkeypatch.setattr(find, "read_named", lambda data: replace(named, found=f"named {data}"))
+    monkeypatch.setattr(
+        find, "read_named", lambda data: replace(named, description=f"named {data}")
+    )
     monkeypatch.chdir(tmp_path)
-    assert find_source("FashionMNIST").found == "named FashionMNIST"
+    assert find_source("FashionMNIST").description == "named FashionMNIST"
     plant_folders(tmp_path / "cifar10")
     assert find_source("cifar10").kind == "folders"  # what exists comes first
-    assert find_source("cifar10", Reading("torchvision")).found == "named cifar10"
+    assert find_source("cifar10", ReadOptions("torchvision")).description == "named cifar10"
     with pytest.raises(DataError, match="mnist does not exist"):
-        find_source("mnist", Reading("folders"))
+        find_source("mnist", ReadOptions("folders"))
 
 
 @pytest.mark.parametrize(
@@ -166,25 +167,25 @@ def test_folder_forced_into_a_file_format(tmp_path, data_format):
     with pytest.raises(
         DataError, match=f"is not a file, so it cannot be read with --data-format {data_format}"
     ):
-        find_source(data, Reading(data_format))
+        find_source(data, ReadOptions(data_format))
 
 
 @pytest.mark.parametrize("data_format", ["folders", "idx", "cifar"])
 def test_file_forced_into_a_folder_format(tmp_path, data_format):
     data = str(plant_zip(tmp_path / "data"))
     with pytest.raises(DataError, match=f"is not a folder, .* --data-format {data_format}"):
-        find_source(data, Reading(data_format))
+        find_source(data, ReadOptions(data_format))
 
 
 def test_files_of_no_known_format(tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(DataError, match="not a file that holds a data set"):
+    with pytest.raises(DataError, match="not a file that holds a dataset"):
         find_source(str(tmp_path / "cat.jpg"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a folder nor a regular file"):
         find_source(str(tmp_path / "pipe"))
     with pytest.raises(DataError, match="is not a file"):
-        find_source(str(tmp_path / "pipe"), Reading("archive"))
+        find_source(str(tmp_path / "pipe"), ReadOptions("archive"))
 
 
 def test_unreadable_folder(tmp_path, monkeypatch):
@@ -209,8 +210,8 @@ def test_torch_is_not_imported():
 def test_a_column_of_labels_needs_columns(tmp_path):
     data = str(plant_folders(tmp_path / "pets"))
     with pytest.raises(ConfigError, match="--label names a column, but DATA has none: .*folders"):
-        find_source(data, Reading(label="species"))
+        find_source(data, ReadOptions(label="species"))
 
 
-def test_what_older_configs_say_is_enough():
-    assert Reading.of({"data_format": "idx", "model": "auto"}) == Reading("idx")
+def test_options_may_be_missing_in_older_configs():
+    assert ReadOptions.from_config({"data_format": "idx", "model": "auto"}) == ReadOptions("idx")

@@ -10,8 +10,7 @@ import pytest
 
 from onsight.data.sources import folder as folder_module
 from onsight.data.sources import read_file
-from onsight.data.sources.class_folders import is_hidden
-from onsight.data.sources.folder import read_folder
+from onsight.data.sources.folder import is_hidden, read_folder
 from onsight.errors import DataError, ImageError
 
 
@@ -34,12 +33,12 @@ def test_rows_labels_and_bytes(tmp_path):
     assert [source.read(row) for row in range(3)] == [
         f"content of {path}".encode() for path in source.index.locators
     ]
-    assert source.found == "class folders, 2 classes, 3 files (override with --data-format)"
+    assert source.description == "class folders, 2 classes, 3 files (override with --data-format)"
 
 
 def test_splits_are_reported(tmp_path):
     plant(tmp_path, "train/cat/1.png", "test/cat/2.png", "train/dog/3.png")
-    found = read_folder(tmp_path).found
+    found = read_folder(tmp_path).description
     assert (
         found == "class folders with train/test, 2 classes, 3 files (override with --data-format)"
     )
@@ -51,16 +50,16 @@ def test_hidden_files_and_folders_are_counted_and_skipped(tmp_path):
     source = read_folder(tmp_path)
     assert list(source.index.locators) == ["cat/1.png"]
     assert source.problems == []
-    assert "4 hidden entries skipped" in source.found
+    assert "4 hidden entries skipped" in source.description
 
 
-def test_empty_folders_are_said(tmp_path):
+def test_empty_folders_are_noted(tmp_path):
     plant(tmp_path, "cat/1.png", "dog/2.png")
     (tmp_path / "yak").mkdir()
     (tmp_path / "dog" / "puppies").mkdir()
     source = read_folder(tmp_path)
     assert source.index.classes == ("cat", "dog")
-    assert "2 empty folders (dog/puppies and yak)" in source.found
+    assert "2 empty folders (dog/puppies and yak)" in source.description
 
 
 def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
@@ -109,9 +108,9 @@ def test_hostile_tree_is_accounted_for_file_by_file(tmp_path):
         "dog/null.png": "not a regular file",
         "loose.png": "not inside a class folder",
     }
-    assert "1 hidden entry skipped" in source.found
-    assert "1 link to files of the same tree, counted once" in source.found
-    assert "3 links to folders of the same tree, not followed" in source.found
+    assert "1 hidden entry skipped" in source.description
+    assert "1 link to files of the same tree, counted once" in source.description
+    assert "3 links to folders of the same tree, not followed" in source.description
     contents = {}
     for row, locator in enumerate(source.index.locators):
         if locator != "cat/empty.png":
@@ -165,7 +164,7 @@ def test_unreadable_folder_is_a_problem_with_its_reason(tmp_path, monkeypatch):
     assert len(source.index) == 1
 
 
-def test_fingerprint_follows_a_image_that_was_rewritten_with_its_old_size_and_time(tmp_path):
+def test_fingerprint_follows_an_image_that_was_rewritten_with_its_old_size_and_time(tmp_path):
     plant(tmp_path, "cat/1.png", "dog/2.png")
     image = tmp_path / "cat/1.png"
     before = image.stat()

@@ -9,8 +9,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError, ImageError
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -51,7 +50,7 @@ def test_a_folder_with_splits_and_class_names(tmp_path):
     order = [9, 10, 11, *range(9)]
     assert [source.read(row) for row in range(12)] == [png(number) for number in order]
     assert source.index.labels.tolist() == [0, 1, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0]
-    assert "columns image and label" in source.found
+    assert "columns image and label" in source.description
 
 
 def test_one_file_whose_labels_are_texts(tmp_path):
@@ -81,10 +80,10 @@ def test_what_does_not_fit_together(tmp_path):
         find_source(str(tmp_path))
 
 
-@pytest.mark.parametrize(("label", "said"), [(7, "label 7, but"), (None, "has no label")])
-def test_a_label_that_is_none(tmp_path, label, said):
+@pytest.mark.parametrize(("label", "message"), [(7, "label 7, but"), (None, "has no label")])
+def test_unusable_labels(tmp_path, label, message):
     path = write(tmp_path / "pets.parquet", range(2), [0, label])
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         find_source(str(path))
 
 
@@ -92,7 +91,7 @@ def test_a_file_without_labels(tmp_path):
     table = pyarrow.table({"image": [{"bytes": png(1), "path": ""}]})
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataError, match="no column of labels; it has: image"):
-        find_source(str(tmp_path / "a.parquet"), Reading("huggingface"))
+        find_source(str(tmp_path / "a.parquet"), ReadOptions("huggingface"))
 
 
 def test_a_column_of_labels_is_chosen(tmp_path):
@@ -104,8 +103,8 @@ def test_a_column_of_labels_is_chosen(tmp_path):
     parquet.write_table(pyarrow.table(columns, schema=schema), tmp_path / "pets.parquet")
     path = str(tmp_path / "pets.parquet")
     assert find_source(path).index.classes == ("old", "young")
-    chosen = find_source(path, Reading(label="species"))
+    chosen = find_source(path, ReadOptions(label="species"))
     assert chosen.index.classes == ("cat", "dog")
     assert chosen.fingerprint != find_source(path).fingerprint
     with pytest.raises(DataError, match="the one that --label names"):
-        find_source(path, Reading(label="breed"))
+        find_source(path, ReadOptions(label="breed"))

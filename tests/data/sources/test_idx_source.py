@@ -8,7 +8,7 @@ import pytest
 from torchvision import datasets
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources.idx import holds_idx, read_idx
+from onsight.data.sources.idx import contains_idx, read_idx
 from onsight.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -52,7 +52,7 @@ def test_every_pixel_and_label_equals_torchvision(tmp_path):
             assert source.index.splits[row] == split
             row += 1
     assert row == len(source.index) == 55
-    assert source.found == (
+    assert source.description == (
         "IDX files with train/test, 10 classes, 55 images (override with --data-format)"
     )
 
@@ -63,7 +63,7 @@ def test_gzipped_files_and_odd_sizes(tmp_path):
     assert np.array_equal(np.stack([source.read(row) for row in range(30)])[..., 0], pixels)
 
 
-def test_unpacked_file_beside_its_gzipped_twin_is_read_once(tmp_path):
+def test_unpacked_file_beside_its_gzipped_copy_is_read_once(tmp_path):
     plant(tmp_path, gz=True)
     pixels = plant(tmp_path)
     source = read_idx(tmp_path)
@@ -77,7 +77,7 @@ def test_unpacked_file_beside_its_gzipped_twin_is_read_once(tmp_path):
 )
 def test_other_prefixes(tmp_path, prefix, split):
     plant(tmp_path, prefix)
-    assert holds_idx(tmp_path)
+    assert contains_idx(tmp_path)
     assert read_idx(tmp_path).index.locators[0] == f"{split}/00000"
 
 
@@ -92,7 +92,7 @@ def test_names_with_a_dot(tmp_path):
 def test_several_sets_in_a_folder_are_refused(tmp_path):
     plant(tmp_path, "emnist-letters-train")
     plant(tmp_path, "emnist-digits-train")
-    with pytest.raises(DataError, match="holds several data sets: .*digits.* and .*letters"):
+    with pytest.raises(DataError, match="holds several datasets: .*digits.* and .*letters"):
         read_idx(tmp_path)
 
 
@@ -120,11 +120,11 @@ def test_damaged_files_are_errors(tmp_path, gz, images, labels, message):
         read_idx(tmp_path)
 
 
-def test_cut_short_gzip(tmp_path):
+def test_truncated_gzip(tmp_path):
     plant(tmp_path, gz=True)
     file = tmp_path / "train-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(DataError, match="damaged or cut short"):
+    with pytest.raises(DataError, match="damaged or truncated"):
         read_idx(tmp_path)
 
 

@@ -1,7 +1,6 @@
 import pytest
 
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError
 
 
@@ -16,7 +15,7 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["([a-z]+)_[0-9]+", "cat|dog"])
 def test_labels_are_found_in_names(files, pattern):
-    source = find_source(str(files), Reading(label_from=pattern))
+    source = find_source(str(files), ReadOptions(label_from=pattern))
     found = {
         locator: source.index.classes[label]
         for locator, label in zip(source.index.locators, source.index.labels, strict=True)
@@ -29,21 +28,24 @@ def test_labels_are_found_in_names(files, pattern):
 
 
 def test_another_pattern_is_other_data(files):
-    one, other = (
-        find_source(str(files), Reading(label_from=pattern)) for pattern in ("cat|dog", "[cd]")
+    first, second = (
+        find_source(str(files), ReadOptions(label_from=pattern)) for pattern in ("cat|dog", "[cd]")
     )
-    assert one.fingerprint != other.fingerprint
+    assert first.fingerprint != second.fingerprint
 
 
 @pytest.mark.parametrize(
-    ("pattern", "error", "said"),
-    [("(", ConfigError, "no regular expression"), ("zebra", DataError, "in any path, such as")],
+    ("pattern", "error", "message"),
+    [
+        ("(", ConfigError, "is not a regular expression"),
+        ("zebra", DataError, "in any path, such as"),
+    ],
 )
-def test_a_pattern_that_finds_nothing(files, pattern, error, said):
-    with pytest.raises(error, match=said):
-        find_source(str(files), Reading(label_from=pattern))
+def test_a_pattern_that_finds_nothing(files, pattern, error, message):
+    with pytest.raises(error, match=message):
+        find_source(str(files), ReadOptions(label_from=pattern))
 
 
 def test_a_file_has_no_names_in_it(files):
     with pytest.raises(DataError, match="is not a folder"):
-        find_source(str(files / "readme.txt"), Reading(label_from="x"))
+        find_source(str(files / "readme.txt"), ReadOptions(label_from="x"))

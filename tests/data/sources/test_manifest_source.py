@@ -55,7 +55,7 @@ def make(folder, ending):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"])
-def test_all_formats_say_the_same(images, ending):
+def test_all_formats_agree(images, ending):
     source = read_manifest(make(images, ending))
     assert list(source.index.locators) == [line[0] for line in LINES]
     assert source.index.classes == ("cat", "dog")
@@ -63,7 +63,7 @@ def test_all_formats_say_the_same(images, ending):
     assert source.index.splits.tolist() == [TRAIN, VALIDATION, TEST]
     assert [source.read(row) for row in range(3)] == [line[0].encode() for line in LINES]
     assert source.problems == []
-    assert source.found == (
+    assert source.description == (
         f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines, "
         "columns path, label and split (override with --data-format)"
     )
@@ -154,7 +154,7 @@ def test_parquet_of_pandas_with_missing_labels(images):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name,kind\nx,y\n", "no column named path nor one named label; it has: name, kind"),
+        ("name,kind\nx,y\n", "no column named path and none named label; it has: name, kind"),
         ("path,kind\nx,y\n", "no column named label; it has: path, kind"),
         ("", "it has: none"),
         ("path,label\na/1.png\n", r"m\.csv, line 2: 1 cells, but the header names 2"),
@@ -205,7 +205,7 @@ def test_text_that_is_not_utf8(images):
     with pytest.raises(DataError, match="is UTF-16 text; save it as UTF-8"):
         read_manifest(images / "m.csv")
     (images / "m.csv").write_bytes(b"path,label\na/1.png,cat\na/2.png,caf\xe9\n")
-    with pytest.raises(DataError, match="line 3: byte 0xe9 in place 12 is not UTF-8 text"):
+    with pytest.raises(DataError, match="line 3: byte 0xe9 at position 12 is not UTF-8 text"):
         read_manifest(images / "m.csv")
 
 
@@ -216,7 +216,7 @@ def test_broken_parquet(images):
         read_manifest(file)
 
 
-def test_without_pyarrow_the_way_to_get_it_is_given(images, monkeypatch):
+def test_without_pyarrow_the_message_names_the_package(images, monkeypatch):
     file = make(images, ".parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'onsight\[parquet\]'"):
@@ -274,15 +274,15 @@ def test_a_column_of_labels_is_chosen(images, ending):
     assert read_manifest(file).index.classes == ("old", "young")
     chosen = read_manifest(file, "Species")
     assert chosen.index.classes == ("cat", "dog")
-    assert "columns path and species" in chosen.found
+    assert "columns path and species" in chosen.description
     assert chosen.fingerprint != read_manifest(file).fingerprint
     with pytest.raises(DataError, match="has no column named breed; it has: path, species, label"):
         read_manifest(file, "breed")
 
 
-def test_several_columns_of_labels_ask_for_one(images):
+def test_several_label_columns_need_a_choice(images):
     (images / "m.csv").write_text("path,category,label\na/1.png,cat,old\n")
-    with pytest.raises(DataError, match="label and category; name the one .* with --label"):
+    with pytest.raises(DataError, match="label and category; name the label column with --label"):
         read_manifest(images / "m.csv")
     assert read_manifest(images / "m.csv", "category").index.classes == ("cat",)
 
@@ -291,4 +291,4 @@ def test_the_metadata_of_a_hugging_face_folder_is_a_manifest(images):
     write_csv(images / "metadata.csv", ("file_name", "label"), [("a/1.png", "cat")])
     source = read_manifest(images / "metadata.csv")
     assert list(source.index.locators) == ["a/1.png"]
-    assert "columns file_name and label" in source.found
+    assert "columns file_name and label" in source.description

@@ -11,8 +11,8 @@ from torchvision.transforms import Compose, Normalize, RandomCrop, ToTensor
 from onsight.data.fit import ImageFormat
 from onsight.data.pack import open_pack
 from onsight.data.packing import Job
-from onsight.data.sources.find import find_source, take_data
-from onsight.data.sources.memory import memory_source
+from onsight.data.sources.find import find_source, resolve_data
+from onsight.data.sources.memory import read_memory_data
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import DataError
 
@@ -80,7 +80,7 @@ def test_every_form_gives_the_pixels_digests_and_labels_of_the_folder(arrays, tm
     forms += [Items(list(zip(paths, NAMES, strict=True)))]
     expected = pack_of(find_source(str(tmp_path)))
     for form in forms:
-        pack = pack_of(memory_source(form))
+        pack = pack_of(read_memory_data(form))
         assert np.array_equal(pack.digests, expected.digests)
         assert np.array_equal(pack.pixels[pack.rows], expected.pixels[expected.rows])
         assert np.array_equal(pack.index.labels, expected.index.labels)
@@ -91,11 +91,11 @@ def test_every_form_gives_the_pixels_digests_and_labels_of_the_folder(arrays, tm
 def test_whole_numbers_are_ordered_by_size_and_words_by_letter():
     labels = [10, 9, 2] * 4
     for given in (labels, np.array(labels, np.uint8), torch.tensor(labels)):
-        index = memory_source((GREY, given)).index
+        index = read_memory_data((GREY, given)).index
         assert index.classes == ("2", "9", "10")
-        assert [index.classes[label] for label in index.labels] == [str(one) for one in labels]
-    assert memory_source((GREY, list(map(str, labels)))).index.classes == ("10", "2", "9")
-    assert memory_source((GREY, np.array(labels) > 5)).index.classes == ("False", "True")
+        assert [index.classes[label] for label in index.labels] == [str(label) for label in labels]
+    assert read_memory_data((GREY, list(map(str, labels)))).index.classes == ("10", "2", "9")
+    assert read_memory_data((GREY, np.array(labels) > 5)).index.classes == ("False", "True")
 
 
 def test_torchs_own_datasets_work(tmp_path):
@@ -107,11 +107,11 @@ def test_torchs_own_datasets_work(tmp_path):
         ImageFolder(str(tmp_path), transform=ToTensor()),
         TensorDataset(first(COLOUR), numbers),
     ):
-        source = memory_source(data)
+        source = read_memory_data(data)
         assert np.array_equal(pack_of(source).digests, expected)
         assert source.index.classes == ("0", "1", "2")
-        assert source.found == f"{type(data).__name__} in memory, 3 classes, 12 images"
-    subset = memory_source(Subset(TensorDataset(first(COLOUR), numbers), range(7)))
+        assert source.description == f"{type(data).__name__} in memory, 3 classes, 12 images"
+    subset = read_memory_data(Subset(TensorDataset(first(COLOUR), numbers), range(7)))
     assert str(subset.root) == "Subset in memory (7)"
     assert is_memory_name("Subset in memory (1,007)")
     assert not is_memory_name(str(tmp_path))
@@ -119,7 +119,7 @@ def test_torchs_own_datasets_work(tmp_path):
 
 def test_each_item_is_read_once_but_for_the_first():
     data = Items([(array, name) for array, name in zip(GREY, NAMES, strict=True)])
-    source = memory_source(data)
+    source = read_memory_data(data)
     pack_of(source)
     assert sorted(data.reads) == [0, 0, 0, *range(1, 12)]
     assert source.notes == []
@@ -128,24 +128,24 @@ def test_each_item_is_read_once_but_for_the_first():
 def test_a_random_transform_is_noticed(tmp_path):
     save(COLOUR, tmp_path)
     torch.manual_seed(0)
-    source = memory_source(ImageFolder(str(tmp_path), transform=RandomCrop(3)))
+    source = read_memory_data(ImageFolder(str(tmp_path), transform=RandomCrop(3)))
     (note,) = source.notes
     assert "random" in note
 
 
 def test_the_fingerprint_is_that_of_the_content(tmp_path):
-    base = memory_source((GREY, NAMES)).fingerprint
-    assert memory_source((GREY.copy(), NAMES)).fingerprint == base
-    assert memory_source((list(GREY), np.array(NAMES))).fingerprint == base
+    base = read_memory_data((GREY, NAMES)).fingerprint
+    assert read_memory_data((GREY.copy(), NAMES)).fingerprint == base
+    assert read_memory_data((list(GREY), np.array(NAMES))).fingerprint == base
     changed = GREY.copy()
     changed[11, 5, 4] ^= 1
     others = [(changed, NAMES), (GREY, [*NAMES[:-1], "cat"]), (GREY[::-1], NAMES)]
     paths = save(GREY, tmp_path)
     others.append((paths, NAMES))
-    marks = {memory_source(one).fingerprint for one in others}
+    marks = {read_memory_data(other).fingerprint for other in others}
     assert len(marks | {base}) == 5
     Image.fromarray(changed[11][:3]).save(paths[11])
-    assert memory_source((paths, NAMES)).fingerprint not in marks
+    assert read_memory_data((paths, NAMES)).fingerprint not in marks
 
 
 def test_broken_images_are_listed_and_the_rest_is_used(tmp_path):
@@ -154,13 +154,13 @@ def test_broken_images_are_listed_and_the_rest_is_used(tmp_path):
     paths[4].unlink()
     closed = Image.open(paths[0])
     closed.close()
-    pair = memory_source(([closed, *paths[1:]], NAMES))
+    pair = read_memory_data(([closed, *paths[1:]], NAMES))
     pack = pack_of(pair)
     assert [problem.path for problem in pair.problems] == ["item 0"]
     assert {problem.path for problem in pack.problems} == {str(paths[3]), str(paths[4])}
     assert len(pack) == 9
     items = Items([(GREY[0], 0), OSError("truncated"), (GREY[1], 1)])
-    (problem,) = memory_source(items).problems
+    (problem,) = read_memory_data(items).problems
     assert problem == ("item 1", "scan", "OSError: truncated")
 
 
@@ -197,18 +197,18 @@ def test_broken_images_are_listed_and_the_rest_is_used(tmp_path):
 )
 def test_what_cannot_be_data_is_refused(data, reason):
     with pytest.raises(DataError, match=reason):
-        take_data(data)
+        resolve_data(data)
 
 
 def test_a_normalized_dataset_is_refused(tmp_path):
     save(COLOUR, tmp_path)
     transform = Compose([ToTensor(), Normalize([0.5] * 3, [0.5] * 3)])
     with pytest.raises(DataError, match="Onsight normalizes by itself"):
-        memory_source(ImageFolder(str(tmp_path), transform=transform))
+        read_memory_data(ImageFolder(str(tmp_path), transform=transform))
 
 
 def test_names_stay_names_and_an_open_source_stays_open(tmp_path):
-    assert take_data("demo") == "demo"
-    assert take_data(tmp_path) == str(tmp_path)
-    source = memory_source((GREY, NAMES))
+    assert resolve_data("demo") == "demo"
+    assert resolve_data(tmp_path) == str(tmp_path)
+    source = read_memory_data((GREY, NAMES))
     assert find_source(source) is source

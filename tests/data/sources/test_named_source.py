@@ -12,7 +12,7 @@ from torchvision import datasets
 
 from onsight.data.sources import named
 from onsight.data.sources.find import find_source
-from onsight.data.sources.named import NAMED_SETS, NAMES, known_name, named_root, read_named
+from onsight.data.sources.named import NAMED_SETS, NAMES, find_named_root, match_name, read_named
 from onsight.errors import AbsentData, DataError
 
 
@@ -49,14 +49,14 @@ PLANT = {"mnist": plant_idx, "fashion-mnist": plant_idx, "kmnist": plant_idx,
 
 def test_names_in_any_spelling():
     spellings = ("CIFAR10", "cifar-10", "FashionMNIST", "fashion_mnist", "EuroSAT")
-    assert [known_name(name) for name in spellings] == [
+    assert [match_name(name) for name in spellings] == [
         "cifar10", "cifar10", "fashion-mnist", "fashion-mnist", "eurosat",
     ]  # fmt: skip
-    assert known_name("imagenet") is None
+    assert match_name("imagenet") is None
 
 
 @pytest.mark.parametrize("name", NAMED_SETS)
-def test_torchvision_knows_the_class_and_fills_the_folder(name, tmp_path):
+def test_torchvision_has_the_class_and_fills_the_folder(name, tmp_path):
     """The table agrees with what torchvision itself says about its folders."""
     chosen = NAMED_SETS[name]
     kind = getattr(datasets, chosen.torchvision_class)
@@ -81,7 +81,7 @@ def test_files_that_are_there_are_read_without_torchvision(name, root, monkeypat
     monkeypatch.setattr(named, "_fetch", None)
     source = read_named(name)
     assert source.root == folder
-    assert source.found.startswith(f"{name} in {folder}: ")
+    assert source.description.startswith(f"{name} in {folder}: ")
 
 
 def test_download_is_moved_into_place_whole(root, monkeypatch, capsys):
@@ -138,7 +138,7 @@ def test_without_torchvision(monkeypatch):
 
 
 def test_unknown_name():
-    with pytest.raises(DataError, match=r"no data set is called 'mnits'\. Did you mean .*mnist"):
+    with pytest.raises(DataError, match=r"no dataset is called 'mnits'\. Did you mean .*mnist"):
         read_named("mnits")
 
 
@@ -167,6 +167,6 @@ def test_pets_are_here_or_below_the_root_and_are_never_downloaded(root, tmp_path
 def test_place_without_a_setting(monkeypatch):
     monkeypatch.delenv("ONSIGHT_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert named_root() == Path("/somewhere/onsight/datasets")
+    assert find_named_root() == Path("/somewhere/onsight/datasets")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert named_root() == Path.home() / ".cache/onsight/datasets"
+    assert find_named_root() == Path.home() / ".cache/onsight/datasets"

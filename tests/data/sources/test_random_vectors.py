@@ -5,7 +5,7 @@ import numpy as np
 import onsight
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import find_source
-from onsight.data.sources.random_vectors import draw_vectors
+from onsight.data.sources.named import draw_vectors
 from onsight.report.console import SilentReporter
 
 
@@ -13,14 +13,17 @@ def vectors_of(source):
     return np.stack([source.read(row) for row in range(len(source.index))])
 
 
-def test_they_are_these_and_no_others():
+def test_the_vectors_never_change():
     source = draw_vectors()
     pixels = vectors_of(source)
     assert pixels.shape == (200, 1, 5, 1)
     assert pixels.dtype == np.uint8
     assert pixels[0].ravel().tolist() == [95, 130, 194, 217, 207]
-    assert (source.fingerprint, source.found) == (draw_vectors().fingerprint, source.found)
-    assert source.found.startswith("random vectors with train/test, 2 classes, 200")
+    assert (source.fingerprint, source.description) == (
+        draw_vectors().fingerprint,
+        source.description,
+    )
+    assert source.description.startswith("random vectors with train/test, 2 classes, 200")
     assert len(np.unique(pixels, axis=0)) == 200
     # Uniform bytes: mean 127.5, deviation of the mean of 1,000 is 2.3.
     assert abs(pixels.mean() - 127.5) < 10

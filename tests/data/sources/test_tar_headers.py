@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onsight.data.sources import archive_tar, tar_headers
-from onsight.data.sources.archive_tar import BrokenTar, open_tar
-from onsight.data.sources.tar_headers import ordinary_headers
+from onsight.data.sources import archive_members, tar_headers
+from onsight.data.sources.archive_members import BrokenTar, open_tar
+from onsight.data.sources.tar_headers import read_ordinary_headers
 
 SAMPLES = {"000.jpg": b"x" * 700, "000.cls": b"3", "a/b/001.jpg": b"", "a/b/001.cls": b"y" * 512}
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -51,7 +51,7 @@ ORDINARY = {
     "folders": made([member("a", kind=tarfile.DIRTYPE), *samples()]),
     "prefix": made([member("folder/" * 20 + "x.jpg", b"x"), *samples()]),
     "not UTF-8": made([member("\udce9.jpg", b"x"), *samples()], tarfile.GNU_FORMAT),
-    "many": made([member(f"{n}.jpg", b"x") for n in range(tar_headers._CHECKED + 9)]),
+    "many": made([member(f"{n}.jpg", b"x") for n in range(tar_headers._CHECKED_AT_ONCE + 9)]),
 }
 ODD = {
     "long name, GNU": made([member("x" * 200, b"x"), *samples()], tarfile.GNU_FORMAT),
@@ -104,7 +104,7 @@ def on_disk(tmp_path_factory):
 def by_tarfile(file):
     """(name, offset, size) of regular files; None if tarfile calls the archive broken."""
     try:
-        infos = list(archive_tar._headers(file))
+        infos = list(archive_members._tar_infos(file))
     except BrokenTar:
         return None
     assert all(info.isreg() or info.isdir() for info in infos)
@@ -114,14 +114,14 @@ def by_tarfile(file):
 @pytest.mark.parametrize("name", ORDINARY)
 def test_ordinary_archives_are_read_as_tarfile_does(name, on_disk):
     file = on_disk(ORDINARY[name])
-    found = ordinary_headers(file.fileno())
+    found = read_ordinary_headers(file.fileno())
     assert found is not None
     assert found == by_tarfile(file)
 
 
 @pytest.mark.parametrize("name", [*ODD, *BROKEN])
 def test_others_are_left_to_tarfile(name, on_disk):
-    assert ordinary_headers(on_disk((ODD | BROKEN)[name]).fileno()) is None
+    assert read_ordinary_headers(on_disk((ODD | BROKEN)[name]).fileno()) is None
 
 
 @pytest.mark.parametrize("name", [*ORDINARY, *ODD, *BROKEN])
@@ -136,7 +136,7 @@ def test_the_reader_is_the_same_either_way(name, on_disk, monkeypatch):
         return members.paths, members.problems, reader.offsets, reader.sizes
 
     found = outcome()
-    monkeypatch.setattr(archive_tar, "ordinary_headers", lambda descriptor: None)
+    monkeypatch.setattr(archive_members, "read_ordinary_headers", lambda descriptor: None)
     assert found == outcome()
 
 
@@ -145,15 +145,15 @@ def test_the_reader_is_the_same_either_way(name, on_disk, monkeypatch):
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 511), st.integers(0, 255)), max_size=3),
     st.booleans(),
 )
-def test_changed_bytes(on_disk, name, changes, mend):
-    """Bytes of the first blocks are changed, and the checksums mended or not."""
+def test_changed_bytes(on_disk, name, changes, fix):
+    """Bytes of the first blocks are changed, and the checksums fixed or not."""
     content = bytearray(ORDINARY[name])
     for block, place, byte in changes:
         content[512 * block + place] = byte
-        if mend:
+        if fix:
             header = content[512 * block : 512 * (block + 1)]
             header[148:156] = b" " * 8
             content[512 * block + 148 : 512 * block + 156] = b"%06o\0 " % sum(header)
     file = on_disk(bytes(content))
-    found = ordinary_headers(file.fileno())
+    found = read_ordinary_headers(file.fileno())
     assert found is None or found == by_tarfile(file)

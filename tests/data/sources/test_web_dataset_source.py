@@ -7,8 +7,7 @@ import tarfile
 import pytest
 
 from onsight.data.index import TRAIN, UNSPLIT, VALIDATION
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError
 
 
@@ -39,7 +38,7 @@ def test_shards_with_splits(tmp_path):
     assert source.index.labels.tolist() == [0, 1, 0]
     assert source.index.splits.tolist() == [TRAIN, TRAIN, VALIDATION]
     assert [source.read(row) for row in range(3)] == [b"one", b"two", b"three"]
-    assert "3 images in 2 shards" in source.found
+    assert "3 images in 2 shards" in source.description
 
 
 def test_labels_in_json(tmp_path):
@@ -61,7 +60,7 @@ def test_what_cannot_be_used_is_listed(tmp_path):
     assert reasons["1.tar"].startswith("a broken shard")
 
 
-def test_tars_of_class_folders_are_no_shards(tmp_path):
+def test_tars_of_class_folders_are_not_shards(tmp_path):
     write(tmp_path / "0.tar", {"cat/x.png": b"p", "dog/y.png": b"q"})
     with pytest.raises(DataError):
-        find_source(str(tmp_path), Reading("webdataset"))
+        find_source(str(tmp_path), ReadOptions("webdataset"))

@@ -1,50 +1,92 @@
-"""Files behind an fsspec URL: listed with what changes when they do, and read in parts."""
+"""Files behind an fsspec URL: list them with a version that changes with the content, and read."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PosixPath
 from typing import Any
 
-from onsight.data.shards.address import spelt_out
-from onsight.data.shards.retry import retried
+from onsight.data.shards.retry import call_with_retries
 from onsight.errors import DataError, RemoteFailed
 
-INDEX_NAME = "index.json"  # as `widsindex` of webdataset and `onsight shard` write it
-_DEPTH, _DEEPEST = 2, 32  # levels below the URL that are looked into; for ** in it
+INDEX_NAME = "index.json"  # as webdataset's `widsindex` and `onsight shard` write it
+_DEPTH, _MAX_DEPTH = 2, 32  # levels that are listed below the URL; if it has **
 _SILENCE_SECONDS = 30  # without a byte, after which a connection counts as lost
-_AT_ONCE = 16  # requests for the facts of files
-# What opens URLs of a scheme; other schemes may be opened by packages of their users' choice.
+_PARALLEL_REQUESTS = 16  # for the facts of files
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+# What opens URLs of a scheme. Users may install packages for other schemes themselves.
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a", "http", "https"), "'onsight[remote]'"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
 }
-_VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "LastModified", "Last-Modified", "mtime")
+_VERSION_KEYS = ("ETag", "etag", "md5Hash", "Content-MD5", "LastModified", "Last-Modified", "mtime")
+
+_Facts = Mapping[str, Any]  # what fsspec returns about a file
+
+
+class UrlPath(PosixPath):
+    """A URL where a source needs a path; only its text is meaningful."""
+
+    def __str__(self) -> str:
+        """Return the URL, with the second slash that a path drops."""
+        return re.sub(r":/(?=[^/]|$)", "://", super().__str__(), count=1)
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is an address for fsspec, such as s3://bucket/folder."""
+    return _SCHEME.match(text) is not None
+
+
+def strip_file_scheme(text: str) -> str:
+    """Return the path of a file:// URL, and any other text as it is."""
+    return text.removeprefix("file://") if text.startswith("file:///") else text
+
+
+def expand_braces(text: str) -> Iterator[str]:
+    """Yield the addresses that braces stand for: a-{000..002}.tar, a-{x,y}.tar."""
+    match = _BRACES.search(text)
+    if match is None:
+        yield text
+        return
+    for part in _expand_brace(match[1]):
+        yield from expand_braces(text[: match.start()] + part + text[match.end() :])
+
+
+def _expand_brace(inside: str) -> Iterator[str]:
+    limits = _RANGE.fullmatch(inside)
+    if limits is None:
+        yield from inside.split(",")
+        return
+    first, last = limits.groups()
+    yield from (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file: its name below the URL, its path in the filesystem, bytes, and its version."""
+    """A file behind a URL."""
 
-    name: str
-    path: str
-    size: int
-    version: str
+    name: str  # below the URL
+    path: str  # in the filesystem
+    size: int  # bytes
+    version: str  # changes with the content; empty if the server reports nothing
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A URL that is opened: filesystem is fsspec's, root the path in it."""
+    """An opened URL."""
 
     url: str
-    filesystem: Any
-    root: str
+    filesystem: Any  # fsspec's
+    root: str  # the URL's path in the filesystem
 
     @classmethod
     def open(cls, url: str) -> "Remote":
-        """Raises DataError where no installed package opens such a URL."""
+        """Open a URL. Raises DataError if no installed package can."""
         try:
             from fsspec.core import url_to_fs
 
@@ -56,13 +98,16 @@ class Remote:
         except ValueError as error:
             raise DataError(f"{url} cannot be opened: {error}") from error
         if _is_s3(url):
-            filesystem.retries = 1  # `retried` asks again, and says so
+            filesystem.retries = 1  # call_with_retries repeats requests, and logs it
         return cls(url, filesystem, root)
 
     def files(self, endings: tuple[str, ...]) -> list[RemoteFile]:
-        """The files with such endings that the URL stands for, by name. Raises DataError."""
+        """Return the files with such endings that the URL stands for, by name.
+
+        Raises DataError, RemoteFailed.
+        """
         try:
-            found = self._listed()
+            listing = self._list()
         except RemoteFailed:
             raise
         except Exception as error:
@@ -72,27 +117,27 @@ class Remote:
                 f"FSSPEC_S3_ANON=true for public data). Where a server cannot list, name the "
                 f"shards, as .../train-{{0000..0099}}.tar, or put an {INDEX_NAME} beside them"
             ) from error
-        wanted = {path: facts for path, facts in found.items() if path.endswith(endings)}
+        wanted = {path: facts for path, facts in listing.items() if path.endswith(endings)}
         root = self._common_root(wanted)
-        files = (_file(path, facts, root) for path, facts in self._complete(wanted).items())
+        files = (_describe(path, facts, root) for path, facts in self._complete(wanted).items())
         return sorted(files, key=lambda file: file.name)
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Bytes start to end of a file, asked for again if the connection breaks.
+        """Return bytes start to end of a file, requested again if the connection breaks.
 
-        Raises RemoteFailed; DataError for what does not pass, such as 403 and 404.
+        Raises RemoteFailed; DataError for permanent failures, such as 403 and 404.
         """
 
-        def part() -> bytes:
+        def request() -> bytes:
             content: bytes = self.filesystem.cat_file(file.path, start=start, end=end)
-            if len(content) == file.size > end - start:  # the server knows no ranges
+            if len(content) == file.size > end - start:  # the server does not support ranges
                 content = content[start:end]
             if len(content) != end - start:
                 raise ConnectionError(f"{len(content):,} bytes came instead of {end - start:,}")
             return content
 
         try:
-            return retried(part, f"{self.url}: {file.name}") if end > start else b""
+            return call_with_retries(request, f"{self.url}: {file.name}") if end > start else b""
         except RemoteFailed:
             raise
         except Exception as error:
@@ -100,81 +145,83 @@ class Remote:
                 f"{self.url}: {file.name} cannot be read: {type(error).__name__}: {error}"
             ) from error
 
-    def _listed(self) -> dict[str, Mapping[str, Any]]:
-        """The files below the URL with what a listing tells about them."""
+    def _list(self) -> dict[str, _Facts]:
+        """Return the files below the URL with the facts in their listing, which may be empty."""
         self.filesystem.invalidate_cache()
         if "{" in self.root:
-            return {path: {} for path in spelt_out(self.root)}
+            return {path: {} for path in expand_braces(self.root)}
         if any(sign in self.root for sign in "*["):
-            return self._matching()
+            return self._list_matching()
         if self.root.endswith((".tar", ".parquet")):
             return {self.root: {}}
-        if _is_http(self.root) and (named := self._named_by_index()):
-            return named
+        if _is_http(self.root) and (indexed := self._list_index()):
+            return indexed
         try:
-            found = self._below(self.root, _DEPTH)
-        except (FileNotFoundError, PermissionError):  # what cannot be listed may be read
-            found = {}
-        return found or self._named_by_index()
+            listing = self._list_below(self.root, _DEPTH)
+        except (FileNotFoundError, PermissionError):  # what cannot be listed may be readable
+            listing = {}
+        return listing or self._list_index()
 
-    def _matching(self) -> dict[str, Mapping[str, Any]]:
-        """The files that a pattern stands for."""
+    def _list_matching(self) -> dict[str, _Facts]:
+        """Return the files that match the URL as a pattern."""
         from fsspec.utils import glob_translate
 
         pattern = re.compile(glob_translate(self.root))
         folder = re.split(r"[*\[]", self.root)[0].rpartition("/")[0]
-        depth = _DEEPEST if "**" in self.root else self.root.count("/") - folder.count("/")
-        found = self._below(folder, depth)
-        return {path: facts for path, facts in found.items() if pattern.match(path)}
+        depth = _MAX_DEPTH if "**" in self.root else self.root.count("/") - folder.count("/")
+        listing = self._list_below(folder, depth)
+        return {path: facts for path, facts in listing.items() if pattern.match(path)}
 
-    def _below(self, folder: str, depth: int) -> dict[str, Mapping[str, Any]]:
-        """The files in a folder and so many levels of it.
+    def _list_below(self, folder: str, depth: int) -> dict[str, _Facts]:
+        """Return the files in a folder, `depth` levels deep.
 
-        fsspec's find and glob leave out a folder whose listing fails, if only for a moment.
+        fsspec's find and glob leave out a folder whose listing fails, even if only for a moment.
         """
         start = f"{folder.rstrip('/')}/" if folder else ""
-        listed: list[Mapping[str, Any]] = retried(
+        entries: list[_Facts] = call_with_retries(
             lambda: self.filesystem.ls(folder, detail=True), self.url
         )
-        found: dict[str, Mapping[str, Any]] = {}
-        for facts in listed:
+        files: dict[str, _Facts] = {}
+        for facts in entries:
             path = str(facts["name"])
-            if not path.startswith(start) or path == start:  # a web page links to other places too
+            if not path.startswith(start) or path == start:  # a web page also links elsewhere
                 continue
             if facts.get("type") != "directory":
-                found[path] = facts
+                files[path] = facts
             elif depth > 1:
-                found |= self._below(path, depth - 1)
-        return found
+                files |= self._list_below(path, depth - 1)
+        return files
 
-    def _named_by_index(self) -> dict[str, Mapping[str, Any]]:
-        """The shards that an index file beside them lists."""
+    def _list_index(self) -> dict[str, _Facts]:
+        """Return the shards that an index file beside them lists."""
         root = self.root.rstrip("/")
         try:
-            text = retried(lambda: self.filesystem.cat_file(f"{root}/{INDEX_NAME}"), self.url)
-            return {f"{root}/{one['url']}": {} for one in json.loads(text)["shardlist"]}
+            text = call_with_retries(
+                lambda: self.filesystem.cat_file(f"{root}/{INDEX_NAME}"), self.url
+            )
+            return {f"{root}/{shard['url']}": {} for shard in json.loads(text)["shardlist"]}
         except (FileNotFoundError, ValueError, LookupError, TypeError):
             return {}
 
-    def _complete(self, found: dict[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """The same with size and version asked for where the listing has not told them."""
+    def _complete(self, listing: dict[str, _Facts]) -> dict[str, _Facts]:
+        """Request the size and version of files whose listing lacks them."""
         missing = [
-            path for path, facts in found.items() if not (facts.get("size") and _version(facts))
+            path for path, facts in listing.items() if not (facts.get("size") and _version(facts))
         ]
 
-        def ask(path: str) -> Mapping[str, Any]:
+        def request(path: str) -> _Facts:
             try:
-                facts: Mapping[str, Any] = retried(lambda: self.filesystem.info(path), path)
+                facts: _Facts = call_with_retries(lambda: self.filesystem.info(path), path)
             except (FileNotFoundError, PermissionError) as error:
                 raise DataError(
                     f"{path} cannot be read: {error or type(error).__name__}"
                 ) from error
             if facts.get("size") is None:
-                raise DataError(f"the server does not tell the size of {path}")
+                raise DataError(f"the server does not report the size of {path}")
             return facts
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return found | dict(zip(missing, pool.map(ask, missing), strict=True))
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            return listing | dict(zip(missing, pool.map(request, missing), strict=True))
 
     def _common_root(self, paths: Iterable[str]) -> str:
         root = self.root.rstrip("/")
@@ -184,26 +231,26 @@ class Remote:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """How to open a URL: beside fsspec's own configuration, what a request may cost."""
+    """Return how to open a URL: time limits, merged into fsspec's own configuration."""
     if _is_http(url):
         from aiohttp import ClientTimeout
 
         timeout = ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
         return {"client_kwargs": {**_configured("http", "client_kwargs"), "timeout": timeout}}
     if _is_s3(url):
-        # Five tries of botocore for each of five of s3fs for each of ours made a server that is
-        # silent one for most of an hour.
+        # Five tries of botocore, for each of five of s3fs, for each of ours, would wait for a
+        # silent server for most of an hour.
         once = {"retries": {"total_max_attempts": 1}, "read_timeout": _SILENCE_SECONDS}
         return {"config_kwargs": {**_configured("s3", "config_kwargs"), **once}}
     return {}
 
 
 def _configured(protocol: str, name: str) -> dict[str, Any]:
-    """An option in fsspec's configuration, which a given one would replace as a whole."""
+    """Return an option from fsspec's configuration, which an argument would replace entirely."""
     from fsspec.config import conf
 
-    found: dict[str, Any] = conf.get(protocol, {}).get(name, {})
-    return found
+    option: dict[str, Any] = conf.get(protocol, {}).get(name, {})
+    return option
 
 
 def _is_s3(url: str) -> bool:
@@ -214,11 +261,11 @@ def _is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def _file(path: str, facts: Mapping[str, Any], root: str) -> RemoteFile:
+def _describe(path: str, facts: _Facts, root: str) -> RemoteFile:
     name = path.removeprefix(root).lstrip("/")
     return RemoteFile(name, path, int(facts["size"]), _version(facts))
 
 
-def _version(facts: Mapping[str, Any]) -> str:
-    """What changes with the content: an ETag, a checksum or a time; empty if nothing is told."""
-    return next((str(facts[name]) for name in (*_VERSIONS, "created") if facts.get(name)), "")
+def _version(facts: _Facts) -> str:
+    """Return an ETag, a checksum or a time, which change with the content; empty if none."""
+    return next((str(facts[key]) for key in (*_VERSION_KEYS, "created") if facts.get(key)), "")

@@ -1,4 +1,4 @@
-"""Calls to a server, made again after growing pauses when their failure may pass."""
+"""Repeat calls to a server, after growing pauses, while their failure may be temporary."""
 
 import errno
 import http.client
@@ -13,20 +13,20 @@ from onsight.errors import RemoteFailed
 
 TRIES = 7
 FIRST_PAUSE_SECONDS = 0.5  # doubled after each try: 0.5, 1, 2, 4, 8, 16
-PATIENCE_SECONDS = 5.0  # after which a failure is told: what nobody tells of looks like a hang
+QUIET_SECONDS = 5.0  # then a failure is logged, because a silent wait looks like a hang
 
-# What asking again does not change: 404, 403, 400, 405, 501 in the words of fsspec's filesystems.
-_FINAL = (
+# 404, 403, 400, 405 and 501 as fsspec's filesystems raise them: trying again changes nothing.
+_PERMANENT = (
     FileNotFoundError,
     PermissionError,
     FileExistsError,
     IsADirectoryError,
     NotADirectoryError,
 )
-_FINAL_NUMBERS = {errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENAMETOOLONG}
-_PASSING_STATUS = {408, 429}  # besides 500 and above
-# Classes of what fails on the way, by the module that defines them; only loaded ones are compared.
-_TRANSPORT = {
+_PERMANENT_ERRNOS = {errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENAMETOOLONG}
+_TRANSIENT_STATUSES = {408, 429}  # besides 500 and above
+# Errors of transport, by the module that defines them; only loaded modules are compared.
+_TRANSPORT_ERRORS = {
     "aiohttp": ("ClientError",),
     "botocore.exceptions": ("HTTPClientError", "ConnectionError", "IncompleteReadError"),
     "botocore.parsers": ("ResponseParserError",),
@@ -37,27 +37,27 @@ _Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
 
 
-def retried(call: Callable[[], _Result], what: str) -> _Result:
-    """The result of a call, repeated while its failure may pass.
+def call_with_retries(call: Callable[[], _Result], what: str) -> _Result:
+    """Return the result of a call, repeated while its failure may be temporary.
 
-    what: the address, for the message. Raises RemoteFailed after the last try; a failure that
-    does not pass (a 4xx answer but 408 and 429) is raised at once, as it is.
+    what: the address, for the message. Raises RemoteFailed after the last try; a permanent
+    failure (any 4xx status except 408 and 429) is raised at once, as it is.
     """
-    begun, is_told = time.monotonic(), False
+    start, is_logged = time.monotonic(), False
     for number in range(TRIES):
         try:
             return call()
         except Exception as error:
-            if not may_pass(error):
+            if not is_transient(error):
                 raise
             if number == TRIES - 1:
                 raise RemoteFailed(
                     f"{what} cannot be read: {TRIES} tries failed, the last with "
                     f"{type(error).__name__}: {error}. What was read so far is kept: repeat the "
-                    "command, a training with --resume, once the server answers"
+                    "command, or a training run with --resume, once the server responds"
                 ) from error
-            if not is_told and time.monotonic() - begun > PATIENCE_SECONDS:
-                is_told = True
+            if not is_logged and time.monotonic() - start > QUIET_SECONDS:
+                is_logged = True
                 _logger.warning(
                     "%s: try %d of %d failed (%s: %s); trying again",
                     *(what, number + 1, TRIES, type(error).__name__, error),
@@ -67,30 +67,30 @@ def retried(call: Callable[[], _Result], what: str) -> _Result:
     raise AssertionError("unreachable")
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether the same request may succeed later: no answer, half of one, 408, 429, 500 or more."""
-    for one in _chain(error):
-        status = _status(one)
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed later: no or half a response, 408, 429, 500 and up."""
+    for cause in _causes(error):
+        status = _http_status(cause)
         if status is not None:
-            return status >= 500 or status in _PASSING_STATUS
-    if isinstance(error, _FINAL):
+            return status >= 500 or status in _TRANSIENT_STATUSES
+    if isinstance(error, _PERMANENT):
         return False
     if isinstance(error, OSError):  # TimeoutError and ConnectionError are among these
-        return error.errno not in _FINAL_NUMBERS
-    return isinstance(error, (http.client.HTTPException, *_transport_errors()))
+        return error.errno not in _PERMANENT_ERRNOS
+    return isinstance(error, (http.client.HTTPException, *_loaded_transport_errors()))
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what caused it."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and what caused it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status that an error carries: aiohttp's, gcsfs's or botocore's."""
-    # aiohttp's parser has codes of its own, 400 for half an answer.
+def _http_status(error: BaseException) -> int | None:
+    """Return the HTTP status in an error of aiohttp, gcsfs or botocore."""
+    # aiohttp's parser has codes of its own, such as 400 for half a response.
     name = "code" if type(error).__module__.startswith("gcsfs") else "status"
     value = getattr(error, name, None)
     if isinstance(value, int) and value >= 100:
@@ -102,10 +102,10 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _transport_errors() -> tuple[type[BaseException], ...]:
+def _loaded_transport_errors() -> tuple[type[BaseException], ...]:
     return tuple(
         getattr(sys.modules[module], name)
-        for module, names in _TRANSPORT.items()
+        for module, names in _TRANSPORT_ERRORS.items()
         if module in sys.modules
         for name in names
         if hasattr(sys.modules[module], name)

@@ -1,98 +1,143 @@
-"""Where the bytes of shards come from: files of this machine, or copies of remote ones."""
+"""`ShardStore`: read access to shards, which are local files or local copies of remote ones."""
 
+import io
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from onsight.data.file_state import stat_facts
-from onsight.data.shards.shard_cache import Descriptor
 
-ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # of images in a tar
-_OPEN = 128  # files of this machine
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # in a tar
+_MAX_OPEN = 128  # local files
 
 
 class Shard(NamedTuple):
-    """A shard; the version changes when its content does."""
+    """A file of many images."""
 
-    name: str
-    size: int
-    version: str
+    name: str  # below the dataset's root
+    size: int  # bytes
+    version: str  # changes when the content does
+
+
+class Descriptor:
+    """An open file that is closed once nothing refers to it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes at an offset; safe for threads."""
+        return os.pread(self.number, size, offset)
 
 
 class ShardStore(Protocol):
-    """The shards of DATA, numbered in the order of their names.
+    """The shards of a dataset, numbered in the order of their names."""
 
-    digests: SHA-256 of shards by number, as far as they are known and are to be checked.
-    """
-
-    digests: dict[int, str]
+    digests: dict[int, str]  # SHA-256 of shards by number, where known, to check copies
 
     @property
     def shards(self) -> Sequence[Shard]:
-        """What there is."""
+        """All shards."""
 
     def open(self, number: int) -> Descriptor:
-        """A whole shard as a file of this machine. Raises OSError, RemoteFailed, DataError."""
+        """Open a whole shard as a local file. Raises OSError, RemoteFailed, DataError."""
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Some bytes of a shard; safe for threads. Raises as `open` does."""
+        """Return some bytes of a shard; safe for threads. Raises as `open` does."""
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """Be told which shards are read next, to have them here by then."""
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Start copying these shards, which are read next."""
 
 
 class OpenFiles:
-    """The files that were used last, at most so many, open; safe for threads."""
+    """The most recently used files, kept open; safe for threads."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._files: OrderedDict[int, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, number: int) -> Descriptor | None:
-        """An open file by its number."""
+        """Return an open file by its number, or None."""
         with self._lock:
             if number in self._files:
                 self._files.move_to_end(number)
             return self._files.get(number)
 
-    def keep(self, number: int, file: Descriptor) -> Descriptor:
-        """Keep a file open in place of the one that was used longest ago."""
+    def add(self, number: int, file: Descriptor) -> Descriptor:
+        """Keep a file open, and drop the one that was used longest ago if there are too many."""
         with self._lock:
             self._files[number] = file
-            while len(self._files) > self._most:
+            while len(self._files) > self._limit:
                 self._files.popitem(last=False)
         return file
 
 
 class LocalShards:
-    """Shards in a folder."""
+    """A `ShardStore` of files in a folder."""
 
     def __init__(self, root: Path, paths: Sequence[Path]) -> None:
-        self._paths, self._open = paths, OpenFiles(_OPEN)
-        self.shards = [_local_shard(root, path) for path in paths]
+        self._paths, self._open_files = paths, OpenFiles(_MAX_OPEN)
+        self.shards = [_describe_file(root, path) for path in paths]
         self.digests: dict[int, str] = {}
 
     def open(self, number: int) -> Descriptor:
-        """The file itself."""
-        found = self._open.get(number)
-        if found is None:
+        """Open the file itself."""
+        file = self._open_files.get(number)
+        if file is None:
             descriptor = os.open(self._paths[number], os.O_RDONLY | os.O_CLOEXEC)
-            found = self._open.keep(number, Descriptor(descriptor))
-        return found
+            file = self._open_files.add(number, Descriptor(descriptor))
+        return file
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Some bytes of a file."""
+        """Return some bytes of a file."""
         return self.open(number).read(offset, size)
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """They are here."""
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Do nothing: the files are local."""
 
 
-def _local_shard(root: Path, path: Path) -> Shard:
+def _describe_file(root: Path, path: Path) -> Shard:
     facts = stat_facts(path)
     name = path.name if path == root else str(path.relative_to(root))
-    return Shard(name, path.stat().st_size, "-".join(str(one) for one in facts[2:]))
+    return Shard(name, path.stat().st_size, "-".join(str(fact) for fact in facts[2:]))
+
+
+class ShardFile(io.RawIOBase):
+    """A shard as a file object, for pyarrow; each has its own position."""
+
+    def __init__(self, store: ShardStore, number: int) -> None:
+        super().__init__()
+        self._store, self._number, self._position = store, number, 0
+        self._size = store.shards[number].size
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move the position and return it."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes from the position on, all of them by default."""
+        is_rest = size is None or size < 0
+        end = self._size if is_rest else min(self._size, self._position + size)
+        content = self._store.read(self._number, self._position, max(0, end - self._position))
+        self._position += len(content)
+        return content

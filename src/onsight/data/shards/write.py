@@ -1,4 +1,4 @@
-"""Writing DATA as WebDataset shards: the images' own bytes, each with its class beside it."""
+"""Write DATA as WebDataset shards: the images' own bytes, each with its class beside it."""
 
 import hashlib
 import io
@@ -6,6 +6,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,47 +14,107 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from onsight.data.index import SPLIT_NAMES, Problem
-from onsight.data.shards.remote import INDEX_NAME
-from onsight.data.shards.store import ENDINGS
-from onsight.data.shards.target import Target
-from onsight.errors import ImageError, OutputError
+from onsight.data.shards.remote import INDEX_NAME, Remote, is_url, strip_file_scheme
+from onsight.data.shards.retry import call_with_retries
+from onsight.data.shards.store import IMAGE_ENDINGS
+from onsight.errors import DataError, ImageError, OutputError, RemoteFailed
+from onsight.files import disk_errors, user_path, write_atomically
 
 if TYPE_CHECKING:
     from onsight.data.sources.source import Source
 
 PROGRESS_NAME = "unfinished.json"
-_BY_FORMAT = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}  # others are named as their format
-_END_BYTES = tarfile.RECORDSIZE  # of the mark at a tar's end, at most
+_ENDING_BY_FORMAT = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}  # others: the format's name
+_MAX_END_BYTES = tarfile.RECORDSIZE  # of the mark at a tar's end
 _VERSION = 1
 
+_Sample = tuple[str, bytes, bytes]  # file name, image, class
 
-_Sample = tuple[str, bytes, bytes]  # name, image, class
+
+@dataclass(frozen=True)
+class Target:
+    """A local or remote folder, in which each file is written whole or not at all."""
+
+    name: str  # the path or URL as the user gave it
+    folder: Path  # unused if remote
+    remote: Remote | None  # None for a local folder
+
+    @classmethod
+    def open(cls, out: str) -> "Target":
+        """Open a path or URL. Raises OutputError for a URL that cannot be opened."""
+        out = strip_file_scheme(out).rstrip("/")
+        if not is_url(out):
+            return cls(out, user_path(out), None)
+        try:
+            return cls(out, Path(), Remote.open(out))
+        except DataError as error:
+            raise OutputError(str(error)) from error
+
+    def names(self) -> set[str]:
+        """Return the names of the files in the folder."""
+        if self.remote is None:
+            return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        filesystem = self.remote.filesystem
+        try:
+            filesystem.invalidate_cache()
+            paths: list[Any] = self._request(lambda: filesystem.ls(self.remote_root, detail=False))
+        except FileNotFoundError:
+            return set()
+        return {str(path).rpartition("/")[2] for path in paths}
+
+    @property
+    def remote_root(self) -> str:
+        """The path in the remote filesystem."""
+        return self.remote.root.rstrip("/") if self.remote else ""
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        if self.remote is None:
+            with disk_errors(self.folder / name):
+                return (self.folder / name).read_bytes()
+        filesystem, path = self.remote.filesystem, f"{self.remote_root}/{name}"
+        content: bytes = self._request(lambda: filesystem.cat_file(path))
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically; an object store shows it once it is complete."""
+        if self.remote is None:
+            write_atomically(self.folder / name, content)
+            return
+        filesystem, path = self.remote.filesystem, f"{self.remote_root}/{name}"
+        self._request(lambda: filesystem.pipe_file(path, content))
+
+    def remove(self, name: str) -> None:
+        """Remove a file that this program wrote."""
+        if self.remote is None:
+            (self.folder / name).unlink(missing_ok=True)
+            return
+        filesystem, path = self.remote.filesystem, f"{self.remote_root}/{name}"
+        self._request(lambda: filesystem.rm_file(path))
+
+    def _request(self, call: Any) -> Any:
+        try:
+            return call_with_retries(call, self.name)
+        except (RemoteFailed, FileNotFoundError):
+            raise
+        except Exception as error:
+            raise OutputError(
+                f"{self.name} cannot be written: {type(error).__name__}: {error}"
+            ) from error
 
 
 @dataclass
-class _Shard:
-    """A shard being filled; rows: how many were looked at for it; size: of its members."""
+class WrittenShards:
+    """What has been written so far."""
 
-    number: int
-    split: int
-    rows: int = 0
-    size: int = 0
-    samples: list[_Sample] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-
-@dataclass
-class Written:
-    """Shards as the index lists them, of which some were there before, and what was left out."""
-
-    shards: list[dict[str, Any]] = field(default_factory=list)
-    kept: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    rows: int = 0
+    shards: list[dict[str, Any]] = field(default_factory=list)  # as the index lists them
+    kept: int = 0  # shards that an earlier call wrote
+    problems: list[Problem] = field(default_factory=list)  # images that were left out
+    rows: int = 0  # images that were read, written or not
 
     @property
     def images(self) -> int:
-        """How many images the shards hold."""
+        """The number of images in the shards."""
         return sum(int(shard["nsamples"]) for shard in self.shards)
 
 
@@ -62,87 +123,100 @@ def write_shards(
     target: Target,
     most_bytes: int,
     progress: Callable[[int], None] = lambda done: None,
-) -> Written:
-    """Write every image of a source into shards of at most so many bytes, then their index.
+) -> WrittenShards:
+    """Write every image of a source into shards of at most `most_bytes`, then their index.
 
-    Images of a split are in shards of its name, in random order. What a killed call has written
-    is kept by the next one for the same source and size. Raises OutputError for a target that
-    holds anything else; DiskError, RemoteFailed.
+    A shard is named after the split of its images, which are in random order. What a killed call
+    has written is kept by the next one for the same source and size. Raises OutputError for a
+    target that contains anything else; DiskError, RemoteFailed.
     """
     facts = {"onsight": _VERSION, "fingerprint": source.fingerprint, "most_bytes": most_bytes}
-    written = _begun(target, facts)
+    written = _read_progress(target, facts)
     progress(written.rows)
     if written.rows == len(source.index):
         return written
-    for shard in _shards(source, written, most_bytes):
+    for shard in _fill_shards(source, written, most_bytes):
         name = f"{SPLIT_NAMES[shard.split] if shard.split else 'images'}-{shard.number:06d}.tar"
         if shard.samples:
-            content = _tar(shard.samples)
+            content = _build_tar(shard.samples)
             target.write(name, content)
             digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-            facts_of = {"url": name, "filesize": len(content), "md5sum": digest}
-            written.shards.append({**facts_of, "nsamples": len(shard.samples)})
+            shard_facts = {"url": name, "filesize": len(content), "md5sum": digest}
+            written.shards.append({**shard_facts, "nsamples": len(shard.samples)})
         written.problems += shard.problems
         written.rows += shard.rows
-        _note(target, PROGRESS_NAME, facts, written)
+        _write_index(target, PROGRESS_NAME, facts, written)
         progress(shard.rows)
-    _note(target, INDEX_NAME, facts, written)
+    _write_index(target, INDEX_NAME, facts, written)
     target.remove(PROGRESS_NAME)
     return written
 
 
-def _begun(target: Target, facts: dict[str, Any]) -> Written:
-    """What a former call for the same source has written. Raises OutputError."""
+@dataclass
+class _OpenShard:
+    """A shard that is being filled."""
+
+    number: int
+    split: int
+    rows: int = 0  # images that were read for it
+    size: int = 0  # bytes of its members
+    samples: list[_Sample] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _read_progress(target: Target, facts: dict[str, Any]) -> WrittenShards:
+    """Return what an earlier call for the same source has written. Raises OutputError."""
     names = target.names()
     for name in (INDEX_NAME, PROGRESS_NAME):
         if name not in names:
             continue
         try:
-            found = json.loads(target.read(name))
-            made_from = found.get("made_from", {})
-            if {one: made_from.get(one) for one in facts} == facts:
-                problems = [Problem(*one) for one in made_from["problems"]]
-                shards = found["shardlist"]
-                return Written(shards, len(shards), problems, made_from["rows"])
+            content = json.loads(target.read(name))
+            made_from = content.get("made_from", {})
+            if {key: made_from.get(key) for key in facts} == facts:
+                problems = [Problem(*problem) for problem in made_from["problems"]]
+                shards = content["shardlist"]
+                return WrittenShards(shards, len(shards), problems, made_from["rows"])
         except (ValueError, LookupError, TypeError, AttributeError):
             continue
     others = sorted(name for name in names if name.endswith((".tar", ".parquet", ".json")))
     if others:
         raise OutputError(
-            f"{target.name} holds {others[0]}, which this command with these images has not "
-            "written; choose another folder with --out"
+            f"{target.name} holds {others[0]}, which this command did not write from these "
+            "images; choose another folder with --out"
         )
-    return Written()
+    return WrittenShards()
 
 
-def _note(target: Target, name: str, facts: dict[str, Any], written: Written) -> None:
-    """Write the index, in the form of webdataset's `wids`, with what it was made from."""
+def _write_index(target: Target, name: str, facts: dict[str, Any], written: WrittenShards) -> None:
+    """Write the index in the form of webdataset's `wids`, with what it was made from."""
     problems = [list(problem) for problem in written.problems]
     made_from = {**facts, "rows": written.rows, "problems": problems}
     index = {"wids_version": 1, "shardlist": written.shards, "made_from": made_from}
     target.write(name, (json.dumps(index, indent=1) + "\n").encode())
 
 
-def _order(source: "Source") -> NDArray[np.int64]:
-    """All rows by split, mixed at random within each unless they are best read in order."""
+def _order_rows(source: "Source") -> NDArray[np.int64]:
+    """Return all rows by split, shuffled within each unless they are best read in order."""
     count = len(source.index)
-    mixed = np.arange(count)
+    rows = np.arange(count)
     if source.shards is None:
-        mixed = np.random.default_rng(0).permutation(count)
-    return mixed[np.argsort(source.index.splits[mixed], kind="stable")]
+        rows = np.random.default_rng(0).permutation(count)
+    return rows[np.argsort(source.index.splits[rows], kind="stable")]
 
 
-def _shards(source: "Source", written: Written, most_bytes: int) -> Iterator[_Shard]:
-    """The shards that are still to be written."""
-    order, splits = _order(source)[written.rows :], source.index.splits
-    shard = _Shard(len(written.shards), int(splits[order[0]]))
-    for row in order.tolist():
-        sample = _sample(source, row)
-        more = 0 if isinstance(sample, Problem) else sum(_room(len(one)) for one in sample[1:])
-        is_full = bool(shard.samples) and shard.size + more + _END_BYTES > most_bytes
+def _fill_shards(source: "Source", written: WrittenShards, most_bytes: int) -> Iterator[_OpenShard]:
+    """Yield the shards that are still to be written."""
+    rows, splits = _order_rows(source)[written.rows :], source.index.splits
+    shard = _OpenShard(len(written.shards), int(splits[rows[0]]))
+    for row in rows.tolist():
+        sample = _read_sample(source, row)
+        is_problem = isinstance(sample, Problem)
+        more = 0 if is_problem else sum(_member_bytes(len(content)) for content in sample[1:])
+        is_full = bool(shard.samples) and shard.size + more + _MAX_END_BYTES > most_bytes
         if shard.rows and (is_full or splits[row] != shard.split):
             yield shard
-            shard = _Shard(shard.number + bool(shard.samples), int(splits[row]))
+            shard = _OpenShard(shard.number + bool(shard.samples), int(splits[row]))
         shard.rows += 1
         if isinstance(sample, Problem):
             shard.problems.append(sample)
@@ -152,8 +226,8 @@ def _shards(source: "Source", written: Written, most_bytes: int) -> Iterator[_Sh
     yield shard
 
 
-def _sample(source: "Source", row: int) -> _Sample | Problem:
-    """An image as members of a tar, or why it cannot be one."""
+def _read_sample(source: "Source", row: int) -> _Sample | Problem:
+    """Return an image as members of a tar, or why it cannot be stored."""
     index = source.index
     locator = index.locators[row]
     try:
@@ -161,40 +235,39 @@ def _sample(source: "Source", row: int) -> _Sample | Problem:
     except ImageError as error:
         return Problem(locator, "shard", str(error))
     ending = "png"
-    if not isinstance(content, bytes):  # plain pixels, which PNG keeps as they are
+    if not isinstance(content, bytes):  # plain pixels, which PNG stores without loss
         buffer = io.BytesIO()
-        Image.fromarray(content.squeeze(2) if content.shape[2] == 1 else content).save(
-            buffer, "PNG"
-        )
+        pixels = content.squeeze(2) if content.shape[2] == 1 else content
+        Image.fromarray(pixels).save(buffer, "PNG")
         content = buffer.getvalue()
     else:
-        ending = _ending(locator, content)
-        if ending not in ENDINGS:
+        ending = _find_ending(locator, content)
+        if ending not in IMAGE_ENDINGS:
             return Problem(locator, "shard", "not an image of a kind that shards hold")
     label = index.classes[index.labels[row]]
     return f"{row:09d}.{ending}", content, label.encode("utf-8", "surrogateescape")
 
 
-def _ending(locator: str, content: bytes) -> str:
-    """The ending of an image's name, by its name or else by its content."""
-    named = locator.rpartition(".")[2].lower()
-    if named in ENDINGS:
-        return named
+def _find_ending(locator: str, content: bytes) -> str:
+    """Return the ending for an image's name: from its own name, else from its content."""
+    ending = locator.rpartition(".")[2].lower()
+    if ending in IMAGE_ENDINGS:
+        return ending
     try:
         with Image.open(io.BytesIO(content)) as image:
             kind = image.format or ""
     except (OSError, ValueError, Image.DecompressionBombError):
         return ""
-    return _BY_FORMAT.get(kind, kind.lower())
+    return _ENDING_BY_FORMAT.get(kind, kind.lower())
 
 
-def _room(size: int) -> int:
-    """Bytes of a member in a tar: its header and its content, filled up to blocks."""
+def _member_bytes(size: int) -> int:
+    """Return the bytes of a tar member: its header and its content, padded to blocks."""
     return tarfile.BLOCKSIZE * (1 + -(-size // tarfile.BLOCKSIZE))
 
 
-def _tar(samples: list[_Sample]) -> bytes:
-    """The same bytes for the same samples: no times and no owners."""
+def _build_tar(samples: list[_Sample]) -> bytes:
+    """Return a tar that depends only on the samples: without times and owners."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content, label in samples:

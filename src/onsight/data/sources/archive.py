@@ -1,45 +1,56 @@
-"""A zip or tar of class folders, read in place: nothing is ever unpacked to disk."""
+"""Zip and tar archives of class folders, read in place.
 
+Nothing is unpacked; a compressed tar is decompressed once, into an unnamed temporary file.
+"""
+
+import bz2
+import gzip
+import lzma
 import os
+import tempfile
 import weakref
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 
 from onsight.data.file_state import stat_facts
 from onsight.data.index import Index
-from onsight.data.sources.archive_members import Members
-from onsight.data.sources.archive_tar import BrokenTar, open_tar
-from onsight.data.sources.archive_zip import open_zip
-from onsight.data.sources.class_folders import arrange
-from onsight.data.sources.decompress import decompress, is_compressed
-from onsight.data.sources.source import (
-    Source,
-    fingerprint,
-    found_line,
-    hidden_note,
-)
+from onsight.data.sources.archive_members import BrokenTar, Members, open_tar, open_zip
+from onsight.data.sources.folder import arrange
+from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
 from onsight.errors import DataError
+from onsight.files import disk_errors
+from onsight.limits import COMPRESSION_RATIO
 from onsight.words import plural
 
-_ZIP_HEADS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
+_ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _ZIP_ENDINGS = (".zip",)
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _BATCH_FILES = {"data_batch_1", "data_batch_1.bin", "train.bin"}
-_FEW = 200  # archives with more members than this hold images, not batches
+_MAX_BATCH_FILES = 200  # archives with more members than this hold images, not batches
+
+_COPY_CHUNK_BYTES = 2**20
+_RATIO_FREE_BYTES = 10**9  # up to this size, a tar may be compressed at any ratio
+_DECOMPRESSORS: dict[bytes, Callable[[Path], BufferedIOBase]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
 
 Reader = Callable[[int], bytes]
 
 
-def archive_kind(path: Path) -> str:
-    """`zip`, `tar` or nothing, judged by content, then by name."""
+def detect_archive(path: Path) -> str:
+    """Return `zip`, `tar` or nothing: by the content if possible, else by the name."""
     with open(path, "rb") as file:
         head = file.read(512)
-    if head.startswith(_ZIP_HEADS):
+    if head.startswith(_ZIP_MAGIC):
         return "zip"
-    if head[257:262] == b"ustar" or is_compressed(head):
+    if head[257:262] == b"ustar" or _is_compressed(head):
         return "tar"
     name = path.name.lower()
     if name.endswith(_ZIP_ENDINGS):
@@ -48,7 +59,7 @@ def archive_kind(path: Path) -> str:
 
 
 def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
-    """The class folders in a zip or a tar.
+    """Return the images in the class folders of a zip or a tar.
 
     cache_folder: where a compressed tar is decompressed to, in an unlinked file. Raises
     DataError for a broken archive or one without class folders; DiskError.
@@ -57,8 +68,8 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     with ExitStack() as cleanup:
         kind, file, members, read_member = _open(path, cache_folder, cleanup)
         _refuse_batches(path, members.paths)
-        rows, places, unclassified = arrange(members.paths, str(path), strip_top=True)
-        reader = _RowReader(file, read_member, places)
+        rows, positions, unclassified = arrange(members.paths, str(path), strip_top=True)
+        reader = _RowReader(file, read_member, positions)
         cleanup.pop_all()
     index = Index.of(rows)
     problems = members.problems + unclassified
@@ -69,14 +80,14 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
         root=path,
         index=index,
         read=reader,
-        fingerprint=fingerprint(["archive", *stat_facts(path)]),
-        found=found_line(what, index, size, hidden_note(members.hidden)),
+        fingerprint=compute_fingerprint(["archive", *stat_facts(path)]),
+        description=describe(what, index, size, note_hidden(members.hidden)),
         problems=problems,
     )
 
 
 def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members, Reader]:
-    """The members of a zip or a tar, and what reads one by its number among the usable ones.
+    """Return the members of a zip or a tar, and a reader of usable member i.
 
     cache_folder: as for `read_archive`. Raises DataError, DiskError.
     """
@@ -87,25 +98,25 @@ def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members,
 
 
 class _RowReader:
-    """Reads row i; the archive's file is closed once the reader is garbage."""
+    """Read row i; the archive's file is closed once the reader is garbage."""
 
-    def __init__(self, file: IO[bytes], read_member: Reader, places: Sequence[int]) -> None:
+    def __init__(self, file: IO[bytes], read_member: Reader, positions: Sequence[int]) -> None:
         self._read_member = read_member
-        self._places = places
+        self._positions = positions
         weakref.finalize(self, file.close)
 
     def __call__(self, row: int) -> bytes:
-        return self._read_member(self._places[row])
+        return self._read_member(self._positions[row])
 
 
 def _open(
     path: Path, cache_folder: Path | None, cleanup: ExitStack
 ) -> tuple[str, IO[bytes], Members, Reader]:
-    """The archive's kind, its open file, its members and their reader."""
-    kind = archive_kind(path)
+    """Return the archive's kind, its open file, its members and their reader."""
+    kind = detect_archive(path)
     if not kind:
         raise DataError(f"{path} is neither a zip nor a tar, judging by its content and name")
-    file = cleanup.enter_context(_content(path, cache_folder))
+    file = cleanup.enter_context(_open_seekable(path, cache_folder))
     try:
         return kind, file, *(open_zip if kind == "zip" else open_tar)(file)
     except (zipfile.BadZipFile, BrokenTar, ValueError, NotImplementedError, OSError) as error:
@@ -114,16 +125,9 @@ def _open(
         ) from error
 
 
-def _content(path: Path, cache_folder: Path | None) -> IO[bytes]:
-    """The archive as a file that supports seeking."""
-    with open(path, "rb") as file:
-        head = file.read(8)
-    return decompress(path, head, cache_folder) if is_compressed(head) else open(path, "rb")
-
-
 def _refuse_batches(path: Path, names: Sequence[str]) -> None:
     """Raise DataError for an archive of CIFAR batches or IDX files instead of images."""
-    if len(names) > _FEW:
+    if len(names) > _MAX_BATCH_FILES:
         return
     bases = {name.rpartition("/")[2] for name in names}
     batches = bases & _BATCH_FILES or {base for base in bases if "idx3-ubyte" in base}
@@ -132,3 +136,56 @@ def _refuse_batches(path: Path, names: Sequence[str]) -> None:
             f"{path} holds CIFAR batches or IDX files instead of images; "
             "unpack it and give the folder instead"
         )
+
+
+def _open_seekable(path: Path, cache_folder: Path | None) -> IO[bytes]:
+    """Open an archive, decompressed if it is a compressed tar."""
+    with open(path, "rb") as file:
+        head = file.read(8)
+    return _decompress(path, head, cache_folder) if _is_compressed(head) else open(path, "rb")
+
+
+def _is_compressed(head: bytes) -> bool:
+    """Whether a file's first bytes are those of gzip, bzip2 or xz."""
+    return head.startswith(tuple(_DECOMPRESSORS))
+
+
+def _decompress(path: Path, head: bytes, folder: Path | None) -> IO[bytes]:
+    """Decompress a file into an unlinked file, which disappears with the process.
+
+    folder: for the temporary file; None for the system's. Raises DiskError; DataError for a
+    damaged file or one that grows suspiciously large.
+    """
+    folder = folder or Path(tempfile.gettempdir())
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        target = tempfile.TemporaryFile(prefix="onsight-", dir=folder)  # noqa: SIM115  # returned
+    try:
+        _copy_decompressed(path, head, target, folder)
+    except BaseException:
+        target.close()
+        raise
+    return target
+
+
+def _copy_decompressed(path: Path, head: bytes, target: IO[bytes], folder: Path) -> None:
+    limit = COMPRESSION_RATIO * path.stat().st_size + _RATIO_FREE_BYTES
+    (opener,) = (opener for magic, opener in _DECOMPRESSORS.items() if head.startswith(magic))
+    with opener(path) as stream:
+        while chunk := _read_chunk(path, stream):
+            with disk_errors(folder, target.tell() + len(chunk)):
+                target.write(chunk)
+            if target.tell() > limit:
+                raise DataError(
+                    f"{path} is suspiciously compressed: stopped after {limit / 1e9:.1f} GB. "
+                    "If you trust it, unpack it and give the folder instead."
+                )
+    with disk_errors(folder, target.tell()):
+        target.flush()
+
+
+def _read_chunk(path: Path, stream: BufferedIOBase) -> bytes:
+    try:
+        return stream.read(_COPY_CHUNK_BYTES)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} is damaged or truncated: {error}. Download it again.") from error

@@ -1,4 +1,4 @@
-"""Sources whose files hold arrays of plain pixels."""
+"""Sources whose files hold arrays of plain pixels: IDX, CIFAR, generated vectors."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -11,59 +11,59 @@ from numpy.typing import NDArray
 
 from onsight.data.file_state import stat_facts
 from onsight.data.index import SPLIT_NAMES, Index, Row
-from onsight.data.sources.source import Pixels, Source, fingerprint, found_line
+from onsight.data.sources.source import Pixels, Source, compute_fingerprint, describe
 from onsight.errors import DataError
 from onsight.words import plural
 
 
-class Part(NamedTuple):
-    """The images of one file. pixels: uint8 (n, H, W, C); labels: integers (n,)."""
+class LabelledImages(NamedTuple):
+    """The images of one file, all of one split."""
 
     split: int
-    pixels: Pixels
-    labels: NDArray[np.integer]
+    pixels: Pixels  # (n, H, W, C)
+    labels: NDArray[np.integer]  # (n,)
 
 
-def array_source(
+def build_array_source(
     kind: str,
     what: str,
     folder: Path,
     files: Iterable[Path],
-    parts: Sequence[Part],
+    parts: Sequence[LabelledImages],
     names: Sequence[str],
 ) -> Source:
-    """A source of images in arrays, in the order of the parts.
+    """Return the source of some image arrays, in their order.
 
-    files: everything that was read, for the fingerprint; names: of the labels by number; if
-    empty, the numbers are the names. Raises DataError for a label without a name.
+    files: everything that was read, for the fingerprint; names: class names by label number, or
+    empty to name classes by their number. Raises DataError for a label without a name.
     """
-    index = Index.of(_rows(parts, names, folder))
-    size = plural(len(index), "image")
+    index = Index.of(_list_rows(parts, names, folder))
     return Source(
         kind=kind,
         root=folder,
         index=index,
         read=_ArrayReader([part.pixels for part in parts]),
-        fingerprint=fingerprint([kind, *(stat_facts(file) for file in files)]),
-        found=found_line(what, index, size),
+        fingerprint=compute_fingerprint([kind, *(stat_facts(file) for file in files)]),
+        description=describe(what, index, plural(len(index), "image")),
     )
 
 
-def _rows(parts: Sequence[Part], names: Sequence[str], folder: Path) -> list[Row]:
-    """Rows `train/00000`, numbered within each split."""
+def _list_rows(parts: Sequence[LabelledImages], names: Sequence[str], folder: Path) -> list[Row]:
+    """Return rows with locators such as train/00000, numbered within each split."""
     rows: list[Row] = []
     counts = dict.fromkeys(range(len(SPLIT_NAMES)), 0)
     for part in parts:
         start, split = counts[part.split], SPLIT_NAMES[part.split]
         for number, label in enumerate(part.labels.tolist(), start):
-            rows.append(Row(f"{split}/{number:05d}", _name(label, names, folder), part.split))
+            name = _name_label(label, names, folder)
+            rows.append(Row(f"{split}/{number:05d}", name, part.split))
         counts[part.split] += len(part.labels)
     if not rows:
         raise DataError(f"the files in {folder} hold no images")
     return rows
 
 
-def _name(label: int, names: Sequence[str], folder: Path) -> str:
+def _name_label(label: int, names: Sequence[str], folder: Path) -> str:
     if not names:
         return str(label)
     if not 0 <= label < len(names):
@@ -72,12 +72,12 @@ def _name(label: int, names: Sequence[str], folder: Path) -> str:
 
 
 class _ArrayReader:
-    """Reads row i as contiguous pixels (H, W, C)."""
+    """Read row i as contiguous pixels (H, W, C)."""
 
     def __init__(self, arrays: Sequence[Pixels]) -> None:
         self._arrays = arrays
         self._starts = list(accumulate((len(array) for array in arrays), initial=0))
 
     def __call__(self, row: int) -> Pixels:
-        place = bisect_right(self._starts, row) - 1
-        return np.ascontiguousarray(self._arrays[place][row - self._starts[place]])
+        number = bisect_right(self._starts, row) - 1
+        return np.ascontiguousarray(self._arrays[number][row - self._starts[number]])

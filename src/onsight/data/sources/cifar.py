@@ -11,8 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsight.data.index import TEST, TRAIN
-from onsight.data.sources.arrays import Part, array_source
-from onsight.data.sources.restricted_unpickler import Array, RefusedPickle, load_plain, text
+from onsight.data.sources.arrays import LabelledImages, build_array_source
+from onsight.data.sources.restricted_unpickler import (
+    PickledArray,
+    RefusedPickle,
+    decode_text,
+    load_plain,
+)
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 
@@ -22,15 +27,15 @@ _LABEL_BITS = 31
 
 
 class _Version(NamedTuple):
-    """A layout of files. label_bytes: per binary record, 0 for pickles; marker: a file it needs."""
+    """How one version of CIFAR is laid out in files."""
 
     title: str
-    folder: str
+    folder: str  # that the published archive unpacks to
     train: tuple[str, ...]
     test: str
-    names: str
-    label_bytes: int = 0
-    marker: str = ""
+    names: str  # the file of class names
+    label_bytes: int = 0  # in each binary record; 0 for pickles
+    marker: str = ""  # another file that must be there
 
 
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -50,65 +55,67 @@ _VERSIONS = (
 )  # fmt: skip
 
 
-def holds_cifar(folder: Path) -> bool:
-    """Whether a folder, or its usual subfolder, holds CIFAR batches."""
+def contains_cifar(folder: Path) -> bool:
+    """Whether a folder, or its usual subfolder, contains CIFAR batches."""
     return _find(folder) is not None
 
 
 def read_cifar(folder: Path) -> Source:
-    """The images (32, 32, 3) of CIFAR-10 or CIFAR-100, with its fine labels.
+    """Return the images (32, 32, 3) of CIFAR-10, or of CIFAR-100 with its fine labels.
 
-    No code in a pickled batch is run. Raises DataError for a missing or damaged batch.
+    No code in a pickled batch is executed. Raises DataError for a missing or damaged batch.
     """
     folder = Path(os.path.realpath(folder))
-    found = _find(folder)
-    if found is None:
+    location = _find(folder)
+    if location is None:
         raise DataError(
             f"{folder} holds no CIFAR files: data_batch_1 ... data_batch_5 and test_batch, or "
             "train, test and meta, or the same of the binary version (.bin)"
         )
-    folder, version = found
+    folder, version = location
     names = [*version.train, version.test]
     splits = [TRAIN] * len(version.train) + [TEST]
-    files = [_existing(folder / name) for name in names]
+    files = [_check_exists(folder / name) for name in names]
     read = _read_records if version.label_bytes else _read_pickle
     parts = [read(file, split, version) for file, split in zip(files, splits, strict=True)]
-    return array_source("cifar", version.title, folder, files, parts, _class_names(folder, version))
+    return build_array_source(
+        "cifar", version.title, folder, files, parts, _read_class_names(folder, version)
+    )
 
 
 def _find(folder: Path) -> tuple[Path, _Version] | None:
-    """The folder that holds batches, and which version they are."""
+    """Return the folder of the batches and their version, or None."""
     for version in _VERSIONS:
-        for place in (folder, folder / version.folder):
-            has_batch = any((place / name).is_file() for name in version.train)
-            if has_batch and (place / version.marker).exists():
-                return place, version
+        for candidate in (folder, folder / version.folder):
+            has_batch = any((candidate / name).is_file() for name in version.train)
+            if has_batch and (candidate / version.marker).exists():
+                return candidate, version
     return None
 
 
-def _existing(file: Path) -> Path:
+def _check_exists(file: Path) -> Path:
     if not file.is_file():
-        raise DataError(f"{file} is missing; download the data set again, or put the file there")
+        raise DataError(f"{file} is missing; download the dataset again, or put the file there")
     return file
 
 
-def _read_records(file: Path, split: int, version: _Version) -> Part:
-    """A binary batch: records of the labels (the fine one last) and the pixels."""
-    data = np.frombuffer(_content(file), np.uint8)
+def _read_records(file: Path, split: int, version: _Version) -> LabelledImages:
+    """Read a binary batch: records of the labels (the fine one last) and the pixels."""
+    data = np.frombuffer(_read_bytes(file), np.uint8)
     width = version.label_bytes + _PIXELS
     if len(data) % width:
         raise DataError(f"{file} is damaged: {len(data):,} bytes are not a multiple of {width}")
     records = data.reshape(-1, width)
     pixels = records[:, version.label_bytes :].reshape(-1, *_SHAPE)
-    return Part(split, pixels.transpose(0, 2, 3, 1), records[:, version.label_bytes - 1])
+    return LabelledImages(split, pixels.transpose(0, 2, 3, 1), records[:, version.label_bytes - 1])
 
 
-def _read_pickle(file: Path, split: int, version: _Version) -> Part:
-    """A pickled batch: `data` (n, 3072) and `labels` or `fine_labels`."""
-    batch = _load(file)
+def _read_pickle(file: Path, split: int, version: _Version) -> LabelledImages:
+    """Read a pickled batch: `data` (n, 3072) and `labels` or `fine_labels`."""
+    batch = _unpickle(file)
     data, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     try:
-        if not isinstance(data, Array) or not isinstance(labels, list):
+        if not isinstance(data, PickledArray) or not isinstance(labels, list):
             raise RefusedPickle(f"it holds no images and labels, only {', '.join(batch)}")
         pixels = data.values()
         if pixels.shape != (len(labels), _PIXELS) or not all(type(n) is int for n in labels):
@@ -118,32 +125,32 @@ def _read_pickle(file: Path, split: int, version: _Version) -> Part:
     except RefusedPickle as error:
         raise _damaged(file, error) from error
     numbers = np.array(labels, np.int64)
-    return Part(split, pixels.reshape(-1, *_SHAPE).transpose(0, 2, 3, 1), numbers)
+    return LabelledImages(split, pixels.reshape(-1, *_SHAPE).transpose(0, 2, 3, 1), numbers)
 
 
-def _class_names(folder: Path, version: _Version) -> Sequence[str]:
-    """The names of the labels by number; none if their file is missing."""
+def _read_class_names(folder: Path, version: _Version) -> Sequence[str]:
+    """Return the class names by label number; none if their file is missing."""
     file = folder / version.names
     if not file.is_file():
         return ()
     if version.label_bytes:
-        lines = _content(file).decode("utf-8", "replace").splitlines()
+        lines = _read_bytes(file).decode("utf-8", "replace").splitlines()
         return [line.strip() for line in lines if line.strip()]
-    meta = _load(file)
+    meta = _unpickle(file)
     names = meta.get("fine_label_names", meta.get("label_names"))
     if not isinstance(names, list):
         raise _damaged(file, "it holds no list of label names")
-    return [text(name) for name in names]
+    return [decode_text(name) for name in names]
 
 
-def _load(file: Path) -> dict[str, Any]:
+def _unpickle(file: Path) -> dict[str, Any]:
     try:
-        return load_plain(_content(file))
+        return load_plain(_read_bytes(file))
     except RefusedPickle as error:
         raise _damaged(file, error) from error
 
 
-def _content(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:

@@ -1,37 +1,43 @@
-"""Finding out what DATA is."""
+"""Find out what DATA is and open it: the formats in the order in which they are tried."""
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import resources
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onsight.data.shards.address import is_url, without_file_scheme
-from onsight.data.sources.annotations.cvat import is_xml, read_cvat
-from onsight.data.sources.annotations.label_studio import is_json, read_label_studio
-from onsight.data.sources.annotations.read_boxes import read_boxes
-from onsight.data.sources.annotations.roboflow import holds_roboflow, read_roboflow
-from onsight.data.sources.archive import archive_kind, read_archive
-from onsight.data.sources.cifar import holds_cifar, read_cifar
-from onsight.data.sources.class_names import refuse_alike_classes
-from onsight.data.sources.folder import read_folder
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.shards.cache import RemoteShards, ShardCache
+from onsight.data.shards.remote import Remote, RemoteFile, UrlPath, is_url, strip_file_scheme
+from onsight.data.sources.annotation_files import is_json, is_xml
+from onsight.data.sources.archive import detect_archive, read_archive
+from onsight.data.sources.boxes import read_boxes
+from onsight.data.sources.cifar import contains_cifar, read_cifar
+from onsight.data.sources.folder import read_folder, read_labelled_names
 from onsight.data.sources.hugging_face import (
-    holds_hugging_face,
+    contains_hugging_face,
     is_hugging_face,
+    open_parquet,
     read_hugging_face,
 )
-from onsight.data.sources.idx import holds_idx, read_idx
-from onsight.data.sources.labelled_names import read_labelled_names
+from onsight.data.sources.idx import contains_idx, read_idx
+from onsight.data.sources.label_exports import (
+    contains_roboflow,
+    read_cvat,
+    read_label_studio,
+    read_roboflow,
+)
 from onsight.data.sources.manifest import is_manifest, read_manifest
-from onsight.data.sources.manifest_tables import READERS
-from onsight.data.sources.named import NAMES, known_name, read_named
-from onsight.data.sources.reading import AS_FOUND, Reading
-from onsight.data.sources.remote import read_remote
-from onsight.data.sources.source import Source
-from onsight.data.sources.web_dataset import holds_shards, read_shards
+from onsight.data.sources.named import NAMES, match_name, read_named
+from onsight.data.sources.source import CopySpace, Source
+from onsight.data.sources.tables import READERS
+from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import user_path
 
@@ -39,117 +45,157 @@ if TYPE_CHECKING:
     from onsight.data.sources.memory import InMemory
 
 DEMO = "demo"
-_WITH_COLUMNS = ("manifest", "huggingface", "labelstudio")  # kinds of source that --label is for
-_NEIGHBOURS = 10_000  # names compared with one that does not exist
+_WITH_LABEL_COLUMN = ("manifest", "huggingface", "labelstudio")  # the kinds that --label is for
+_REMOTE_FORMATS = {".tar": "webdataset", ".parquet": "huggingface"}  # by the shards' ending
+_MAX_NEIGHBOURS = 10_000  # existing names that are compared with one that does not exist
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What the user specified about how to read DATA."""
+
+    data_format: str = "auto"  # a key of `_formats`; torchvision for a dataset's name
+    label: str = ""  # the column that holds the labels, in a table
+    label_from: str = ""  # a regular expression that finds the label in a path
+    crop_boxes: bool = False  # each annotated box is an image
+    shard_cache_gigabytes: float = 0.0  # for copies of remote shards; 0 for half of the free disk
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "ReadOptions":
+        """Take the options from a config, which may be of an older version and lack some."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: config[name] for name in names if name in config})
+
+
+DEFAULT_OPTIONS = ReadOptions()
 
 
 class _Format(NamedTuple):
-    """How a path of a data format is recognised, among folders, files or both (None), and read."""
+    """A data format that a local path can have."""
 
-    is_folder: bool | None
+    is_folder: bool | None  # whether it is of folders or files; None for both
     recognise: Callable[[Path], object]
     read: Callable[[Path], Source]
 
 
 def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
-    """The data formats by their names in the config, in the order in which they are tried."""
+    """Return the data formats by their names in the config, in the order they are tried."""
     read_cached_archive = partial(read_archive, cache_folder=cache_folder)
     return {
-        "idx": _Format(True, holds_idx, read_idx),
-        "cifar": _Format(True, holds_cifar, read_cifar),
+        "idx": _Format(True, contains_idx, read_idx),
+        "cifar": _Format(True, contains_cifar, read_cifar),
         "huggingface": _Format(
             None,
-            _holds_images,
+            _is_or_contains_hugging_face,
             partial(read_hugging_face, label=label, cache_folder=cache_folder),
         ),
-        "webdataset": _Format(True, holds_shards, partial(read_shards, cache_folder=cache_folder)),
-        "roboflow": _Format(True, holds_roboflow, read_roboflow),
+        "webdataset": _Format(
+            True, contains_shards, partial(read_shards, cache_folder=cache_folder)
+        ),
+        "roboflow": _Format(True, contains_roboflow, read_roboflow),
         "folders": _Format(True, Path.is_dir, read_folder),
         "manifest": _Format(False, is_manifest, partial(read_manifest, label=label)),
         "labelstudio": _Format(False, is_json, partial(read_label_studio, label=label)),
         "cvat": _Format(False, is_xml, read_cvat),
-        "archive": _Format(False, archive_kind, read_cached_archive),
+        "archive": _Format(False, detect_archive, read_cached_archive),
     }
 
 
-def _holds_images(path: Path) -> bool:
-    """Whether a path is a Parquet file of images, or a folder of these."""
-    return holds_hugging_face(path) if path.is_dir() else is_hugging_face(path)
-
-
-def take_data(data: "str | Path | InMemory") -> str | Source:
-    """DATA by its name, or gathered if it is in memory. Raises DataError."""
+def resolve_data(data: "str | Path | InMemory") -> str | Source:
+    """Return a path or name as text, and anything else as a Source. Raises DataError."""
     if isinstance(data, (str, Path)):
         return str(data)
-    from onsight.data.sources.memory import memory_source  # loads torch, which paths do without
+    from onsight.data.sources.memory import read_memory_data  # loads torch, which paths do without
 
-    return memory_source(data)
+    return read_memory_data(data)
 
 
 def name_data(data: str | Source) -> str:
-    """DATA as results and messages name it."""
+    """Return DATA's name as results and messages show it."""
     return data if isinstance(data, str) else str(data.root)
 
 
 def find_source(
-    data: str | Source, reading: Reading = AS_FOUND, cache_folder: Path | None = None
+    data: str | Source, options: ReadOptions = DEFAULT_OPTIONS, cache_folder: Path | None = None
 ) -> Source:
-    """Open DATA: `demo`, a folder, an archive, a manifest or the name of a data set.
+    """Open DATA: `demo`, a folder, an archive, a manifest, a URL or the name of a dataset.
 
-    What was in memory is open already. reading: what the user said about it; a data_format other
-    than auto forces that reader. cache_folder: where a compressed tar is decompressed to, in an
-    unlinked file. Raises DataError for what cannot be found or used; ConfigError, DiskError.
+    data: a Source is already open. options: a data_format other than auto forces that reader.
+    cache_folder: for the indexes and copies of shards, and for a compressed tar, which is
+    decompressed into an unlinked file there. Raises DataError for what cannot be found or used;
+    ConfigError, DiskError.
     """
     if isinstance(data, str):
-        data = without_file_scheme(data)
+        data = strip_file_scheme(data)
     if isinstance(data, Source):
         source = data
-    elif reading.crop_boxes:
-        source = read_boxes(_existing(data))
-    elif reading.label_from:
-        source = read_labelled_names(user_path(data), reading.label_from)
+    elif options.crop_boxes:
+        source = read_boxes(_find_existing(data))
+    elif options.label_from:
+        source = read_labelled_names(user_path(data), options.label_from)
     else:
-        source = _open(data, reading, cache_folder)
-    if reading.label and source.kind not in _WITH_COLUMNS:
-        raise ConfigError(f"--label names a column, but DATA has none: it is {source.found}")
-    refuse_alike_classes(source.index.classes, source.index.labels)
+        source = _open(data, options, cache_folder)
+    if options.label and source.kind not in _WITH_LABEL_COLUMN:
+        raise ConfigError(f"--label names a column, but DATA has none: it is {source.description}")
+    refuse_similar_classes(source.index.classes, source.index.labels)
     return source
 
 
-def _open(data: str, reading: Reading, cache_folder: Path | None) -> Source:
-    """The source of a path or a name."""
-    data_format = reading.data_format
+def refuse_similar_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> None:
+    """Raise DataError for two classes that differ only by case, spaces or Unicode form.
+
+    Names of a single character may: in a dataset of letters, case is to be learned. labels:
+    int32 (n,), to count the images of both classes.
+    """
+    first: dict[str, int] = {}
+    for number, name in enumerate(classes):
+        if len(name) == 1:
+            continue
+        other = first.setdefault(_simplify_class(name), number)
+        if other != number:
+            counts = [int((labels == label).sum()) for label in (other, number)]
+            raise DataError(
+                f"the classes {classes[other]!r} (n = {counts[0]:,}) and {name!r} "
+                f"(n = {counts[1]:,}) differ only by case, spaces or Unicode form; "
+                "give them one name"
+            )
+
+
+def _open(data: str, options: ReadOptions, cache_folder: Path | None) -> Source:
+    """Open a path, a URL or a name."""
+    data_format = options.data_format
     if data == DEMO and data_format in ("auto", "archive"):
-        return _demo(cache_folder)
+        return _read_demo(cache_folder)
     if data_format == "torchvision":
         return read_named(data)
     if not data:
         raise DataError("DATA is empty; give a folder, an archive, a manifest or a name")
     if is_url(data):
-        return read_remote(data, reading, cache_folder)
+        return _read_remote(data, options, cache_folder)
     path = user_path(data)
     try:
         if path.exists():
-            return _read(path, data_format, _formats(reading.label, cache_folder))
+            return _read(path, data_format, _formats(options.label, cache_folder))
     except OSError as error:
         raise DataError(f"{data} cannot be read: {error.strerror or error}") from error
-    if data_format == "auto" and known_name(data):
+    if data_format == "auto" and match_name(data):
         return read_named(data)
     raise _missing(data, path)
 
 
-def _existing(data: str) -> Path:
-    """The path of DATA. Raises DataError if nothing is there."""
+def _find_existing(data: str) -> Path:
+    """Return the path of DATA. Raises DataError if nothing is there."""
     path = user_path(data)
     if not path.exists():
         raise _missing(data, path)
     return path
 
 
-def _demo(cache_folder: Path | None) -> Source:
+def _read_demo(cache_folder: Path | None) -> Source:
     archive = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
     source = read_archive(Path(str(archive)), cache_folder)
-    return replace(source, found=f"the demo, a sample of Fashion-MNIST: {source.found}")
+    description = f"the demo, a sample of Fashion-MNIST: {source.description}"
+    return replace(source, description=description)
 
 
 def _read(path: Path, data_format: str, formats: dict[str, _Format]) -> Source:
@@ -164,26 +210,72 @@ def _read(path: Path, data_format: str, formats: dict[str, _Format]) -> Source:
 
 
 def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
-    """The format of an existing path. Raises DataError."""
+    """Return the format of an existing path. Raises DataError."""
     is_folder = path.is_dir()
     if not is_folder and not path.is_file():
         raise DataError(f"{path} is neither a folder nor a regular file")
-    for one in formats.values():
-        if one.is_folder in (is_folder, None) and one.recognise(path):
-            return one
+    for candidate in formats.values():
+        if candidate.is_folder in (is_folder, None) and candidate.recognise(path):
+            return candidate
     raise DataError(
-        f"{path} is not a file that holds a data set: a zip or tar of class folders, "
+        f"{path} is not a file that holds a dataset: a zip or tar of class folders, "
         f"a manifest ({' '.join(READERS)}), or an export of Label Studio (.json) or CVAT (.xml)"
     )
 
 
+def _is_or_contains_hugging_face(path: Path) -> bool:
+    """Whether a path is a Parquet file of images, or a folder of these."""
+    return contains_hugging_face(path) if path.is_dir() else is_hugging_face(path)
+
+
+def _read_remote(url: str, options: ReadOptions, cache_folder: Path | None) -> Source:
+    """Open the shards behind a URL. Raises DataError, RemoteFailed, DiskError."""
+    remote = Remote.open(url)
+    files = remote.files(tuple(_REMOTE_FORMATS))
+    ending = _find_shard_ending(url, files, options.data_format)
+    files = [file for file in files if file.name.endswith(ending)]
+    limit = int(options.shard_cache_gigabytes * 1e9)
+    cache = ShardCache(cache_folder and cache_folder / "shards", limit)
+    store = RemoteShards(remote, files, cache)
+    root = UrlPath(url)
+    copies = CopySpace(max(file.size for file in files), cache.limit_bytes)
+    if ending == ".tar":
+        return open_web_dataset(root, store, cache_folder, copies)
+    return open_parquet(root, store, options.label, cache_folder, copies)
+
+
+def _find_shard_ending(url: str, files: list[RemoteFile], data_format: str) -> str:
+    """Return the ending of the shards' names. Raises DataError if there is none or two."""
+    present = [
+        ending
+        for ending, name in _REMOTE_FORMATS.items()
+        if data_format in ("auto", name) and any(file.name.endswith(ending) for file in files)
+    ]
+    if len(present) == 1:
+        return present[0]
+    if present:
+        raise DataError(
+            f"{url} holds both .tar and .parquet files; choose with --data-format webdataset or "
+            "huggingface"
+        )
+    raise DataError(
+        f"{url} holds no shards (.tar or .parquet). `onsight shard DATA --out {url}` writes them "
+        "from images of this machine; other kinds of DATA have to be copied here"
+    )
+
+
 def _missing(data: str, path: Path) -> DataError:
-    """The error for a path that does not exist, with similar names."""
+    """Return the error for a path that does not exist, with similar names."""
     try:
         with os.scandir(path.parent) as scan:
-            names = [entry.name for entry in islice(scan, _NEIGHBOURS)]
+            names = [entry.name for entry in islice(scan, _MAX_NEIGHBOURS)]
     except OSError:
         names = []
     if os.sep not in data:
         names += [*NAMES, DEMO]
     return DataError(f"{data} does not exist.{did_you_mean(path.name, sorted(names))}")
+
+
+def _simplify_class(name: str) -> str:
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(folded.replace("_", " ").split())

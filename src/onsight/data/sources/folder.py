@@ -1,23 +1,35 @@
-"""A folder of class folders, read in place."""
+"""Folders of image files: the class is the folder's name, or found in the path by a pattern.
+
+The rules for class folders (`arrange`) also apply to the paths inside a zip or a tar.
+"""
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from onsight.data.file_state import identity
-from onsight.data.index import Index, Problem, Row
-from onsight.data.sources.class_folders import EXPECTED, arrange, class_name, is_hidden
+from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.source import Source, found_line, hidden_note
-from onsight.errors import DataError
+from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
+from onsight.errors import ConfigError, DataError
 from onsight.words import listed, plural
+
+EXPECTED = """\
+Put each class in a folder of its own, below split folders if the data has a split:
+
+    pets/cat/1.jpg    or    pets/train/cat/1.jpg
+    pets/dog/2.jpg          pets/train/dog/2.jpg
+                            pets/test/cat/3.jpg"""
 
 
 def read_folder(root: Path) -> Source:
-    """The class folders below root. Raises DataError if there are none."""
+    """Return the images in the class folders below root. Raises DataError if there are none."""
     root = Path(os.path.realpath(root))
     walk = _Walk(str(root))
     walk.run()
@@ -33,13 +45,13 @@ def read_folder(root: Path) -> Source:
         index=index,
         read=FileReader(str(root), index.locators),
         fingerprint=walk.digest.hexdigest(),
-        found=found_line("class folders", index, size, walk.notes()),
+        description=describe("class folders", index, size, walk.notes()),
         problems=problems,
     )
 
 
 def read_unlabelled(root: Path) -> Source:
-    """Every file below root, all of one class without a name. Raises DataError if there is none."""
+    """Return every file below root, all of one nameless class. Raises DataError for no file."""
     root = Path(os.path.realpath(root))
     walk = _Walk(str(root))
     walk.run()
@@ -52,25 +64,109 @@ def read_unlabelled(root: Path) -> Source:
         index=index,
         read=FileReader(str(root), index.locators),
         fingerprint=walk.digest.hexdigest(),
-        found=", ".join([f"a folder, {plural(len(walk.files), 'file')}", *walk.notes()]),
+        description=", ".join([f"a folder, {plural(len(walk.files), 'file')}", *walk.notes()]),
         problems=walk.problems,
     )
 
 
+def read_labelled_names(folder: Path, pattern: str) -> Source:
+    """Return every file below a folder, labelled by a regular expression applied to its path.
+
+    The label is the first group of the match, or the whole match if the pattern has no group.
+    A file that does not match becomes a problem. Raises ConfigError for an invalid pattern,
+    DataError if no path matches.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--label-from {pattern} is not a regular expression: {error}") from error
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; --label-from searches the file names in one")
+    files = read_unlabelled(folder)
+    rows, problems = [], list(files.problems)
+    for path in files.index.locators:
+        match = expression.search(path)
+        label = (match[1] if expression.groups else match[0]) if match else ""
+        if label:
+            rows.append(Row(path, label))
+        else:
+            problems.append(Problem(path, "scan", f"--label-from {pattern} finds no label in it"))
+    if not rows:
+        first = files.index.locators[0]
+        raise DataError(f"--label-from {pattern} finds no label in any path, such as {first}")
+    index = Index.of(rows)
+    size = plural(len(rows) + len(problems), "file")
+    root = Path(os.path.realpath(folder))
+    return Source(
+        kind="names",
+        root=root,
+        index=index,
+        read=FileReader(str(root), index.locators),
+        fingerprint=compute_fingerprint(["names", files.fingerprint, pattern]),
+        description=describe("images with labels in their names", index, size),
+        problems=problems,
+    )
+
+
+class Arrangement(NamedTuple):
+    """Paths sorted into classes and splits."""
+
+    rows: list[Row]
+    positions: list[int]  # of each row among the paths
+    problems: list[Problem]  # paths that belong to no class
+
+
+def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrangement:
+    """Sort relative POSIX paths into classes and splits.
+
+    The class is the first folder, or the second one below train, val and test. strip_top: ignore
+    a single folder around everything, which archives often have; where: the dataset's name in
+    messages. Raises DataError if no path is in a class folder.
+    """
+    top = 1 if strip_top and _has_wrapper(paths) else 0
+    split_given = _are_splits(_list_folders(paths, top))
+    depth = top + split_given
+    arrangement = Arrangement([], [], [])
+    for position, path in enumerate(paths):
+        parts = path.split("/", depth + 1)
+        if len(parts) < depth + 2:
+            arrangement.problems.append(Problem(path, "scan", "not inside a class folder"))
+            continue
+        split = SPLIT_WORDS[parts[top].lower()] if split_given else UNSPLIT
+        arrangement.rows.append(Row(path, name_class(parts[depth]), split))
+        arrangement.positions.append(position)
+    if not arrangement.rows:
+        raise DataError(
+            f"none of the {len(paths):,} files in {where} is in a class folder.\n" + EXPECTED
+        )
+    return arrangement
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+@cache
+def name_class(folder: str) -> str:
+    """Return a folder's name as a printable label; bytes that are not UTF-8 show as \\xe9."""
+    return folder.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 @dataclass(frozen=True)
 class FileReader:
-    """Reads row i from the file that its locator names, relative to a folder."""
+    """Read row i from the file that its locator names, relative to a folder."""
 
     folder: str
     locators: Sequence[str]
 
     def __call__(self, row: int) -> bytes:
-        """The encoded bytes of an image. Raises ImageError."""
+        """Return the encoded bytes of an image. Raises ImageError."""
         return read_regular_file(os.path.join(self.folder, self.locators[row]))
 
 
 class _Walk:
-    """One pass over a tree in the order of names: each file once, without loops."""
+    """One pass over a tree in the order of names, which visits each file once and ends."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -82,19 +178,19 @@ class _Walk:
         self._linked_files = 0
         self._linked_folders = 0
         self._visited: set[tuple[int, int]] = set()
-        self._waiting: list[str] = []
+        self._pending: list[str] = []
 
     def run(self) -> None:
         """Visit every folder. Raises DataError if the root itself cannot be read."""
         self._enter("", Path(self.root).stat())
-        while self._waiting:
-            self._visit(self._waiting.pop())
+        while self._pending:
+            self._visit(self._pending.pop())
 
     def notes(self) -> list[str]:
-        """What was skipped without being a problem."""
-        notes = hidden_note(self._hidden)
+        """Return what was skipped without being a problem."""
+        notes = note_hidden(self._hidden)
         if self._empty:
-            names = listed([class_name(path) for path in self._empty], most=3)
+            names = listed([name_class(path) for path in self._empty], most=3)
             notes.append(f"{plural(len(self._empty), 'empty folder')} ({names})")
         if self._linked_files:
             links = plural(self._linked_files, "link")
@@ -105,19 +201,19 @@ class _Walk:
         return notes
 
     def first_reason(self) -> str:
-        """Why nothing was found, if there is a problem to show."""
+        """Return the first problem as part of a message, or nothing."""
         if not self.problems:
             return ""
         path, _, reason = self.problems[0]
         return f" that can be used ({path}: {reason})"
 
     def _enter(self, path: str, facts: os.stat_result) -> bool:
-        """Schedule a folder; False if it was scheduled before."""
-        identity = facts.st_dev, facts.st_ino
-        if identity in self._visited:
+        """Schedule a folder; return False if it was scheduled before."""
+        inode = facts.st_dev, facts.st_ino
+        if inode in self._visited:
             return False
-        self._visited.add(identity)
-        self._waiting.append(path)
+        self._visited.add(inode)
+        self._pending.append(path)
         return True
 
     def _visit(self, folder: str) -> None:
@@ -127,16 +223,17 @@ class _Walk:
         except OSError as error:
             if not folder:
                 raise DataError(f"{self.root} cannot be read: {error.strerror}") from error
-            self._refuse(folder, f"cannot be read: {error.strerror}")
+            self._reject(folder, f"cannot be read: {error.strerror}")
             return
         if folder and not entries:
             self._empty.append(folder)
-        known = len(self._waiting)
+        before = len(self._pending)
         for entry in entries:
-            self._sort_in(entry, f"{folder}/{entry.name}" if folder else entry.name)
-        self._waiting[known:] = reversed(self._waiting[known:])  # a stack: the first name on top
+            self._add_entry(entry, f"{folder}/{entry.name}" if folder else entry.name)
+        # _pending is a stack: reversed, the first name is visited first.
+        self._pending[before:] = reversed(self._pending[before:])
 
-    def _sort_in(self, entry: os.DirEntry[str], path: str) -> None:
+    def _add_entry(self, entry: os.DirEntry[str], path: str) -> None:
         if is_hidden(entry.name):
             self._hidden += 1
             return
@@ -146,9 +243,9 @@ class _Walk:
             else:
                 self._accept(path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
-            self._refuse(path, "dangling link" if entry.is_symlink() else "removed during the scan")
+            self._reject(path, "dangling link" if entry.is_symlink() else "removed during the scan")
         except OSError as error:
-            self._refuse(path, f"cannot be read: {error.strerror}")
+            self._reject(path, f"cannot be read: {error.strerror}")
 
     def _accept(self, path: str, facts: os.stat_result) -> None:
         if stat.S_ISDIR(facts.st_mode):
@@ -157,10 +254,10 @@ class _Walk:
             self.files.append(path)
             self.digest.update(identity(path, facts))
         else:
-            self._refuse(path, "not a regular file")
+            self._reject(path, "not a regular file")
 
     def _follow(self, link: os.DirEntry[str], path: str) -> None:
-        """Accept what a link leads to, unless the walk reaches it anyway."""
+        """Accept the target of a link, unless the walk reaches it anyway."""
         facts = link.stat()
         is_folder = stat.S_ISDIR(facts.st_mode)
         target = os.path.realpath(link.path)
@@ -182,5 +279,25 @@ class _Walk:
     def _encloses_root(self, target: str) -> bool:
         return self.root.startswith(os.path.join(target, ""))
 
-    def _refuse(self, path: str, reason: str) -> None:
+    def _reject(self, path: str, reason: str) -> None:
         self.problems.append(Problem(path, "scan", reason))
+
+
+def _list_folders(paths: Sequence[str], level: int) -> set[str]:
+    """Return the names of the folders at a level, 0 for the top."""
+    split = (path.split("/", level + 1) for path in paths)
+    return {parts[level] for parts in split if len(parts) > level + 1}
+
+
+def _are_splits(folders: set[str]) -> bool:
+    """Whether folders are train and possibly val and test, and nothing else."""
+    splits = {SPLIT_WORDS.get(name.lower()) for name in folders}
+    return TRAIN in splits and None not in splits
+
+
+def _has_wrapper(paths: Sequence[str]) -> bool:
+    """Whether a single folder wraps the class folders: pets/cat/1.jpg, pets/dog/2.jpg."""
+    folders = _list_folders(paths, 0)
+    if len(folders) != 1 or _are_splits(folders):
+        return False
+    return 2 * sum(path.count("/") >= 2 for path in paths) > len(paths)

@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and its family, gzipped or not.
+"""IDX files, the format of MNIST and its relatives, gzipped or not.
 
 Source: http://yann.lecun.com/exdb/mnist/ (a big-endian header, then the values).
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, UNSPLIT, VALIDATION
-from onsight.data.sources.arrays import Part, array_source
+from onsight.data.sources.arrays import LabelledImages, build_array_source
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
 from onsight.limits import IDX_IMAGE_PIXELS
@@ -26,10 +26,10 @@ from onsight.limits import IDX_IMAGE_PIXELS
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
-_MOST_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
+_MAX_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
 
 
-class _Pair(NamedTuple):
+class _FilePair(NamedTuple):
     """The two files of one split."""
 
     split: int
@@ -37,35 +37,37 @@ class _Pair(NamedTuple):
     labels: Path
 
 
-def holds_idx(folder: Path) -> bool:
+def contains_idx(folder: Path) -> bool:
     """Whether a folder contains IDX image files."""
     return any(_IMAGES.fullmatch(name) for name in os.listdir(folder))
 
 
 def read_idx(folder: Path) -> Source:
-    """The images (H, W, 1) of the IDX files in a folder, by split.
+    """Return the images (H, W, 1) of the IDX files in a folder, by split.
 
-    Raises DataError for a missing, damaged or cut-short file, or several sets at once.
+    Raises DataError for a missing, damaged or truncated file, or several datasets at once.
     """
     folder = Path(os.path.realpath(folder))
-    pairs = sorted(_pairs(folder))
+    pairs = sorted(_find_pairs(folder))
     if not pairs:
         raise DataError(f"{folder} has no file such as train-images-idx3-ubyte or ...-ubyte.gz")
     _refuse_several(folder, pairs)
     files = [file for pair in pairs for file in (pair.images, pair.labels)]
-    return array_source("idx", "IDX files", folder, files, [_read(pair) for pair in pairs], ())
+    return build_array_source(
+        "idx", "IDX files", folder, files, [_read(pair) for pair in pairs], ()
+    )
 
 
-def _pairs(folder: Path) -> Iterator[_Pair]:
-    """The pairs of files in a folder; a plain file is preferred to its gzipped copy."""
+def _find_pairs(folder: Path) -> Iterator[_FilePair]:
+    """Yield the pairs of files in a folder; a plain file is preferred to its gzipped copy."""
     names = sorted(os.listdir(folder))
     for prefix in sorted({match[1] for name in names if (match := _IMAGES.fullmatch(name))}):
-        images = _file(folder, names, f"{prefix}-images", "idx3-ubyte")
-        labels = _file(folder, names, f"{prefix}-labels", "idx1-ubyte")
-        yield _Pair(_split(prefix), images, labels)
+        images = _find_file(folder, names, f"{prefix}-images", "idx3-ubyte")
+        labels = _find_file(folder, names, f"{prefix}-labels", "idx1-ubyte")
+        yield _FilePair(_find_split(prefix), images, labels)
 
 
-def _file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
+def _find_file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
     pattern = re.compile(rf"{re.escape(prefix)}[-.]{ending}(\.gz)?")
     for name in names:
         if pattern.fullmatch(name):
@@ -73,21 +75,21 @@ def _file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
     raise DataError(f"{folder / prefix}-{ending}[.gz] is missing; put it next to the others")
 
 
-def _split(prefix: str) -> int:
+def _find_split(prefix: str) -> int:
     return next((split for word, split in _SPLITS.items() if word in prefix.lower()), UNSPLIT)
 
 
-def _refuse_several(folder: Path, pairs: list[_Pair]) -> None:
-    for one, two in pairwise(pairs):
-        if one.split == two.split:
+def _refuse_several(folder: Path, pairs: list[_FilePair]) -> None:
+    for first, second in pairwise(pairs):
+        if first.split == second.split:
             raise DataError(
-                f"{folder} holds several data sets: {one.images.name} and {two.images.name} are "
-                f"both {SPLIT_NAMES[one.split]}. Put each one in a folder of its own."
+                f"{folder} holds several datasets: {first.images.name} and {second.images.name} "
+                f"are both {SPLIT_NAMES[first.split]}. Put each one in a folder of its own."
             )
 
 
-def _read(pair: _Pair) -> Part:
-    images, labels = _values(pair.images, 3), _values(pair.labels, 1)
+def _read(pair: _FilePair) -> LabelledImages:
+    images, labels = _read_array(pair.images, 3), _read_array(pair.labels, 1)
     if len(images) != len(labels):
         raise DataError(
             f"{pair.images} has {len(images):,} images, "
@@ -95,30 +97,30 @@ def _read(pair: _Pair) -> Part:
         )
     if not 0 < math.prod(images.shape[1:]) <= IDX_IMAGE_PIXELS:
         raise DataError(f"{pair.images} has images of {images.shape[1]}x{images.shape[2]} pixels")
-    return Part(pair.split, images[..., np.newaxis], labels)
+    return LabelledImages(pair.split, images[..., np.newaxis], labels)
 
 
-def _values(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """The values of an IDX file as an array of its shape."""
+def _read_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Return the values of an IDX file in the shape that its header declares."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            shape = _shape(path, file.read(4 + 4 * dimensions), dimensions)
+            shape = _parse_shape(path, file.read(4 + 4 * dimensions), dimensions)
             expected = math.prod(shape)
             # One more byte reveals a file that is too long; a wrong header must not fill memory.
-            ratio = _MOST_DEFLATE_RATIO if path.suffix == ".gz" else 1
+            ratio = _MAX_DEFLATE_RATIO if path.suffix == ".gz" else 1
             data = file.read(min(expected, ratio * path.stat().st_size) + 1)
     except MemoryError as error:
         raise DataError(f"{path} does not fit in memory: its header says {shape}") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged or cut short: {error}") from error
+        raise DataError(f"{path} is damaged or truncated: {error}") from error
     if len(data) != expected:
         kind = "longer" if len(data) > expected else "shorter"
         raise DataError(f"{path} is {kind} than its header says ({shape}); download it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
-    """The sizes in a header. Raises DataError for the wrong kind of header."""
+def _parse_shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
+    """Return the sizes in a header. Raises DataError for the wrong kind of header."""
     if header[:4] != bytes([0, 0, _UBYTE, dimensions]) or len(header) != 4 + 4 * dimensions:
         raise DataError(
             f"{path} is not an IDX file of {dimensions}-dimensional bytes: "

@@ -1,22 +1,51 @@
-"""A manifest: a table that lists images with their labels and, optionally, their splits."""
+"""Manifests: tables that list images with their labels and, optionally, splits, groups and times.
 
+`list_entries` turns the entries of any such list into a source; exports of annotation tools use it
+too.
+"""
+
+import datetime
 import hashlib
+import math
 import os
 import stat
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.file_state import identity
-from onsight.data.index import SPLIT_NAMES, Index, Problem, Row
+from onsight.data.index import SPLIT_NAMES, SPLIT_WORDS, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.folder import FileReader
-from onsight.data.sources.manifest_entries import Entry, read_entries
-from onsight.data.sources.manifest_tables import READERS
-from onsight.data.sources.source import Source, found_line
+from onsight.data.sources.source import Source, describe
+from onsight.data.sources.tables import (
+    GROUP_COLUMN,
+    KNOWN_COLUMNS,
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    READERS,
+    SPLIT_COLUMNS,
+    TIME_COLUMN,
+    normalize_column,
+    read_table,
+    table_errors,
+)
 from onsight.errors import DataError
-from onsight.words import plural
+from onsight.words import listed, plural
+
+
+class Entry(NamedTuple):
+    """One image with one label, as a line of a manifest or an annotation lists it."""
+
+    line: int
+    path: str
+    label: str  # empty if the line has none
+    split: int
+    group: str = ""
+    time: float | None = None  # seconds since 1970, or the number given
 
 
 def is_manifest(path: Path) -> bool:
@@ -25,15 +54,15 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_manifest(manifest: Path, label: str = "") -> Source:
-    """The images that a CSV, TSV, JSON lines or Parquet file lists.
+    """Return the images that a CSV, TSV, JSON lines or Parquet file lists.
 
-    Paths are relative to the manifest's folder. label: the column of labels. Raises DataError for a
-    manifest that cannot be parsed or has no usable image.
+    Paths are relative to the manifest's folder. label: the column of labels, if it has an unusual
+    name. Raises DataError for a manifest that cannot be parsed or has no usable image.
     """
     manifest = manifest.absolute()
-    columns, lines = read_entries(manifest, label)
+    columns, entries = read_entries(manifest, label)
     what = f"{manifest.suffix[1:].upper()} manifest"
-    return list_entries(manifest, lines, "manifest", what, [f"columns {columns}"])
+    return list_entries(manifest, entries, "manifest", what, [f"columns {columns}"])
 
 
 def list_entries(
@@ -45,15 +74,16 @@ def list_entries(
     unit: str = "line",
     root: Path | None = None,
 ) -> Source:
-    """The images that a file lists; an entry that cannot be used becomes a problem.
+    """Return the source of the images that a file lists; unusable entries become problems.
 
-    what: the file's form in words, for the user; unit: what an entry is there; root: of the paths,
-    if not the file's folder. Raises DataError if no entry can be used.
+    what: the file's format as the user reads it; unit: what an entry is called in that format;
+    root: the folder that paths are relative to, if not the file's. Raises DataError if no entry
+    is usable.
     """
     root = root or file.parent
     listing = _Listing(file, str(root), (kind, *notes))
-    for same in _by_file(entries, str(root)):
-        listing.judge(same)
+    for same_file in _group_by_file(entries, str(root)):
+        listing.add(same_file)
     if not listing.rows:
         raise DataError(f"{file} lists no usable image{listing.first_reason(unit)}")
     index = Index.of(listing.rows)
@@ -63,49 +93,66 @@ def list_entries(
         index=index,
         read=FileReader(str(root), index.locators),
         fingerprint=listing.digest.hexdigest(),
-        found=found_line(what, index, plural(listing.lines, unit), notes),
+        description=describe(what, index, plural(listing.count, unit), notes),
         problems=[problem for _, problem in sorted(listing.problems)],
         groups=listing.groups if any(listing.groups) else None,
         times=listing.times_of_rows(),
     )
 
 
+def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]:
+    """Return the names of the columns that are read, and an iterator over the lines.
+
+    label: the column of labels, if it has an unusual name. Raises DataError for missing columns
+    and, as the lines are read, for a malformed one or an unknown split or time.
+    """
+    with table_errors(manifest):
+        header, rows = read_table(manifest, label)
+        columns = _find_columns(header, manifest, label)
+        return columns.describe(header), _parse_rows(manifest, rows, columns, len(header))
+
+
+def read_paths(manifest: Path) -> Iterator[str]:
+    """Yield the path in every line, ignoring other columns. Raises DataError as lines are read."""
+    with table_errors(manifest):
+        header, rows = read_table(manifest)
+        names = [normalize_column(name) for name in header]
+        column = next((names.index(name) for name in PATH_COLUMNS if name in names), None)
+        if column is None:
+            raise DataError(
+                f"{manifest} has no column of paths; it has: {', '.join(header) or 'none'}. "
+                "Name the column path"
+            )
+        for line, cells in rows:
+            try:
+                yield _parse_path(_check_width(cells, len(header))[column])
+            except ValueError as error:
+                raise DataError(f"{manifest}, line {line}: {error}") from error
+
+
 class _Listing:
-    """The outcome of a file's entries: each becomes a row or a problem."""
+    """Collects a file's entries: each becomes a row or a problem."""
 
     def __init__(self, file: Path, folder: str, facts: Sequence[str]) -> None:
         self.folder = folder
         self.rows: list[Row] = []
         self.groups: list[str] = []
         self.times: list[float | None] = []
-        self.problems: list[tuple[int, Problem]] = []
+        self.problems: list[tuple[int, Problem]] = []  # with the line
         self.digest = hashlib.sha256(identity("\0".join(facts), file.stat()))
 
     @property
-    def lines(self) -> int:
-        """The number of entries judged."""
+    def count(self) -> int:
+        """The number of entries added."""
         return len(self.rows) + len(self.problems)
 
-    def first_reason(self, unit: str) -> str:
-        """An example of why entries cannot be used."""
-        if not self.problems:
-            return ": it is empty"
-        line, problem = min(self.problems)
-        return f" ({unit} {line}: {problem.path}: {problem.reason})"
-
-    def times_of_rows(self) -> NDArray[np.float64] | None:
-        """The time of each row, the earliest possible where it has none; None if none has one."""
-        if all(time is None for time in self.times):
-            return None
-        return np.array([-np.inf if time is None else time for time in self.times])
-
-    def judge(self, entries: Sequence[Entry]) -> None:
-        """Sort in all entries of one file: at most one row, and problems for the others."""
-        self._refuse((entry for entry in entries if not entry.label), "has no label")
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add all entries of one file: at most one becomes a row, the others problems."""
+        self._reject((entry for entry in entries if not entry.label), "has no label")
         entries = [entry for entry in entries if entry.label]
-        reason = _contradiction(entries)
+        reason = _find_contradiction(entries)
         if entries and not reason:
-            reason = self._look(entries[0].path)
+            reason = self._check_file(entries[0].path)
         if entries and not reason:
             first = entries[0]
             self.rows.append(Row(first.path, first.label, first.split))
@@ -113,14 +160,27 @@ class _Listing:
             self.groups.append(first.group)
             self.times.append(first.time)
             entries, reason = entries[1:], "listed twice; used once"
-        self._refuse(entries, reason)
+        self._reject(entries, reason)
 
-    def _refuse(self, entries: Iterable[Entry], reason: str) -> None:
+    def first_reason(self, unit: str) -> str:
+        """Return why entries cannot be used, by an example, to end a message."""
+        if not self.problems:
+            return ": it is empty"
+        line, problem = min(self.problems)
+        return f" ({unit} {line}: {problem.path}: {problem.reason})"
+
+    def times_of_rows(self) -> NDArray[np.float64] | None:
+        """Return the time of each row, -inf for a missing one; None if all are missing."""
+        if all(time is None for time in self.times):
+            return None
+        return np.array([-np.inf if time is None else time for time in self.times])
+
+    def _reject(self, entries: Iterable[Entry], reason: str) -> None:
         for entry in entries:
             self.problems.append((entry.line, Problem(entry.path, "scan", reason)))
 
-    def _look(self, path: str) -> str:
-        """Why a file cannot be used; if it can, nothing, and it goes into the fingerprint."""
+    def _check_file(self, path: str) -> str:
+        """Return why a file is unusable, or add it to the fingerprint and return nothing."""
         try:
             facts = Path(self.folder, path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -133,8 +193,8 @@ class _Listing:
         return ""
 
 
-def _by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry]]:
-    """Entries grouped by file, however its path is spelt."""
+def _group_by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry]]:
+    """Group entries by the file they mean, however its path is spelt."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         file = os.path.normpath(os.path.join(folder, entry.path))
@@ -142,14 +202,157 @@ def _by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry]]:
     return groups.values()
 
 
-def _contradiction(entries: Sequence[Entry]) -> str:
-    """How entries of one file contradict each other, or nothing."""
+def _find_contradiction(entries: Sequence[Entry]) -> str:
+    """Return how entries of one file contradict each other, or nothing."""
     labels = sorted({entry.label for entry in entries})
     if len(labels) > 1:
-        return f"listed under {_number(labels)} labels: {', '.join(labels)}"
+        return f"listed under {_spell_count(labels)} labels: {', '.join(labels)}"
     splits = [SPLIT_NAMES[split] for split in sorted({entry.split for entry in entries})]
-    return f"listed in {_number(splits)} splits: {', '.join(splits)}" if len(splits) > 1 else ""
+    if len(splits) > 1:
+        return f"listed in {_spell_count(splits)} splits: {', '.join(splits)}"
+    return ""
 
 
-def _number(items: Sequence[str]) -> str:
+def _spell_count(items: Sequence[str]) -> str:
     return "two" if len(items) == 2 else str(len(items))
+
+
+class _Columns(NamedTuple):
+    """The positions of the columns in the header."""
+
+    path: int
+    label: int
+    split: int | None
+    group: int | None
+    time: int | None
+
+    def describe(self, header: Sequence[str]) -> str:
+        """Return the names of the columns that are read."""
+        return listed([header[position] for position in self if position is not None])
+
+
+def _find_columns(header: Sequence[str], manifest: Path, label: str) -> _Columns:
+    names = [normalize_column(name) for name in header]
+
+    def find(options: Sequence[str]) -> int | None:
+        return next((names.index(name) for name in options if name in names), None)
+
+    twice = next((name for name in names if name in KNOWN_COLUMNS and names.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{manifest} has two columns named {twice}; rename one of them")
+    path, labels = find(PATH_COLUMNS), find(_find_label_column(names, manifest, label))
+    if path is None or labels is None:
+        needed = {"path": path, normalize_column(label) or "label": labels}
+        missing = [name for name, position in needed.items() if position is None]
+        raise DataError(
+            f"{manifest} has no column named {' and none named '.join(missing)}; it has: "
+            f"{', '.join(header) or 'none'}. Name the columns path, label and, optionally, split, "
+            "or name the label column with --label"
+        )
+    return _Columns(path, labels, find(SPLIT_COLUMNS), find([GROUP_COLUMN]), find([TIME_COLUMN]))
+
+
+def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequence[str]:
+    """Return the name of the label column, if any. Raises DataError if several would do."""
+    if label:
+        return [normalize_column(label)]
+    present = [name for name in LABEL_COLUMNS if name in names]
+    if len(present) > 1:
+        raise DataError(
+            f"{manifest} has the columns {listed(present)}; name the label column with --label"
+        )
+    return present
+
+
+def _parse_rows(
+    manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: _Columns, width: int
+) -> Iterator[Entry]:
+    with table_errors(manifest):
+        for line, cells in rows:
+            try:
+                yield _parse_row(line, _check_width(cells, width), columns)
+            except ValueError as error:
+                raise DataError(f"{manifest}, line {line}: {error}") from error
+
+
+def _parse_row(line: int, cells: Sequence[object], columns: _Columns) -> Entry:
+    """Return the entry of a line. Raises ValueError."""
+    split, group, time = (
+        None if position is None else cells[position]
+        for position in (columns.split, columns.group, columns.time)
+    )
+    path, label = _parse_path(cells[columns.path]), _parse_label(cells[columns.label])
+    return Entry(line, path, label, _parse_split(split), _parse_group(group), _parse_time(time))
+
+
+def _check_width(cells: Sequence[object], width: int) -> Sequence[object]:
+    if len(cells) != width:
+        raise ValueError(f"{len(cells)} cells, but the header names {width} columns")
+    return cells
+
+
+def _parse_path(cell: object) -> str:
+    if not isinstance(cell, str) or not cell or "\0" in cell:
+        raise ValueError(f"the path is {cell!r}")
+    return _check_unicode(cell)
+
+
+def _parse_label(cell: object) -> str:
+    """Return a label as text; empty if it is missing, which may also be pandas' NaN."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas turns whole numbers beside missing ones into floats
+    if not isinstance(cell, str | int | float):
+        raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
+    return unicodedata.normalize("NFC", _check_unicode(str(cell).strip()))
+
+
+def _parse_split(cell: object) -> int:
+    word = "" if cell is None else str(cell).strip()
+    if not word:
+        return UNSPLIT
+    if word.lower() not in SPLIT_WORDS:
+        raise ValueError(f"unknown split '{word}'; known splits are {', '.join(SPLIT_WORDS)}")
+    return SPLIT_WORDS[word.lower()]
+
+
+def _parse_group(cell: object) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def _parse_time(cell: object) -> float | None:
+    """Return an ISO 8601 date or time as seconds since 1970, and any number as it is."""
+    if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
+        cell = str(cell)
+    if isinstance(cell, str):
+        text = cell.strip()
+        if not text:
+            return None
+        try:
+            cell = float(text)
+        except ValueError:
+            cell = _parse_iso(text)
+    if isinstance(cell, datetime.datetime):
+        has_zone = cell.tzinfo is not None
+        return (cell if has_zone else cell.replace(tzinfo=datetime.UTC)).timestamp()
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    if not isinstance(cell, int | float) or not math.isfinite(cell):
+        raise ValueError(f"the time is {cell!r}; give a date such as 2026-05-31, or a number")
+    return float(cell)
+
+
+def _parse_iso(text: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"the time is '{text}'; give a date such as 2026-05-31 or 2026-05-31T14:30, or a number"
+        ) from error
+
+
+def _check_unicode(text: str) -> str:
+    """Return the text. Raises ValueError for lone surrogates, which JSON can contain."""
+    text.encode()
+    return text

@@ -1,4 +1,4 @@
-"""Data sets by name: downloaded by torchvision, put there by the user, or generated."""
+"""Datasets by name: downloaded by torchvision, put in place by the user, or generated."""
 
 import contextlib
 import os
@@ -10,24 +10,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from onsight.data.index import TEST, TRAIN
+from onsight.data.sources.arrays import LabelledImages, build_array_source
 from onsight.data.sources.cifar import read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import read_idx
-from onsight.data.sources.random_vectors import VECTORS, draw_vectors
-from onsight.data.sources.source import Source
+from onsight.data.sources.source import Source, compute_fingerprint
 from onsight.errors import AbsentData, DataError, did_you_mean
 from onsight.files import disk_errors
 
 _TIMEOUT_SECONDS = 30.0
 _PETS = "PetImages"
+VECTORS = "random-vectors"
+
+_VECTORS_PER_SPLIT = 100
+_VECTOR_LENGTH = 5
+_VECTOR_SEED = 0
+_MIDDLE_SUM = _VECTOR_LENGTH * 255 / 2  # no sum of whole numbers equals it
 
 
 class _NamedSet(NamedTuple):
-    """torchvision's class, the folder it fills below its root, its files, and our reader."""
+    """A dataset that torchvision downloads."""
 
     torchvision_class: str
-    folder: str
-    files: str
+    folder: str  # that torchvision fills, below its root
+    files: str  # what the folder has to contain, for the user who fills it by hand
     read: Callable[[Path], Source]
 
 
@@ -56,23 +65,23 @@ NAMED_SETS = {
 NAMES = (*NAMED_SETS, _PETS, VECTORS)
 
 
-def known_name(data: str) -> str | None:
-    """The name of a set, however it is spelt: FashionMNIST, fashion_mnist, CIFAR-10."""
-    plain = {_plain(name): name for name in NAMES}
-    return plain.get(_plain(data))
+def match_name(data: str) -> str | None:
+    """Return a dataset's name, however it is spelt (FashionMNIST, CIFAR-10), or None."""
+    names = {_simplify(name): name for name in NAMES}
+    return names.get(_simplify(data))
 
 
 def read_named(data: str) -> Source:
-    """A data set by its name, downloaded on first use if possible.
+    """Return a dataset by its name, downloaded on first use if possible.
 
-    Raises DataError for an unknown name; AbsentData, which says which files to put where, if
-    they cannot be downloaded.
+    Raises DataError for an unknown name; AbsentData, which lists the files to put where, if they
+    cannot be downloaded.
     """
-    name = known_name(data)
+    name = match_name(data)
     if name is None:
         known = ", ".join(NAMES)
         hint = did_you_mean(data.lower(), NAMES)
-        raise DataError(f"no data set is called '{data}'.{hint} Known names are {known}.")
+        raise DataError(f"no dataset is called '{data}'.{hint} Known names are {known}.")
     if name == VECTORS:
         return draw_vectors()
     return _read_pets() if name == _PETS else _read_downloaded(name)
@@ -80,38 +89,58 @@ def read_named(data: str) -> Source:
 
 def needs_download(data: str) -> bool:
     """Whether reading this name would download it first."""
-    chosen = NAMED_SETS.get(known_name(data) or "")
-    return chosen is not None and not (named_root() / chosen.folder).is_dir()
+    chosen = NAMED_SETS.get(match_name(data) or "")
+    return chosen is not None and not (find_named_root() / chosen.folder).is_dir()
+
+
+def find_named_root() -> Path:
+    """Return the folder of named sets: $ONSIGHT_DATA, else onsight/datasets in the user's cache."""
+    own = os.environ.get("ONSIGHT_DATA")
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(own).expanduser() if own else Path(base).expanduser() / "onsight" / "datasets"
+
+
+def draw_vectors() -> Source:
+    """Return 100 training and 100 test vectors of 5 numbers, as grey images of 1x5.
+
+    A vector whose sum is below the middle is labelled low, the others high.
+    """
+    # The raw words of a bit generator stay the same in every numpy; its distributions may not.
+    count, length = _VECTORS_PER_SPLIT, _VECTOR_LENGTH
+    words = np.random.PCG64(_VECTOR_SEED).random_raw(2 * count * length // 8)
+    pixels = words.astype("<u8").view(np.uint8).reshape(2 * count, 1, length, 1)
+    labels = (pixels.sum(axis=(1, 2, 3)) > _MIDDLE_SUM).astype(np.int64)
+    parts = [
+        LabelledImages(TRAIN, pixels[:count], labels[:count]),
+        LabelledImages(TEST, pixels[count:], labels[count:]),
+    ]
+    source = build_array_source(
+        VECTORS, "random vectors", Path(VECTORS), [], parts, ["low", "high"]
+    )
+    return replace(source, fingerprint=compute_fingerprint([VECTORS, pixels.tobytes().hex()]))
 
 
 def _read_downloaded(name: str) -> Source:
-    root, chosen = named_root(), NAMED_SETS[name]
+    root, chosen = find_named_root(), NAMED_SETS[name]
     folder = root / chosen.folder
     if not folder.is_dir():
         _download(name, chosen, root)
     source = chosen.read(folder)
-    return replace(source, found=f"{name} in {folder}: {source.found}")
+    return replace(source, description=f"{name} in {folder}: {source.description}")
 
 
 def _read_pets() -> Source:
-    """Cats and dogs, from the current folder or else from the folder of named sets."""
-    for folder in (Path(_PETS), named_root() / _PETS):
+    """Return cats and dogs, from the current folder or else from the folder of named sets."""
+    for folder in (Path(_PETS), find_named_root() / _PETS):
         if folder.is_dir():
             source = read_folder(folder)
-            return replace(source, found=f"{_PETS} in {source.root}: {source.found}")
+            return replace(source, description=f"{_PETS} in {source.root}: {source.description}")
     raise AbsentData(
-        f"{_PETS} is neither in the current folder nor in {named_root()}, and cannot be downloaded "
-        'automatically.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, and '
-        f"put its folder {_PETS}, with Cat and Dog inside, into either; or give the folder that "
-        "holds them: onsight train FOLDER"
+        f"{_PETS} is neither in the current folder nor in {find_named_root()}, and cannot be "
+        'downloaded automatically.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, '
+        f"and put its folder {_PETS}, with Cat and Dog inside, into either; or give the folder "
+        "that holds them: onsight train FOLDER"
     )
-
-
-def named_root() -> Path:
-    """The folder of named sets: $ONSIGHT_DATA, else onsight/datasets in the user's cache."""
-    own = os.environ.get("ONSIGHT_DATA")
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(own).expanduser() if own else Path(base).expanduser() / "onsight" / "datasets"
 
 
 def _download(name: str, chosen: _NamedSet, root: Path) -> None:
@@ -132,20 +161,20 @@ def _fetch(torchvision_class: str, root: str) -> None:
     from torchvision import datasets
 
     usual_timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that swallows packets counts as none
+    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that drops packets counts as none
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout holds the result
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the result
             getattr(datasets, torchvision_class)(root, download=True)
     finally:
         socket.setdefaulttimeout(usual_timeout)
 
 
-def _move(folder: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _move(folder: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        folder.rename(place)
+        folder.rename(target)
     except OSError:
-        if not place.is_dir():  # otherwise another run was faster; its files are the same
+        if not target.is_dir():  # otherwise another run was faster, and its files are the same
             raise
 
 
@@ -158,5 +187,5 @@ def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception)
     )
 
 
-def _plain(name: str) -> str:
+def _simplify(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "").replace(" ", "")

@@ -1,4 +1,4 @@
-"""Reading an image's file as a whole, if it is a regular file."""
+"""Read an image file in one go, but only if it is a regular file of plausible size."""
 
 import os
 import stat
@@ -11,14 +11,14 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def read_regular_file(path: str) -> bytes:
-    """All bytes of a regular file.
+    """Return all bytes of a regular file.
 
     Raises ImageError if it is something else, cannot be read, is empty or is over 512 MB.
     """
     try:
         descriptor = os.open(path, _FLAGS)
         try:
-            return _read(descriptor, _checked_size(os.fstat(descriptor)))
+            return _read(descriptor, _check_file(os.fstat(descriptor)))
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -26,7 +26,7 @@ def read_regular_file(path: str) -> bytes:
 
 
 def check_size(size: int) -> int:
-    """An image's size in bytes, if plausible. Raises ImageError."""
+    """Return an image's size in bytes. Raises ImageError if it is zero or over the limit."""
     if size == 0:
         raise ImageError("empty file (0 bytes)")
     if size > IMAGE_FILE_BYTES:
@@ -35,14 +35,15 @@ def check_size(size: int) -> int:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Up to size bytes; a file object would make twice as many system calls."""
+    """Read up to `size` bytes. A file object would make twice as many system calls."""
     content = os.read(descriptor, size)
     while len(content) < size and (more := os.read(descriptor, size - len(content))):
         content += more
     return content
 
 
-def _checked_size(facts: os.stat_result) -> int:
+def _check_file(facts: os.stat_result) -> int:
+    """Return the size in bytes. Raises ImageError unless this is a regular file."""
     if not stat.S_ISREG(facts.st_mode):
         raise ImageError("not a regular file")
     return check_size(facts.st_size)

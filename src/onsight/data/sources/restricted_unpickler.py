@@ -1,8 +1,8 @@
-"""Reading the pickled batches of CIFAR without running anything from them.
+"""Read the pickled batches of CIFAR without executing anything from them.
 
 Unpickling calls whatever a pickle names. Here every name is refused except the few that numpy
-arrays and bytes need, and those few are stand-ins that only record their arguments. A check of
-the opcodes beforehand bounds the memory and time that a pickle can take.
+arrays and bytes need, and these are replaced by stand-ins that only record their arguments. The
+opcodes are checked beforehand, which bounds the memory and time that a pickle can use.
 """
 
 import io
@@ -19,10 +19,10 @@ from onsight.limits import PICKLED_ARRAYS, PICKLED_CONTAINERS, PICKLED_KEYS
 
 
 class RefusedPickle(Exception):
-    """The file holds more than lists, strings and arrays of bytes, or is damaged."""
+    """The file contains more than lists, strings and arrays of bytes, or is damaged."""
 
 
-_MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in a memo
+_MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in the memo
 
 # Constants, lists, dictionaries, tuples, the memo, and what rebuilds an array.
 _OPCODES = frozenset((
@@ -37,9 +37,9 @@ _OPCODES = frozenset((
 
 
 def load_plain(data: bytes) -> dict[str, Any]:
-    """The dictionary in a pickle of dictionaries, lists, strings, numbers and byte arrays.
+    """Return the dictionary in a pickle of dictionaries, lists, strings, numbers and byte arrays.
 
-    Keys become strings; arrays become `Array`. Raises RefusedPickle.
+    Keys become strings, arrays become `PickledArray`. Raises RefusedPickle.
     """
     try:
         _check_opcodes(data)
@@ -50,19 +50,19 @@ def load_plain(data: bytes) -> dict[str, Any]:
         raise RefusedPickle(f"damaged: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise RefusedPickle(f"a {type(content).__name__} instead of a dictionary")
-    return {text(key): value for key, value in content.items()}
+    return {decode_text(key): value for key, value in content.items()}
 
 
-def text(value: object) -> str:
-    """A string that Python 2 may have pickled as bytes."""
+def decode_text(value: object) -> str:
+    """Return a string, which Python 2 may have pickled as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Raise RefusedPickle for unusual opcodes, and for those that take memory or time at will."""
+    """Raise RefusedPickle for unusual opcodes, and for unbounded use of memory or time."""
     stored = 0
-    tuples = set()
-    before = ""
+    tuples = set()  # memo slots that contain tuples
+    previous = ""
     counts: Counter[str] = Counter()
     depth, marks = 0, list[int]()  # of the unpickler's stack
     for opcode, argument, _ in pickletools.genops(data):
@@ -70,47 +70,47 @@ def _check_opcodes(data: bytes) -> None:
         if name not in _OPCODES:
             raise RefusedPickle(f"it uses {name}, which no batch of images needs")
         if name.endswith(("PUT", "MEMOIZE")):
-            place = stored if argument is None else argument
-            if place > 2 * stored + _MEMO_SLACK:  # memory is allocated up to it
-                raise RefusedPickle(f"its memo jumps to index {place}")
-            if "TUPLE" in before:
-                tuples.add(place)
+            slot = stored if argument is None else argument
+            if slot > 2 * stored + _MEMO_SLACK:  # memory is allocated up to it
+                raise RefusedPickle(f"its memo jumps to index {slot}")
+            if "TUPLE" in previous:
+                tuples.add(slot)
             stored += 1
-        elif name.endswith("GET") and argument in tuples:  # hashing such could take forever
+        elif name.endswith("GET") and argument in tuples:  # hashing nested ones could take forever
             raise RefusedPickle("it uses a tuple twice")
         start = marks.pop() if pickletools.markobject in opcode.stack_before and marks else depth
         _count(counts, name, depth - start)
         depth = _depth_after(opcode, depth, start)
         if name == "MARK":
             marks.append(depth)
-        before = name
+        previous = name
 
 
 def _count(counts: Counter[str], name: str, items: int) -> None:
-    """Count what an opcode makes. items: that it takes from the stack, down to its mark."""
-    made = {"REDUCE": "rebuilt", "SETITEM": "keys"}.get(name, "")
+    """Count what an opcode creates. items: the number it pops from the stack, down to its mark."""
+    created = {"REDUCE": "rebuilt", "SETITEM": "keys"}.get(name, "")
     if name.startswith(("TUPLE", "EMPTY_", "LIST", "DICT")):
-        made = "containers"
-    counts[made] += 1
+        created = "containers"
+    counts[created] += 1
     if name in ("SETITEMS", "DICT"):
         counts["keys"] += items // 2
     limits = {"rebuilt": PICKLED_ARRAYS, "containers": PICKLED_CONTAINERS, "keys": PICKLED_KEYS}
-    for what, most in limits.items():
-        if counts[what] > most:
-            raise RefusedPickle(f"over {most:,} {what}")
+    for what, limit in limits.items():
+        if counts[what] > limit:
+            raise RefusedPickle(f"over {limit:,} {what}")
 
 
 def _depth_after(opcode: pickletools.OpcodeInfo, depth: int, start: int) -> int:
-    """The depth of the stack after an opcode; start: where the opcode's mark was."""
-    taken = opcode.stack_before
-    if pickletools.markobject in taken:
-        return start - taken.index(pickletools.markobject) + len(opcode.stack_after)
-    pushed = 0 if opcode.name == "MARK" else len(opcode.stack_after)  # it has a stack of its own
-    return depth - len(taken) + pushed
+    """Return the depth of the stack after an opcode. start: the depth at the opcode's mark."""
+    popped = opcode.stack_before
+    if pickletools.markobject in popped:
+        return start - popped.index(pickletools.markobject) + len(opcode.stack_after)
+    pushed = 0 if opcode.name == "MARK" else len(opcode.stack_after)  # marks have their own stack
+    return depth - len(popped) + pushed
 
 
-class Array:
-    """What a pickle says about a numpy array."""
+class PickledArray:
+    """Stand-in for a numpy array, which records its pickled state."""
 
     def __init__(self) -> None:
         self._state: tuple[Any, ...] = ()
@@ -119,18 +119,22 @@ class Array:
         self._state = state
 
     def values(self) -> NDArray[np.uint8]:
-        """The array, if it is one of bytes. Raises RefusedPickle."""
+        """Return the array. Raises RefusedPickle unless it is of bytes in row order."""
         try:
-            _, shape, kind, by_columns, data = self._state
-            if not isinstance(kind, _Kind) or kind.code not in ("u1", b"u1") or by_columns:
+            _, shape, dtype, by_columns, data = self._state
+            if (
+                not isinstance(dtype, _PickledDtype)
+                or dtype.code not in ("u1", b"u1")
+                or by_columns
+            ):
                 raise RefusedPickle("an array of something other than bytes in row order")
             return np.frombuffer(data, np.uint8).reshape(shape)
         except (ValueError, TypeError) as error:
             raise RefusedPickle(f"a damaged array: {error}") from error
 
 
-class _Kind:
-    """What a pickle says about a numpy dtype."""
+class _PickledDtype:
+    """Stand-in for a numpy dtype."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         self.code = code
@@ -139,12 +143,12 @@ class _Kind:
         pass  # byte order and alignment do not matter for bytes
 
 
-def _reconstruct(*_: object) -> Array:
-    return Array()
+def _reconstruct(*_: object) -> PickledArray:
+    return PickledArray()
 
 
 def _encode(characters: str, encoding: str) -> bytes:
-    """How pickle's older protocols write bytes: as Latin-1 text."""
+    """Stand-in for _codecs.encode: older pickle protocols write bytes as Latin-1 text."""
     if encoding != "latin1":
         raise RefusedPickle(f"bytes written as {encoding}")
     return characters.encode("latin1")
@@ -154,8 +158,8 @@ def _encode(characters: str, encoding: str) -> bytes:
 _STAND_INS: dict[tuple[str, str], Callable[..., object]] = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): Array,
-    ("numpy", "dtype"): _Kind,
+    ("numpy", "ndarray"): PickledArray,
+    ("numpy", "dtype"): _PickledDtype,
     ("_codecs", "encode"): _encode,
 }
 
@@ -164,7 +168,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _STAND_INS.get((module, name))
         if stand_in is None:
-            raise RefusedPickle(f"it asks for {module}.{name}, which no batch of images needs")
+            raise RefusedPickle(f"it imports {module}.{name}, which no batch of images needs")
         return stand_in
 
     def persistent_load(self, reference: object) -> Any:

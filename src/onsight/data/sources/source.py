@@ -1,4 +1,4 @@
-"""What every source provides: an index, a way to read a row, and a fingerprint."""
+"""`Source`: a dataset that was recognised and listed, and selections of its images."""
 
 import hashlib
 import json
@@ -6,74 +6,79 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.index import SPLIT_NAMES, UNSPLIT, Index, Problem
-from onsight.errors import ImageError
+from onsight.data.index import (
+    SPLIT_NAMES,
+    SPLIT_WORDS,
+    TEST,
+    UNSPLIT,
+    VALIDATION,
+    Index,
+    Problem,
+)
+from onsight.errors import DataError, ImageError
 from onsight.words import plural
+
+if TYPE_CHECKING:
+    from onsight.data.shards.table import ShardTable
 
 Pixels = NDArray[np.uint8]
 
-_SIZED = 256  # images sampled for their size
+DRAW_STAGE = "draw"  # the stage of Problems for sound images that were left out of a selection
+_SIZE_SAMPLE = 256  # images whose size is read
+_NON_LETTERS = re.compile(r"[^a-z]+")
 
 
-class Room(NamedTuple):
-    """Bytes of the largest file, and the most for copies of files on this machine."""
+class CopySpace(NamedTuple):
+    """How much disk space local copies of remote files need and may use."""
 
-    each_bytes: int
-    most_bytes: float
+    largest_bytes: int  # of the largest file
+    limit_bytes: float  # of all copies together
 
 
-HERE = Room(0, math.inf)  # files of this machine need no copies
+NO_COPIES = CopySpace(0, math.inf)  # local files are read where they are
 
 
 @dataclass(frozen=True)
-class Shards:
-    """The parts of DATA that are best read one after the other, as tar files of an object store.
+class ShardLayout:
+    """Which rows are stored together, in a source that should be read part by part.
 
-    of: int32 (n,) the part that each row is in; file_of: int32 (parts,) the file that it is of;
-    expect: is told which parts come next; room: for copies of files on this machine.
+    A part is a tar file, or a row group of a Parquet file.
     """
 
-    of: NDArray[np.int32]
-    file_of: NDArray[np.int32]
-    expect: Callable[[Sequence[int]], None] = lambda parts: None
-    room: Room = HERE
+    part_of_row: NDArray[np.int32]  # (n,)
+    file_of_part: NDArray[np.int32]  # (parts,)
+    prefetch: Callable[[Sequence[int]], None] = lambda parts: None  # start copying these parts
+    copies: CopySpace = NO_COPIES
 
 
 @dataclass(frozen=True)
 class Source:
-    """DATA, recognised and listed.
-
-    read(row) returns an image's encoded bytes, or its pixels uint8 (H, W, C) if the container
-    holds plain pixels; it is safe to call from several threads and raises ImageError for an
-    image that cannot be read. found: one line that says what DATA was recognised as, with the
-    flag that overrides it. fingerprint: changes whenever any file behind the index changes;
-    notes: what the user should know about the whole; groups, times: of each row, if the source
-    says which images belong together, or when they were taken (seconds, or any number that
-    grows); shards: where rows lie, if it is slow to read them in any order.
-    """
+    """A dataset that was recognised and listed; no image has been read yet."""
 
     kind: str
     root: Path
     index: Index
+    # Return the encoded bytes of row i, or pixels uint8 (H, W, C) if the container holds plain
+    # pixels. Safe to call from several threads. Raises ImageError if the image cannot be read.
     read: Callable[[int], bytes | Pixels]
-    fingerprint: str
-    found: str
+    fingerprint: str  # changes whenever a file behind the index changes
+    description: str  # one line: what was recognised, and the flag that overrides it
     problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    groups: Sequence[str] | None = None
-    times: NDArray[np.float64] | None = None
-    shards: Shards | None = None
+    notes: list[str] = field(default_factory=list)  # remarks on the dataset as a whole
+    groups: Sequence[str] | None = None  # (n,) images of one group stay in one split
+    times: NDArray[np.float64] | None = None  # (n,) when each was taken; any growing number
+    shards: ShardLayout | None = None  # None if rows can be read in any order at no extra cost
 
     def files(self) -> Iterator[str]:
-        """The path of DATA if it is a file, and those of its images if each is one of its own."""
+        """Yield the dataset's path if it is a file, then the path of each image."""
         folder = self.root
         if not folder.is_dir():
             yield str(folder)
@@ -83,42 +88,123 @@ class Source:
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) in pixels of up to 256 images, spread over the source and read once."""
-        rows = np.unique(np.linspace(0, len(self.index) - 1, _SIZED).astype(int))
-        found = (_size(self, row) for row in rows.tolist())
-        return tuple(size for size in found if size)
+        """(height, width) in pixels of up to 256 images, evenly spread over the source."""
+        rows = np.unique(np.linspace(0, len(self.index) - 1, _SIZE_SAMPLE).astype(int))
+        sizes = (_read_size(self, row) for row in rows.tolist())
+        return tuple(size for size in sizes if size)
 
 
-def fingerprint(parts: Iterable[object]) -> str:
-    """A digest of the facts that identify a source's content."""
+def compute_fingerprint(parts: Iterable[object]) -> str:
+    """Return a SHA-256 digest of JSON-like values that identify a source's content."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(json.dumps(part, ensure_ascii=True, default=str).encode() + b"\n")
     return digest.hexdigest()
 
 
-def found_line(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
-    """`class folders with train/test, 10 classes, 70,000 files (override with --data-format)`.
+def describe(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
+    """Return a source's description for the console.
 
-    size: how much there is, usable or not; notes: what was skipped and why.
+    For example `class folders with train/test, 10 classes, 70,000 files (override with
+    --data-format)`. size: the number of files or images, usable or not; notes: what was skipped.
     """
     classes = plural(len(index.classes), "class", "classes")
-    parts = [f"{what}{_given_splits(index)}", classes, size, *notes]
+    parts = [f"{what}{_name_given_splits(index)}", classes, size, *notes]
     return f"{', '.join(parts)} (override with --data-format)"
 
 
+def find_split_word(name: str) -> int:
+    """Return the split named by a word of `name` (train-00000-of-00002.parquet), else UNSPLIT."""
+    words = _NON_LETTERS.split(name.lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
+
+
 def is_memory_name(name: str) -> bool:
-    """Whether DATA of this name was in memory, where no command finds it again."""
+    """Whether a dataset of this name was passed in memory, so that no command can reopen it."""
     return re.fullmatch(r".+ in memory \([0-9,]+\)", name) is not None
 
 
-def hidden_note(hidden: int) -> list[str]:
-    """A note on hidden files and folders, if there are any."""
-    return [f"{plural(hidden, 'hidden entry', 'hidden entries')} skipped"] if hidden else []
+def note_hidden(count: int) -> list[str]:
+    """Return a note on skipped hidden files and folders, or no note if there were none."""
+    return [f"{plural(count, 'hidden entry', 'hidden entries')} skipped"] if count else []
 
 
-def _size(source: Source, row: int) -> tuple[int, int] | None:
-    """(height, width) of an image, or None if it cannot be read."""
+def build_table_source(
+    kind: str,
+    what: str,
+    find_split: Callable[[str], int],
+    root: Path,
+    table: "ShardTable",
+    read: Callable[[int], bytes],
+    shards: ShardLayout,
+) -> Source:
+    """Return the source of the images in a shard table.
+
+    what: the format as the user reads it; find_split: the split of a shard by its name. Raises
+    DataError if there is no usable image.
+    """
+    problems = [problem for shard_problems in table.problems for problem in shard_problems]
+    if not len(table):
+        example = f", such as {problems[0].path}: {problems[0].reason}" if problems else ""
+        raise DataError(f"{root} holds no shard with images and labels{example}")
+    splits = np.array([find_split(shard.name) for shard in table.shards], np.int8)
+    counts = np.diff(table.starts)
+    index = Index.of_columns(table.locators, table.labels, table.names, np.repeat(splits, counts))
+    size = f"{plural(len(table), 'image')} in {plural(int((counts > 0).sum()), 'shard')}"
+    return Source(
+        kind=kind,
+        root=root,
+        index=index,
+        read=read,
+        fingerprint=compute_fingerprint([kind, str(root), *table.shards]),
+        description=describe(what, index, size),
+        problems=problems,
+        shards=shards,
+    )
+
+
+def select_rows(source: Source, rows: NDArray[np.int64]) -> Source:
+    """Return a source with only these rows, in this order."""
+    shards = source.shards
+    return replace(
+        source,
+        index=source.index.take(rows),
+        read=lambda row: source.read(int(rows[row])),
+        fingerprint=compute_fingerprint([source.fingerprint, rows.tolist()]),
+        groups=[source.groups[row] for row in rows.tolist()] if source.groups else None,
+        times=None if source.times is None else source.times[rows],
+        shards=shards and replace(shards, part_of_row=shards.part_of_row[rows]),
+    )
+
+
+def list_unselected(source: Source, rows: NDArray[np.int64], reason: str) -> list[Problem]:
+    """Return a Problem with this reason for every row that is not in `rows`."""
+    locators = source.index.locators
+    others = np.setdiff1d(np.arange(len(source.index)), rows)
+    return [Problem(locators[int(row)], DRAW_STAGE, reason) for row in others]
+
+
+def count_held_out(source: Source) -> int:
+    """Return the number of images in the test and validation splits that come with the data."""
+    return int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
+
+
+def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
+    """Return all given test and validation rows, then `count` random rows of the others.
+
+    At least one row of each class is drawn, the rest in proportion. The rows of a smaller count
+    are the first ones of a larger count.
+    """
+    splits = source.index.splits
+    held_out = np.isin(splits, (TEST, VALIDATION))
+    free = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
+    _, first = np.unique(source.index.labels[free], return_index=True)
+    order = np.concatenate([free[first], np.delete(free, first)])
+    return np.concatenate([np.flatnonzero(held_out), order[: max(count, len(first))]])
+
+
+def _read_size(source: Source, row: int) -> tuple[int, int] | None:
+    """Return (height, width) of an image, or None if it cannot be read."""
     from onsight.data.pillow_pixels import probe  # loads Pillow; finding a source does without
 
     try:
@@ -126,12 +212,12 @@ def _size(source: Source, row: int) -> tuple[int, int] | None:
     except ImageError:
         return None
     if isinstance(content, bytes):
-        found = probe(content)
-        return found[:2] if found else None
+        facts = probe(content)
+        return facts[:2] if facts else None
     return content.shape[0], content.shape[1]
 
 
-def _given_splits(index: Index) -> str:
-    """` with train/test` for the splits that come with DATA."""
+def _name_given_splits(index: Index) -> str:
+    """Return e.g. ` with train/test`, for the splits that come with the data."""
     present = sorted(set(index.splits.tolist()) - {UNSPLIT})
     return f" with {'/'.join(SPLIT_NAMES[split] for split in present)}" if present else ""

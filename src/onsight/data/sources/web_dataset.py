@@ -1,4 +1,4 @@
-"""WebDataset shards, here or remote: tar files of images with their labels beside them.
+"""WebDataset shards, local or remote: tar files of images with their labels beside them.
 
 Source: https://github.com/webdataset/webdataset (members of one sample share their name up to the
 first dot: 000.jpg, 000.cls).
@@ -12,62 +12,68 @@ from pathlib import Path
 import numpy as np
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
-from onsight.data.shards.store import ENDINGS, LocalShards, Shard, ShardStore
-from onsight.data.shards.table import ShardRows, ShardTable, read_table, table_place
-from onsight.data.sources.archive_tar import BrokenTar, TarReader, first_names, open_tar
+from onsight.data.shards.store import IMAGE_ENDINGS, LocalShards, Shard, ShardStore
+from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
+from onsight.data.sources.archive_members import BrokenTar, TarReader, open_tar, read_first_names
 from onsight.data.sources.read_file import check_size
-from onsight.data.sources.sharded import sharded_source
-from onsight.data.sources.source import HERE, Room, Shards, Source
+from onsight.data.sources.source import (
+    NO_COPIES,
+    CopySpace,
+    ShardLayout,
+    Source,
+    build_table_source,
+)
 from onsight.errors import ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
-LABELS = ("cls", "txt", "json")
-_LOOKED_AT = 1000  # members by which shards are recognised
+LABEL_ENDINGS = ("cls", "txt", "json")
+_SAMPLED_MEMBERS = 1000  # of the first shard, by which the format is recognised
 
 
-def holds_shards(folder: Path) -> bool:
-    """Whether a folder has tar files of images with labels beside them, judged by the first."""
-    for path in _shards(folder)[:1]:
+def contains_shards(folder: Path) -> bool:
+    """Whether the first tar file of a folder contains images with labels beside them."""
+    for path in _list_tars(folder)[:1]:
         try:
             with open(path, "rb") as file:
-                names = first_names(file, _LOOKED_AT)
+                names = read_first_names(file, _SAMPLED_MEMBERS)
         except (OSError, BrokenTar):
             return False
-        endings = {_parts(name)[1] for name in names}
-        return bool(endings & set(ENDINGS)) and bool(endings & set(LABELS))
+        endings = {_split_name(name)[1] for name in names}
+        return bool(endings & set(IMAGE_ENDINGS)) and bool(endings & set(LABEL_ENDINGS))
     return False
 
 
 def read_shards(folder: Path, cache_folder: Path | None = None) -> Source:
-    """The samples of all shards in a folder; a broken shard, or a sample without label, is listed.
+    """Return the samples of all shards in a folder.
 
-    The name of a shard, or of the folder that it is in, says its split. cache_folder: where the
-    index is kept. Raises DataError if there is no usable sample.
+    A broken shard, or a sample without a label, becomes a problem. The split is a word of the
+    path of a shard below the folder. cache_folder: where the index is kept. Raises DataError if
+    there is no usable sample.
     """
     root = Path(os.path.realpath(folder))
-    return web_dataset(root, LocalShards(root, _shards(root)), cache_folder)
+    return open_web_dataset(root, LocalShards(root, _list_tars(root)), cache_folder)
 
 
-def web_dataset(
-    root: Path, store: ShardStore, cache_folder: Path | None, room: Room = HERE
+def open_web_dataset(
+    root: Path, store: ShardStore, cache_folder: Path | None, copies: CopySpace = NO_COPIES
 ) -> Source:
-    """The samples of these shards. room: for copies of the shards. Raises as `read_shards`."""
-    place = table_place(cache_folder, "webdataset", str(root))
-    table = read_table(store, lambda number: _rows(store, number), place)
-    reader = _MemberReader(store, table)
+    """Return the samples of a store's shards. Raises as `read_shards` does."""
+    file = find_table_file(cache_folder, "webdataset", str(root))
+    table = read_shard_table(store, lambda number: _read_rows(store, number), file)
     files = np.arange(len(table.shards), dtype=np.int32)
-    shards = Shards(table.shard_of, files, store.expect, room)
+    layout = ShardLayout(table.shard_of_row, files, store.prefetch, copies)
+    reader = _MemberReader(store, table)
     what = "WebDataset shards"
-    return sharded_source("webdataset", what, _split_of, root, table, reader, shards)
+    return build_table_source("webdataset", what, _find_split, root, table, reader, layout)
 
 
-def _shards(folder: Path) -> list[Path]:
-    """The tar files of a folder and of the folders in it, by name."""
+def _list_tars(folder: Path) -> list[Path]:
+    """Return the tar files of a folder and of the folders in it, by name."""
     return sorted([*folder.glob("*.tar"), *folder.glob("*/*.tar")])
 
 
-def _rows(store: ShardStore, number: int) -> ShardRows:
-    """What a shard holds; one that is broken holds nothing but a problem."""
+def _read_rows(store: ShardStore, number: int) -> ShardRows:
+    """Return the rows of a shard; a broken one has only a problem."""
     shard = store.shards[number]
     try:
         opened = store.open(number)
@@ -76,47 +82,50 @@ def _rows(store: ShardStore, number: int) -> ShardRows:
     except (OSError, BrokenTar) as error:
         broken = Problem(shard.name, "scan", f"a broken shard: {error}")
         return ShardRows.of(shard, [], [], [], [broken])
-    problems = [Problem(f"{shard.name}/{one.path}", *one[1:]) for one in members.problems]
-    rows = _samples(shard, members.paths, reader, problems)
-    del opened  # until here the reader's descriptor had to be open
+    problems = [
+        Problem(f"{shard.name}/{path}", stage, reason) for path, stage, reason in members.problems
+    ]
+    rows = _match_labels(shard, members.paths, reader, problems)
+    del opened  # the reader's descriptor had to stay open until here
     return rows
 
 
-def _samples(
+def _match_labels(
     shard: Shard, paths: Sequence[str], reader: TarReader, problems: list[Problem]
 ) -> ShardRows:
-    """The samples among a shard's members."""
-    beside: dict[str, int] = {}
+    """Return the images among a shard's members, each with the label beside it."""
+    label_members: dict[str, int] = {}
     images: list[tuple[str, int]] = []
     for member, path in enumerate(paths):
-        key, ending = _parts(path)
-        if ending in ENDINGS:
+        key, ending = _split_name(path)
+        if ending in IMAGE_ENDINGS:
             images.append((key, member))
-        elif ending in LABELS:
-            beside.setdefault(key, member)
-    locators, labels, places = [], [], []
+        elif ending in LABEL_ENDINGS:
+            label_members.setdefault(key, member)
+    locators, labels, positions = [], [], []
     for key, member in images:
         locator = f"{shard.name}/{paths[member]}"
-        label = _label(reader, beside[key], paths[beside[key]]) if key in beside else ""
+        beside = label_members.get(key)
+        label = "" if beside is None else _read_label(reader, beside, paths[beside])
         if not label:
-            reason = f"no label beside it ({', '.join(LABELS)})"
+            reason = f"no label beside it ({', '.join(LABEL_ENDINGS)})"
             problems.append(Problem(locator, "scan", reason))
             continue
         locators.append(locator)
         labels.append(label)
-        places.append((reader.offsets[member], reader.sizes[member]))
-    return ShardRows.of(shard, locators, labels, places, problems)
+        positions.append((reader.offsets[member], reader.sizes[member]))
+    return ShardRows.of(shard, locators, labels, positions, problems)
 
 
-def _parts(path: str) -> tuple[str, str]:
-    """A member's key and the ending of its name, in small letters."""
+def _split_name(path: str) -> tuple[str, str]:
+    """Return a member's key and the ending of its name in lower case."""
     folder, _, name = path.rpartition("/")
     key, _, ending = name.partition(".")
     return f"{folder}/{key}", ending.lower()
 
 
-def _label(reader: TarReader, member: int, path: str) -> str:
-    """The label in a member: its text, or what a JSON object names; empty if there is none."""
+def _read_label(reader: TarReader, member: int, path: str) -> str:
+    """Return a member's text, or the label in its JSON object; empty if there is none."""
     if reader.sizes[member] > SHARD_LABEL_BYTES:
         return ""
     try:
@@ -130,26 +139,30 @@ def _label(reader: TarReader, member: int, path: str) -> str:
         return ""
 
 
-def _split_of(shard: str) -> int:
-    """The split that a shard's path names, as in train-0001.tar or val/0001.tar."""
+def _find_split(shard: str) -> int:
+    """Return the split that a shard's path names, as in train-0001.tar or val/0001.tar.
+
+    Unlike for `find_split_word`, digits belong to a word: train0001.tar names no split.
+    """
     words = shard.lower().replace("/", "-").replace("_", "-").replace(".", "-").split("-")
     return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
 
 
 class _MemberReader:
-    """Reads row i."""
+    """Read row i from its shard."""
 
     def __init__(self, store: ShardStore, table: ShardTable) -> None:
-        self._store, self._shard_of, self._places = store, table.shard_of, table.places
+        self._store, self._shard_of_row = store, table.shard_of_row
+        self._positions = table.positions
 
     def __call__(self, row: int) -> bytes:
-        """The encoded bytes of an image. Raises ImageError."""
-        offset, size = self._places[row].tolist()
+        """Return the encoded bytes of an image. Raises ImageError."""
+        offset, size = self._positions[row].tolist()
         check_size(size)
         try:
-            data = self._store.read(int(self._shard_of[row]), offset, size)
+            data = self._store.read(int(self._shard_of_row[row]), offset, size)
         except OSError as error:
             raise ImageError(f"cannot be read: {error.strerror or error}") from error
         if len(data) < size:
-            raise ImageError("the archive has been cut short since it was opened")
+            raise ImageError("the archive was truncated after it was opened")
         return data

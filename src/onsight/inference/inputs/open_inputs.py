@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.sources.archive import archive_kind, open_archive
-from onsight.data.sources.manifest import is_manifest
-from onsight.data.sources.manifest_entries import read_paths
+from onsight.data.sources.archive import detect_archive, open_archive
+from onsight.data.sources.manifest import is_manifest, read_paths
 from onsight.errors import DataError
 from onsight.inference.inputs.files import missing, no_files, walk
 from onsight.inference.inputs.input import Input, file_input, unusable_input
@@ -51,7 +50,7 @@ def _kind(word: str) -> Callable[[str], Iterator[Input]]:
 
 def _is_archive(path: str) -> bool:
     try:
-        return bool(archive_kind(Path(path)))
+        return bool(detect_archive(Path(path)))
     except OSError:
         return False  # its row will say why it cannot be read
 

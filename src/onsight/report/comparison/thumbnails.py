@@ -11,9 +11,8 @@ from PIL import Image
 from onsight.data.cache import find_cache_folder
 from onsight.data.packing import digest_of, prepare_image
 from onsight.data.pillow_pixels import Pixels
-from onsight.data.sources.find import find_source
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.named import needs_download
-from onsight.data.sources.reading import Reading
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError, OnsightError
 from onsight.report.comparison.held_out import HeldOut
@@ -49,7 +48,7 @@ def _open(run: HeldOut) -> Source | None:
         return None
     cache_folder = find_cache_folder(str(run.config.get("cache_folder", "")))
     try:
-        return find_source(run.data, Reading.of(run.config), cache_folder)
+        return find_source(run.data, ReadOptions.from_config(run.config), cache_folder)
     except OnsightError:
         return None
 

@@ -13,8 +13,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
-from onsight.data.sources.part import held_out_images
-from onsight.data.sources.source import Source
+from onsight.data.sources.source import Source, count_held_out
 from onsight.errors import ConfigError, DataError, ModelError
 from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
 from onsight.report.console import Reporter
@@ -203,7 +202,7 @@ def _leave_time(
 
     Trials would take much of it, and a pretrained network could judge these, but not learn.
     """
-    given = held_out_images(source)
+    given = count_held_out(source)
     _, validation, test = _parts(config, source)
     each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
     judging = least_forward_seconds(threads) if device.type == "cpu" else 0.0
@@ -230,7 +229,7 @@ def _task(
     training, validation, test = _parts(config, source)
     if budget:
         budget.peek()
-        held_out = held_out_images(source)
+        held_out = count_held_out(source)
         free = len(source.index) - held_out
         decoded = images_in_time(budget, sample.decode_seconds, held_out, free)
         training = min(training, decoded)

@@ -10,8 +10,7 @@ from torch import Tensor
 from onsight.config import Config
 from onsight.data.dataset import Dataset, open_dataset
 from onsight.data.index import TEST
-from onsight.data.sources.part import part_of
-from onsight.data.sources.source import Source
+from onsight.data.sources.source import Source, select_rows
 from onsight.errors import DataError
 from onsight.training.images.pace import decoding_seconds
 
@@ -64,7 +63,7 @@ def draw_sample(
 def _decode(
     source: Source, rows: NDArray[np.int64], config: Config, size: tuple[int, int], threads: int
 ) -> Dataset | None:
-    sampled = part_of(source, np.sort(rows))
+    sampled = select_rows(source, np.sort(rows))
     plain = {"strict": False, "residency": "memory", "crop_area": 1.0, "folds": "1"}
     try:
         return open_dataset(sampled, config.model_copy(update=plain), size, None, threads)

@@ -7,8 +7,13 @@ from onsight.config import Config
 from onsight.data.dataset import LEAST_PER_CLASS, choose_packed_size, choose_size, make_format
 from onsight.data.pack import is_packed
 from onsight.data.packing import Job
-from onsight.data.sources.part import draw_rows, held_out_images, left_out, part_of
-from onsight.data.sources.source import Source
+from onsight.data.sources.source import (
+    Source,
+    count_held_out,
+    draw_rows,
+    list_unselected,
+    select_rows,
+)
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
@@ -41,7 +46,7 @@ def fit_images(
         with budget.trying():
             each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads
         budget.peek()
-        held_out = held_out_images(source)
+        held_out = count_held_out(source)
         free = len(source.index) - held_out
         fitting = images_in_time(budget, each, held_out, free)
         least = LEAST_PER_CLASS * len(source.index.classes)
@@ -72,8 +77,8 @@ def take_images(source: Source, config: Config) -> Source:
     if len(rows) == len(source.index):
         return source
     reason = f"not among the images drawn (--train-images {config.train_images})"
-    problems = [*source.problems, *left_out(source, rows, reason)]
-    return replace(part_of(source, rows), problems=problems)
+    problems = [*source.problems, *list_unselected(source, rows, reason)]
+    return replace(select_rows(source, rows), problems=problems)
 
 
 def _is_packed(source: Source, config: Config, size: tuple[int, int], cache: Path | None) -> bool:

@@ -20,10 +20,8 @@ from onsight.data.dataset import (
     problem_summary,
     split_sentence,
 )
-from onsight.data.sources.find import find_source, name_data
-from onsight.data.sources.part import held_out_images
-from onsight.data.sources.reading import Reading
-from onsight.data.sources.source import Source
+from onsight.data.sources.find import ReadOptions, find_source, name_data
+from onsight.data.sources.source import Source, count_held_out
 from onsight.models.catalog import preferred_size
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
@@ -57,8 +55,8 @@ class OpenedData:
 def find_data(data: str | Source, config: Config, reporter: Reporter) -> Source:
     """Find out what DATA is, and report it. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
-    source = find_source(data, Reading.of(config.model_dump()), cache_folder)
-    reporter.say(f"data: {source.found}")
+    source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
+    reporter.say(f"data: {source.description}")
     return source
 
 
@@ -117,7 +115,7 @@ def open_data(
         hint = copies_hint(seen, dataset, name_data(source))
         if hint:
             reporter.warn(hint)
-    return OpenedData(source.found, config, image_size, dataset, split, pace)
+    return OpenedData(source.description, config, image_size, dataset, split, pace)
 
 
 def _deadline(budget: Budget | None, source: Source, pace: Pace | None, share: float) -> float:
@@ -125,7 +123,7 @@ def _deadline(budget: Budget | None, source: Source, pace: Pace | None, share: f
     if budget is None or pace is None or share == math.inf:
         return math.inf
     budget.peek()
-    held_out = held_out_images(source) * pace.decode_seconds
+    held_out = count_held_out(source) * pace.decode_seconds
     return time.monotonic() + held_out + share * (budget.left_seconds - held_out)
 
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError
 
 
@@ -34,8 +33,8 @@ def write(folder, content):
     return folder / "export.json"
 
 
-def read(path, **said):
-    source = find_source(str(path), Reading(**said))
+def read(path, **options):
+    source = find_source(str(path), ReadOptions(**options))
     labels = [source.index.classes[label] for label in source.index.labels]
     return source, dict(zip(source.index.locators, labels, strict=True))
 
@@ -49,7 +48,7 @@ def test_images_are_found_wherever_the_export_says_they_were(images):
     source, labels = read(write(images, tasks))
     assert source.kind == "labelstudio"
     assert labels == {"a.png": "cat", "other/b.png": "dog", "my cat.png": "cat"}
-    assert "Label Studio export" in source.found
+    assert "Label Studio export" in source.description
     assert source.read(0) == b"a.png"
 
 
@@ -65,7 +64,7 @@ def test_tasks_that_cannot_be_used_are_listed(images):
     ]
     source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
-    assert [(one.path, one.reason) for one in source.problems] == [
+    assert [(problem.path, problem.reason) for problem in source.problems] == [
         ("my cat.png", "listed under two labels: cat, dog"),
         ("my cat.png", "listed under two labels: cat, dog"),
         ("sub/b.png", "has no label"),
@@ -81,7 +80,9 @@ def test_the_short_export(images):
     ]
     source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
-    assert [one.reason for one in source.problems] == ["listed under two labels: cat, dog"] * 2
+    assert [problem.reason for problem in source.problems] == [
+        "listed under two labels: cat, dog"
+    ] * 2
 
 
 def test_odd_tasks_are_listed_too(images):
@@ -92,10 +93,10 @@ def test_odd_tasks_are_listed_too(images):
     ]
     source, labels = read(write(images, tasks))
     assert labels == {"a.png": "cat"}
-    assert sorted(one.path for one in source.problems) == ["", "http://[half/b.png"]
+    assert sorted(problem.path for problem in source.problems) == ["", "http://[half/b.png"]
 
 
-def test_several_choices_ask_for_one(images):
+def test_several_choices_need_a_label(images):
     tasks = [task("a.png", [choice("cat", "species"), choice("old", "age")])]
     with pytest.raises(DataError, match="the choices age and species; name one with --label"):
         read(write(images, tasks))
@@ -103,22 +104,22 @@ def test_several_choices_ask_for_one(images):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"images": [], "annotations": [], "categories": []}, "COCO file of boxes: --crop-boxes"),
         ({"a": 1}, "neither an export of Label Studio nor"),
         ([{"annotations": [{"result": 3}]}], "is not an export of Label Studio: TypeError"),
         ([{"annotations": 3}], "is not an export of Label Studio"),
-        ([task("a.png")], "no image of it is labelled"),
-        ([], "no image of it is labelled"),
+        ([task("a.png")], "none of its images is labelled"),
+        ([], "none of its images is labelled"),
     ],
 )
-def test_other_json(images, content, said):
-    with pytest.raises(DataError, match=said):
+def test_other_json(images, content, message):
+    with pytest.raises(DataError, match=message):
         read(write(images, content))
 
 
-def test_json_that_is_none(images):
+def test_invalid_json(images):
     (images / "export.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match="is not valid JSON"):
         read(images / "export.json")
@@ -138,20 +139,25 @@ def test_cvat_tags(images):
     assert source.kind == "cvat"
     assert labels == {"a.png": "cat", "sub/b.png": "dog"}
     assert source.index.splits.tolist() == [TEST, UNSPLIT]
-    assert [(one.path, one.reason) for one in source.problems] == [("my cat.png", "has no label")]
+    assert [(problem.path, problem.reason) for problem in source.problems] == [
+        ("my cat.png", "has no label")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("<annotations><image name='a'><box/></image></annotations>", "no tags, but boxes: --crop"),
+        (
+            "<annotations><image name='a'><box/></image></annotations>",
+            "has boxes but no tags: --crop",
+        ),
         ("<annotation><filename>a</filename></annotation>", "give its folder and --crop-boxes"),
         ("<annotations/>", "is not CVAT's XML for images"),
     ],
 )
-def test_other_xml(images, text, said):
+def test_other_xml(images, text, message):
     (images / "annotations.xml").write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read(images / "annotations.xml")
 
 
@@ -182,7 +188,7 @@ def test_tables_of_roboflow_give_label_and_split(tmp_path):
     splits = dict(zip(source.index.locators, source.index.splits, strict=True))
     assert splits == {"train/a.jpg": TRAIN, "train/b.jpg": TRAIN, "valid/a.jpg": VALIDATION}
     assert source.read(source.index.locators.index("valid/a.jpg")) == b"valid/a.jpg"
-    assert {(one.path, one.reason) for one in source.problems} == {
+    assert {(problem.path, problem.reason) for problem in source.problems} == {
         ("train/both.jpg", "listed under two labels: Cat, Dog"),
         ("train/none.jpg", "has no label"),
         ("train/gone.jpg", "listed, but there is no such file"),
@@ -192,9 +198,9 @@ def test_tables_of_roboflow_give_label_and_split(tmp_path):
 def test_another_label_is_another_fingerprint(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"a")
     write_classes(tmp_path, "filename,Cat,Dog\na.jpg,1,0\n")
-    one = read(tmp_path)[0].fingerprint
+    before = read(tmp_path)[0].fingerprint
     write_classes(tmp_path, "filename,Cat,Dog\na.jpg,0,1\n")
-    assert read(tmp_path)[0].fingerprint != one
+    assert read(tmp_path)[0].fingerprint != before
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from PIL import Image
 
 import onsight
 from onsight.data.index import TEST, TRAIN, UNSPLIT
-from onsight.data.sources.annotations.boxes import Box, crop
-from onsight.data.sources.find import find_source
-from onsight.data.sources.reading import Reading
+from onsight.data.sources.boxes import Box, crop
+from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError, ImageError
 
 HEIGHT, WIDTH = 30, 40
@@ -83,7 +82,7 @@ def cvat(name, subset=""):
 
 
 def read_boxes(path):
-    return find_source(str(path), Reading(crop_boxes=True))
+    return find_source(str(path), ReadOptions(crop_boxes=True))
 
 
 def labels_of(source):
@@ -108,7 +107,7 @@ def test_coco_boxes_of_both_splits(coco):
     assert_boxes(source, 0, 1)
     assert_boxes(source, 3, 0)
     assert list(source.groups) == ["test/1.png"] * 3 + ["train/1.png"] * 3
-    assert "boxes of COCO annotations in 2 images" in source.found
+    assert "boxes of COCO annotations in 2 images" in source.description
 
 
 def test_a_coco_file_alone(coco):
@@ -142,23 +141,23 @@ def test_a_box_without_a_label_is_no_class(tmp_path):
     write_image(tmp_path / "1.png", 1)
     source = read_boxes(write_coco(tmp_path / "boxes.json", content))
     assert source.index.classes == ("dog",)
-    assert [one.reason for one in source.problems] == ["a box without a label"] * 2
+    assert [problem.reason for problem in source.problems] == ["a box without a label"] * 2
 
 
-def test_what_coco_boxes_cannot_be_used(tmp_path):
+def test_unusable_coco_boxes_are_problems(tmp_path):
     content = coco_of(["1.png", "gone.png"])
     content["annotations"][0]["iscrowd"] = 1
     write_image(tmp_path / "1.png", 1)
     source = read_boxes(write_coco(tmp_path / "boxes.json", content))
     assert len(source.index) == 2
-    assert sorted((one.path, one.reason.split(",")[0]) for one in source.problems) == [
-        ("1.png", "box 1: around a crowd"),
+    assert sorted((problem.path, problem.reason.split(",")[0]) for problem in source.problems) == [
+        ("1.png", "box 1: marks a crowd"),
         ("gone.png", "annotated"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"annotations": [{"image_id": 0}]}, "KeyError: 'bbox'"),
         ({"annotations": [{"image_id": 4, "bbox": [0, 0, 1, 1]}]}, "KeyError: 4"),
@@ -166,13 +165,13 @@ def test_what_coco_boxes_cannot_be_used(tmp_path):
         ({"annotations": []}, "has no box that can be used"),
         (
             {"annotations": [{"image_id": 0, "category_id": 7, "bbox": [0, 0, 1, float("nan")]}]},
-            "nan is no position",
+            "nan is not a coordinate",
         ),
     ],
 )
-def test_damaged_coco_files(tmp_path, change, said):
+def test_damaged_coco_files(tmp_path, change, message):
     write_image(tmp_path / "1.png", 1)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_boxes(write_coco(tmp_path / "boxes.json", coco_of(["1.png"]) | change))
 
 
@@ -199,24 +198,24 @@ def test_cvat_boxes(tmp_path):
         assert source.kind == "CVAT"
         assert source.index.splits.tolist() == [TRAIN] * 3
         assert_boxes(source, 0, 4)
-        assert [one.path for one in source.problems] == ["gone.png"]
+        assert [problem.path for problem in source.problems] == ["gone.png"]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("<annotation><object/></annotation>", "has no <filename>"),
         (pascal("1.png").replace("<xmin>3<", "<xmin>x<"), "could not convert"),
-        (pascal("1.png").replace("<xmin>3<", "<xmin>inf<"), "inf is no position"),
+        (pascal("1.png").replace("<xmin>3<", "<xmin>inf<"), "inf is not a coordinate"),
         (pascal("1.png").replace("bndbox", "polygon"), "an object has no bndbox"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotation/>', "declares a document type"),
         ("<annotation>", "not valid XML"),
     ],
 )
-def test_damaged_pascal_files(tmp_path, text, said):
+def test_damaged_pascal_files(tmp_path, text, message):
     write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(text)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_boxes(tmp_path)
 
 
@@ -230,7 +229,7 @@ def test_no_annotations(tmp_path):
         read_boxes(tmp_path / "gone")
 
 
-def test_a_image_of_another_size_is_refused(tmp_path):
+def test_an_image_of_another_size_is_refused(tmp_path):
     write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(pascal("1.png", size=(HEIGHT, WIDTH)))
     source = read_boxes(tmp_path)
@@ -248,7 +247,7 @@ def test_a_box_is_cut_at_the_edges_of_its_image(edges, shape):
 
 @pytest.mark.parametrize("edges", [(5, 5, 5, 9), (40, 0, 50, 9), (9, 9, 3, 3)])
 def test_an_empty_box_is_refused(edges):
-    with pytest.raises(ImageError, match="empty, or outside"):
+    with pytest.raises(ImageError, match="empty or outside"):
         crop(pixels_of(0), Box("", "", *edges))
 
 
@@ -260,7 +259,7 @@ def test_annotations_among_images_of_one_class_are_pointed_out(tmp_path):
         onsight.train(tmp_path, out=tmp_path.parent / "run", model="linear", device="cpu")
 
 
-def test_boxes_are_trained_on_and_those_of_a_image_stay_together(tmp_path):
+def test_boxes_are_trained_on_and_those_of_an_image_stay_together(tmp_path):
     names = [f"{number}.png" for number in range(30)]
     for number, name in enumerate(names):
         write_image(tmp_path / name, number)

@@ -1,0 +1,211 @@
+"""Remote shards, copied whole to the local disk shortly before they are read.
+
+`ShardCache` keeps the copies below a size limit and removes those used longest ago. Several
+processes share them: a copy is written to a temporary name under a lock of its own, synced and
+renamed, and whoever has it open can go on reading after it was removed.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from onsight.data.locks import locked
+from onsight.data.shards.remote import Remote, RemoteFile
+from onsight.data.shards.store import Descriptor, OpenFiles, Shard
+from onsight.errors import DataError, DiskError
+from onsight.files import disk_errors
+from onsight.words import data_size
+
+_FREE_DISK_SHARE = 0.5  # of the free space, if no limit is given
+_ENDING, _UNFINISHED = ".shard", ".tmp"
+_BLOCK_BYTES = 8 << 20  # of one request, which is what a broken connection costs
+_MAX_OPEN = 24  # copies; an open one uses disk space even after it was removed
+_PARALLEL_COPIES = 4
+
+
+class ShardCache:
+    """A folder of copies, shared by all processes that use it."""
+
+    def __init__(self, folder: Path | None, limit_bytes: int = 0) -> None:
+        """Use a folder; None for a temporary one. limit_bytes: 0 for half of the free disk."""
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="onsight-shards-"))
+        if folder is None:
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        with disk_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        used = sum(size for _, size, _ in self._entries())
+        free = shutil.disk_usage(self._folder).free
+        self.limit_bytes = limit_bytes or int(_FREE_DISK_SHARE * (free + used))
+
+    def find(self, key: str) -> Descriptor | None:
+        """Open a copy and mark it as used; None if there is none."""
+        path = self._folder / f"{key}{_ENDING}"
+        try:
+            copy = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        with suppress(OSError):
+            os.utime(path)  # the order of use, by which copies are removed
+        return copy
+
+    def add(self, key: str, size: int, write: Callable[[BinaryIO], None]) -> Descriptor:
+        """Return the copy under this key, written now unless another process has done so.
+
+        Raises DiskError, also for a copy that is larger than the limit for all of them.
+        """
+        if size > self.limit_bytes:
+            raise DiskError(
+                f"a shard of {data_size(size)} does not fit into the {data_size(self.limit_bytes)} "
+                f"for copies in {self._folder}; raise --shard-cache-gigabytes, or free some space"
+            )
+        with locked(self._lock(key)):
+            copy = self.find(key)
+            if copy:
+                return copy
+            path = self._folder / f"{key}{_ENDING}"
+            temporary = path.with_name(f"{key}.{os.getpid()}{_UNFINISHED}")
+            try:
+                with disk_errors(path, size), open(temporary, "w+b") as file:
+                    self._make_room(key, file, size)
+                    write(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    os.replace(temporary, path)  # if a power cut undoes it, there is no copy
+                    return Descriptor(os.dup(file.fileno()))
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+
+    def _lock(self, key: str) -> Path:
+        return self._folder / "locks" / key
+
+    def _make_room(self, key: str, file: BinaryIO, size: int) -> None:
+        """Remove copies until this one fits, and reserve its space by the size of its file."""
+        with locked(self._lock("room")):
+            self._remove_strays(key)
+            entries = sorted(self._entries())
+            total = sum(entry_size for _, entry_size, _ in entries) + size
+            for _, entry_size, path in entries:
+                if total <= self.limit_bytes:
+                    break
+                if path.suffix == _ENDING:
+                    path.unlink(missing_ok=True)
+                    total -= entry_size
+            file.truncate(size)
+
+    def _remove_strays(self, key: str) -> None:
+        """Remove what killed processes left unfinished: nobody holds its lock."""
+        for path in self._folder.glob(f"*{_UNFINISHED}"):
+            other = path.name.split(".")[0]
+            if other == key:
+                if path.name != f"{key}.{os.getpid()}{_UNFINISHED}":
+                    path.unlink(missing_ok=True)
+                continue
+            with locked(self._lock(other), wait=False) as is_mine:
+                if is_mine:
+                    path.unlink(missing_ok=True)
+
+    def _entries(self) -> list[tuple[int, int, Path]]:
+        """Return (time of last use, bytes, path) of everything in the folder."""
+        entries = []
+        with os.scandir(self._folder) as scan:  # its stat costs a third of Path.stat
+            for entry in scan:
+                if entry.name.endswith((_ENDING, _UNFINISHED)):
+                    with suppress(FileNotFoundError):
+                        facts = entry.stat()
+                        entries.append((facts.st_mtime_ns, facts.st_size, Path(entry.path)))
+        return entries
+
+
+class RemoteShards:
+    """A `ShardStore` of files behind a URL."""
+
+    def __init__(self, remote: Remote, files: Sequence[RemoteFile], cache: ShardCache) -> None:
+        self._remote, self._files, self._cache = remote, files, cache
+        self.shards = [Shard(file.name, file.size, file.version) for file in files]
+        self.digests: dict[int, str] = {}
+        self._keys = [_copy_key(remote, file) for file in files]
+        self._open_files = OpenFiles(_MAX_OPEN)
+        self._pending: dict[int, Future[Descriptor]] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_PARALLEL_COPIES, thread_name_prefix="shards")
+        weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+
+    def open(self, number: int) -> Descriptor:
+        """Open the copy of a shard, which is made first if there is none."""
+        copy = self._find_copy(number)
+        if copy is None:
+            copy = self._open_files.add(number, self._start_copy(number).result())
+            with self._lock:
+                self._pending.pop(number, None)
+        return copy
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Return some bytes of a shard; if it was not prefetched, request only these."""
+        copy = self._find_copy(number)
+        if copy is None and number not in self._pending:
+            return self._remote.read(self._files[number], offset, offset + size)
+        return (copy or self.open(number)).read(offset, size)
+
+    def prefetch(self, numbers: Sequence[int]) -> None:
+        """Start copying these shards, in this order."""
+        for number in numbers:
+            if self._open_files.get(number) is None:
+                self._start_copy(number)
+
+    def _find_copy(self, number: int) -> Descriptor | None:
+        """Return the copy of a shard if it is complete."""
+        copy = self._open_files.get(number)
+        if copy is None and number not in self._pending:
+            copy = self._cache.find(self._keys[number])
+            if copy:
+                self._open_files.add(number, copy)
+        return copy
+
+    def _start_copy(self, number: int) -> Future[Descriptor]:
+        with self._lock:
+            if number not in self._pending:
+                self._pending[number] = self._pool.submit(self._fetch, number)
+            return self._pending[number]
+
+    def _fetch(self, number: int) -> Descriptor:
+        key, size = self._keys[number], self._files[number].size
+        copy = self._cache.find(key)
+        return copy or self._cache.add(key, size, lambda file: self._copy(number, file))
+
+    def _copy(self, number: int, to: BinaryIO) -> None:
+        """Copy a shard, and once again if it is not what was indexed. Raises DataError."""
+        known = self.digests.get(number)
+        for _ in range(2):
+            to.seek(0)
+            digest = self._copy_blocks(self._files[number], to)
+            if known in (None, digest):
+                self.digests[number] = digest
+                return
+        raise DataError(
+            f"{self._remote.url}: {self._files[number].name} is not what it was when DATA was "
+            "indexed. Repeat the command: what has changed is read again"
+        )
+
+    def _copy_blocks(self, file: RemoteFile, to: BinaryIO) -> str:
+        """Copy a file block by block, and return its SHA-256."""
+        digest = hashlib.sha256()
+        for start in range(0, file.size, _BLOCK_BYTES):
+            block = self._remote.read(file, start, min(start + _BLOCK_BYTES, file.size))
+            digest.update(block)
+            to.write(block)
+        return digest.hexdigest()
+
+
+def _copy_key(remote: Remote, file: RemoteFile) -> str:
+    """Return the name of a copy: a digest of the address and of what changes with the content."""
+    facts = "\0".join((str(remote.filesystem.protocol), file.path, str(file.size), file.version))
+    return hashlib.sha256(facts.encode()).hexdigest()[:32]

@@ -1,0 +1,149 @@
+"""What readers of annotations share: JSON and XML within limits, values, and finding images."""
+
+import json
+import math
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from onsight.data.index import SPLIT_WORDS, UNSPLIT
+from onsight.data.sources.folder import is_hidden
+from onsight.errors import DataError, ImageError
+from onsight.limits import ANNOTATION_BYTES
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file. Raises DataError."""
+    try:
+        return json.loads(_read(path))
+    except (ValueError, RecursionError) as error:  # bytes that are not text are ValueErrors too
+        raise DataError(f"{path} is not valid JSON: {error}") from error
+
+
+def read_xml(path: Path) -> Element:
+    """Return the root of an XML file. Raises DataError, also for document types: they can grow."""
+    data = _read(path)
+    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
+        raise DataError(f"{path} declares a document type, which annotations do not need")
+    try:
+        return ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding
+        raise DataError(f"{path} is not valid XML: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > ANNOTATION_BYTES:
+            raise DataError(
+                f"{path} has {size / 1e9:.1f} GB; annotations are read up to "
+                f"{ANNOTATION_BYTES / 1e9:g} GB"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file's name has the ending of JSON."""
+    return path.suffix.lower() == ".json"
+
+
+def is_xml(path: Path) -> bool:
+    """Whether a file's name has the ending of XML."""
+    return path.suffix.lower() == ".xml"
+
+
+def is_coco(content: Any) -> bool:
+    """Whether JSON has the form of a COCO file of boxes."""
+    return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
+
+
+def is_cvat(document: Element) -> bool:
+    """Whether XML has the form of CVAT's."""
+    return document.tag == "annotations"
+
+
+def read_cvat_images(file: Path) -> list[Element]:
+    """Return the image elements of "CVAT for images". Raises DataError for anything else.
+
+    Source: https://docs.cvat.ai/docs/dataset_management/formats/format-cvat/
+    """
+    document = read_xml(file)
+    images = document.findall("image")
+    if not is_cvat(document) or not images:
+        raise DataError(
+            f"{file} is not CVAT's XML for images. A Pascal VOC annotation has boxes: give its "
+            "folder and --crop-boxes"
+        )
+    return images
+
+
+def read_cvat_split(image: Element) -> int:
+    """Return the split named by the subset of a CVAT image element, else UNSPLIT."""
+    return SPLIT_WORDS.get(image.get("subset", "").lower(), UNSPLIT)
+
+
+def read_child(element: Element, name: str) -> str:
+    """Return the text of the first child of a name. Raises ValueError if there is none."""
+    text = element.findtext(name)
+    if text is None:
+        raise ValueError(f"<{element.tag}> has no <{name}>")
+    return text
+
+
+def read_attribute(element: Element, name: str) -> str:
+    """Return an attribute's text. Raises ValueError if there is none."""
+    text = element.get(name)
+    if text is None:
+        raise ValueError(f"<{element.tag}> has no {name}")
+    return text
+
+
+def parse_coordinate(value: str | float) -> float:
+    """Return a finite number. Raises ValueError."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a coordinate")
+    return number
+
+
+class ImageFinder:
+    """Finds the files that annotations name: tools write paths of the machine they ran on."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._paths: dict[str, list[str]] = defaultdict(list)
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
+            for name in names:
+                self._paths[name].append(os.path.relpath(os.path.join(folder, name), root))
+
+    def find(self, name: str, near: str = "") -> str:
+        """Return the path, relative to the root, of the file that fits a name best.
+
+        Of several files of that name, it is the one whose folders agree most with the name's, and
+        of these the one in the folder `near`. Raises ImageError if there is no file, or no single
+        best one.
+        """
+        wanted = name.replace("\\", "/").split("/")
+        paths = self._paths.get(wanted[-1], [])
+        if not paths:
+            raise ImageError(f"annotated, but there is no such file below {self.root}")
+        best = max(_count_common_end(path, wanted) for path in paths)
+        paths = [path for path in paths if _count_common_end(path, wanted) == best]
+        beside = [path for path in paths if os.path.dirname(path) == near]
+        candidates = beside or paths
+        if len(candidates) > 1:
+            raise ImageError(f"annotated, but several files fit: {candidates[0]}, {candidates[1]}")
+        return candidates[0]
+
+
+def _count_common_end(path: str, wanted: list[str]) -> int:
+    """Return how many of the last parts of a path are the same as those wanted."""
+    pairs = zip(reversed(path.split(os.sep)), reversed(wanted), strict=False)
+    same = [part == other for part, other in pairs]
+    return same.index(False) if False in same else len(same)

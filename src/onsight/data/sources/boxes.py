@@ -1,0 +1,324 @@
+"""--crop-boxes: each annotated box of COCO, Pascal VOC or CVAT as an image of its own.
+
+Sources: https://cocodataset.org/#format-data,
+http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html,
+https://docs.cvat.ai/docs/dataset_management/formats/format-cvat/
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from onsight.data.file_state import stat_facts
+from onsight.data.index import SPLIT_WORDS, UNSPLIT, Index, Problem, Row
+from onsight.data.sources.annotation_files import (
+    ImageFinder,
+    is_coco,
+    is_cvat,
+    is_json,
+    is_xml,
+    parse_coordinate,
+    read_attribute,
+    read_child,
+    read_cvat_images,
+    read_cvat_split,
+    read_json,
+    read_xml,
+)
+from onsight.data.sources.read_file import read_regular_file
+from onsight.data.sources.source import (
+    Pixels,
+    Source,
+    compute_fingerprint,
+    describe,
+    find_split_word,
+)
+from onsight.errors import DataError, ImageError
+from onsight.words import plural
+
+_CACHED_IMAGES = 4  # decoded, as the boxes of an image follow each other
+_INSTANCES = "instances_"  # COCO's own files of boxes: others of the same images lie beside them
+_PASCAL_LISTS = Path("ImageSets") / "Main"
+_CVAT_EDGES = ("xtl", "ytl", "xbr", "ybr")
+
+
+class Box(NamedTuple):
+    """A labelled part of an image, with its edges in pixels from the upper left corner."""
+
+    path: str  # of the image, relative to DATA
+    label: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    split: int = UNSPLIT
+    size: tuple[int, int] | None = None  # (height, width) of the image it was drawn on, if known
+
+
+class Boxes(NamedTuple):
+    """The boxes of some annotation files, and what of them cannot be used."""
+
+    kind: str
+    files: Sequence[Path]
+    boxes: Sequence[Box]
+    problems: list[Problem]
+
+
+def read_boxes(path: Path) -> Source:
+    """Return the boxes of a COCO or CVAT file, or of the annotation files below a folder.
+
+    Raises DataError if there are no such annotations.
+    """
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        return build_box_source(path, _read_folder(path))
+    content = read_json(path) if is_json(path) else None
+    if is_coco(content):
+        return build_box_source(path.parent, read_coco(path.parent, {path: content}))
+    if is_xml(path) and is_cvat(read_xml(path)):
+        return build_box_source(path.parent, read_cvat_boxes(path))
+    raise DataError(f"{path} is neither a folder nor a COCO or CVAT file, as --crop-boxes needs")
+
+
+def build_box_source(root: Path, boxes: Boxes) -> Source:
+    """Return a source with a row for each box; boxes of one image form a group.
+
+    Raises DataError if no box is usable.
+    """
+    kind, files, usable, problems = _reject_unlabelled(boxes)
+    if not usable:
+        reasons = (f" ({path}: {reason})" for path, _, reason in problems)
+        raise DataError(f"{root} has no box that can be used{next(reasons, '')}")
+    usable = sorted(usable, key=lambda box: box.path)  # so that each image is decoded once
+    paths = sorted({box.path for box in usable})
+    index = Index.of(list(_list_rows(usable)))
+    facts = [stat_facts(path) for path in (*files, *(root / path for path in paths))]
+    return Source(
+        kind=kind,
+        root=root,
+        index=index,
+        read=_CropReader(str(root), usable),
+        fingerprint=compute_fingerprint(["boxes", kind, *facts]),
+        description=describe(
+            f"boxes of {kind} annotations in {plural(len(paths), 'image')}",
+            index,
+            plural(len(usable), "box", "boxes"),
+        ),
+        problems=problems,
+        groups=[box.path for box in usable],
+    )
+
+
+def crop(pixels: Pixels, box: Box) -> Pixels:
+    """Return the part of an image (H, W, C) inside a box, with every pixel the box touches.
+
+    Raises ImageError if the image's size is not the one it was annotated with, or the box is
+    empty or outside the image.
+    """
+    height, width = pixels.shape[:2]
+    if box.size and box.size != (height, width):
+        raise ImageError(
+            f"the image is {width}x{height}, but its boxes were drawn on "
+            f"{box.size[1]}x{box.size[0]}"
+        )
+    top, bottom = max(0, math.floor(box.top)), min(height, math.ceil(box.bottom))
+    left, right = max(0, math.floor(box.left)), min(width, math.ceil(box.right))
+    if top >= bottom or left >= right:
+        raise ImageError("the box is empty or outside the image")
+    return np.ascontiguousarray(pixels[top:bottom, left:right])
+
+
+def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
+    """Return the boxes of COCO files below a folder, each given with its content.
+
+    The split is a word of a file's path. Raises DataError for a malformed file.
+    """
+    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
+    for file, content in files.items():
+        relative = os.path.relpath(file, root)
+        try:
+            _read_coco_file(content, relative, finder, boxes, problems)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{file} is not a COCO file of boxes: {type(error).__name__}: {error}"
+            ) from error
+    return Boxes("COCO", list(files), boxes, problems)
+
+
+def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
+    """Return the boxes of Pascal VOC files below a folder, one file for each image.
+
+    The split comes from the lists in ImageSets/Main, or is a word of a file's path. Raises
+    DataError for a malformed file.
+    """
+    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
+    splits = _read_pascal_splits(root)
+    for file in files:
+        relative = os.path.relpath(file, root)
+        document = read_xml(file)
+        try:
+            name = read_child(document, "filename").strip()
+            split = splits.get(Path(name).stem, find_split_word(relative))
+            path = finder.find(name, os.path.dirname(relative))
+            objects = document.findall("object")
+            boxes += [_parse_pascal_box(item, document, path, split) for item in objects]
+        except ImageError as error:
+            problems.append(Problem(name, "scan", str(error)))
+        except ValueError as error:
+            raise DataError(f"{file} is not a Pascal VOC annotation: {error}") from error
+    return Boxes("Pascal VOC", files, boxes, problems)
+
+
+def read_cvat_boxes(file: Path) -> Boxes:
+    """Return the boxes of CVAT's XML. Raises DataError if it is something else."""
+    finder, boxes, problems = ImageFinder(file.parent), list[Box](), list[Problem]()
+    for image in read_cvat_images(file):
+        name = image.get("name", "")
+        try:
+            path = finder.find(name)
+            boxes += [_parse_cvat_box(box, image, path) for box in image.findall("box")]
+        except ImageError as error:
+            problems.append(Problem(name, "scan", str(error)))
+        except ValueError as error:
+            raise DataError(f"{file}, image {name}: {error}") from error
+    return Boxes("CVAT", [file], boxes, problems)
+
+
+def _read_folder(folder: Path) -> Boxes:
+    files = sorted(path for path in folder.rglob("*.*") if path.is_file())
+    coco = _read_coco_contents([path for path in files if is_json(path)])
+    if coco:
+        return read_coco(folder, coco)
+    documents = [path for path in files if is_xml(path)]
+    if len(documents) == 1 and is_cvat(read_xml(documents[0])):
+        return read_cvat_boxes(documents[0])
+    if documents:
+        return read_pascal(folder, documents)
+    raise DataError(
+        f"{folder} has no annotations with boxes: neither a COCO JSON file nor XML files of "
+        "Pascal VOC or CVAT"
+    )
+
+
+def _read_coco_contents(files: Sequence[Path]) -> dict[Path, Any]:
+    """Return the files of COCO's form with their content, ignoring any other JSON."""
+    files = [path for path in files if path.name.startswith(_INSTANCES)] or files
+    contents = {}
+    for path in files:
+        with suppress(DataError):
+            content = read_json(path)
+            if is_coco(content):
+                contents[path] = content
+    return contents
+
+
+def _read_coco_file(
+    content: Any, relative: str, finder: ImageFinder, boxes: list[Box], problems: list[Problem]
+) -> None:
+    """Add the boxes of a file, given by its path relative to the finder's root."""
+    names = {category["id"]: str(category["name"]).strip() for category in content["categories"]}
+    images = {image["id"]: image for image in content["images"]}
+    paths: dict[Any, str] = {}
+    for key, image in images.items():
+        try:
+            paths[key] = finder.find(str(image["file_name"]), os.path.dirname(relative))
+        except ImageError as error:
+            problems.append(Problem(str(image["file_name"]), "scan", str(error)))
+    split = find_split_word(relative)
+    for item in content["annotations"]:
+        image = images[item["image_id"]]
+        path = paths.get(item["image_id"])
+        if path is None:
+            continue  # its image is already a problem
+        if item.get("iscrowd"):
+            problems.append(Problem(path, "scan", f"box {item['id']}: marks a crowd"))
+            continue
+        left, top, width, height = (parse_coordinate(edge) for edge in item["bbox"])
+        label = names[item["category_id"]]
+        edges = left, top, left + width, top + height
+        boxes.append(Box(path, label, *edges, split, _parse_coco_size(image)))
+
+
+def _parse_coco_size(image: Any) -> tuple[int, int] | None:
+    """Return (height, width) of an annotated image, which some tools leave out."""
+    if "height" not in image or "width" not in image:
+        return None
+    return int(image["height"]), int(image["width"])
+
+
+def _read_pascal_splits(root: Path) -> dict[str, int]:
+    """Return the split of each listed image by its name without the ending."""
+    splits: dict[str, int] = {}
+    for word in ("train", "val", "test"):
+        for file in root.glob(f"**/{_PASCAL_LISTS / word}.txt"):
+            words = (line.split() for line in file.read_text("utf-8", "replace").splitlines())
+            splits |= {line[0]: SPLIT_WORDS[word] for line in words if line}
+    return splits
+
+
+def _parse_pascal_box(item: Element, document: Element, path: str, split: int) -> Box:
+    edges = item.find("bndbox")
+    if edges is None:
+        raise ValueError("an object has no bndbox")
+    left, top, right, bottom = (
+        parse_coordinate(read_child(edges, name)) for name in ("xmin", "ymin", "xmax", "ymax")
+    )
+    element = document.find("size")
+    size = None
+    if element is not None:
+        height, width = (
+            parse_coordinate(read_child(element, name)) for name in ("height", "width")
+        )
+        size = (int(height), int(width))
+    label = read_child(item, "name").strip()
+    # Pascal counts pixels from 1, and the last ones belong to the box.
+    return Box(path, label, left - 1, top - 1, right, bottom, split, size)
+
+
+def _parse_cvat_box(box: Element, image: Element, path: str) -> Box:
+    size = (int(read_attribute(image, "height")), int(read_attribute(image, "width")))
+    left, top, right, bottom = (parse_coordinate(read_attribute(box, edge)) for edge in _CVAT_EDGES)
+    label = read_attribute(box, "label").strip()
+    return Box(path, label, left, top, right, bottom, read_cvat_split(image), size)
+
+
+def _reject_unlabelled(boxes: Boxes) -> Boxes:
+    """Turn boxes without a label into problems."""
+    unlabelled = [box.path for box in boxes.boxes if not box.label]
+    problems = [Problem(path, "scan", "a box without a label") for path in unlabelled]
+    usable = [box for box in boxes.boxes if box.label]
+    return boxes._replace(boxes=usable, problems=[*boxes.problems, *problems])
+
+
+def _list_rows(boxes: Iterable[Box]) -> Iterable[Row]:
+    """Yield the rows of boxes, numbered within each image from 1."""
+    path, number = "", 0
+    for box in boxes:
+        number = number + 1 if box.path == path else 1
+        path = box.path
+        yield Row(f"{path}#{number}", box.label, box.split)
+
+
+class _CropReader:
+    """Read box i out of its image; keeps the most recently decoded images in memory."""
+
+    def __init__(self, folder: str, boxes: Sequence[Box]) -> None:
+        self._folder = folder
+        self._boxes = boxes
+        self._decode = lru_cache(maxsize=_CACHED_IMAGES)(self._decode_file)
+
+    def __call__(self, row: int) -> Pixels:
+        """Return the pixels uint8 (H, W, C) inside a box. Raises ImageError."""
+        return crop(self._decode(self._boxes[row].path), self._boxes[row])
+
+    def _decode_file(self, path: str) -> Pixels:
+        from onsight.data.decode import decode  # loads Pillow; finding a source does without
+
+        return decode(read_regular_file(os.path.join(self._folder, path)))

@@ -1,0 +1,254 @@
+"""`Classifier` follows scikit-learn's conventions, but does not need it to be installed."""
+
+import copy
+import shutil
+import sys
+import tempfile
+import unicodedata
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from onsight.config import Config
+from onsight.data.sources.memory import check_images
+from onsight.errors import (
+    ArgumentError,
+    ImageError,
+    Interrupted,
+    NotFitted,
+    UserError,
+    did_you_mean,
+)
+from onsight.inference.predictor import Predictor, load
+from onsight.models.catalog import is_user_spec
+from onsight.models.file import FILE_NAME
+from onsight.report.console import Reporter, SilentReporter
+from onsight.training.run import Run, train
+from onsight.words import listed, plural
+
+_OWN_PARAMETERS = ("budget", "out", "verbose")  # the others are fields of the config
+_DEFAULT_BUDGET = "60s"
+
+
+class Classifier:
+    """Trains on images and predicts their classes, as scikit-learn's classifiers do.
+
+    After `fit`, `classes_` has the labels in order (K,) and `run_` is the Run. No test images are
+    held out unless `test_fraction` says so.
+
+    Args:
+        budget: Time for a fit; 60s if neither it nor `epochs` is given.
+        out: The run folder; by default a temporary one that lasts as long as this object.
+        verbose: Show progress.
+        fields: Fields of the config, such as `model` or `epochs`.
+
+    Raises ArgumentError, a ValueError, for wrong arguments.
+    """
+
+    _estimator_type = "classifier"
+
+    def __init__(
+        self,
+        budget: str | None = None,
+        *,
+        out: str | Path | None = None,
+        verbose: bool = False,
+        **fields: Any,
+    ) -> None:
+        _check_names(fields)
+        self.budget = budget
+        self.out = out
+        self.verbose = verbose
+        self.fields = fields
+
+    def __repr__(self) -> str:
+        defaults = Classifier().get_params()
+        given = self.get_params().items()
+        shown = (
+            f"{name}={value!r}" for name, value in given if defaults.get(name, "") is not value
+        )
+        return f"Classifier({', '.join(shown)})"
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor; of the config's fields, only those given."""
+        return {name: getattr(self, name) for name in _OWN_PARAMETERS} | self.fields
+
+    def set_params(self, **params: Any) -> Self:
+        """Replace arguments of the constructor. Raises ArgumentError for an unknown name."""
+        fields = {name: value for name, value in params.items() if name not in _OWN_PARAMETERS}
+        _check_names(fields)
+        self.fields = self.fields | fields
+        vars(self).update({name: params[name] for name in _OWN_PARAMETERS if name in params})
+        return self
+
+    def fit(self, X: Any, y: Any, **unsupported: Any) -> Self:
+        """Train on n images and their labels.
+
+        Args:
+            X: A list of paths, Pillow images, arrays or tensors, or an array (n, H, W) or
+                (n, H, W, C); pixels are uint8, or floats from 0 to 1.
+            y: n labels of str or int.
+        """
+        if unsupported:
+            raise ArgumentError(
+                f"fit does not take {listed(list(unsupported))}; to make rare classes count more, "
+                'use class_weights="balanced"'
+            )
+        with _as_value_errors():
+            classes, labels = _read_labels(y)
+            columns = _number_classes(classes)
+            model = self.fields.get("model")
+            if isinstance(model, nn.Module):
+                model = copy.deepcopy(model)  # training must not change the argument
+            run = self._train((X, labels), model)
+            own = model if isinstance(model, nn.Module) or is_user_spec(str(model)) else None
+            device = self.fields.get("device", "auto")
+            trained = _StoredModel(run.model.read_bytes(), own, device)
+        self.classes_, self.run_, self._trained, self._columns = classes, run, trained, columns
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable label of each image: (n,), of the type of y."""
+        rows = self.predict_proba(X)
+        winners: NDArray[Any] = self.classes_[rows.argmax(axis=1)]
+        return winners
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return probabilities (n, K) in the order of `classes_`."""
+        self._check_fitted()
+        with _as_value_errors():
+            check_images(X)
+            predictor = self._trained.predictor()
+            probabilities = predictor.predict_proba(list(X))
+        # The model lacks a class of which no image could be used.
+        rows = np.zeros((len(probabilities), len(self.classes_)), np.float32)
+        rows[:, [self._columns[name] for name in predictor.classes]] = probabilities
+        return rows
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the accuracy: the share of images whose predicted label is that in y (n,)."""
+        labels, predicted = np.asarray(y), self.predict(X)
+        if labels.shape != predicted.shape:
+            raise ArgumentError(f"X has {len(predicted)} images, but y has shape {labels.shape}")
+        return float(np.mean(predicted == labels))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "classes_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=self._estimator_type,
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(two_d_array=False, three_d_array=True, string=True),
+            non_deterministic="epochs" not in self.fields,  # a budget depends on the speed
+        )
+
+    def _train(self, data: tuple[Any, list[str] | list[int]], model: Any) -> Run:
+        fields = {"test_fraction": 0.0, **self.fields}
+        if model is not None:
+            fields["model"] = model
+        fields["budget"] = self.budget or ("" if "epochs" in fields else _DEFAULT_BUDGET)
+        reporter = Reporter() if self.verbose else SilentReporter()
+        return train(data, out=self.out or self._make_folder(), reporter=reporter, **fields)
+
+    def _make_folder(self) -> Path:
+        """Return a run folder that is removed together with this object."""
+        folder = tempfile.mkdtemp(prefix="onsight-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "run"
+
+    def _check_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            # scikit-learn's own error if it is loaded, so that its callers can catch it
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFitted)
+            raise kind("this Classifier is not fitted yet: call fit(X, y) first")
+
+
+class _StoredModel:
+    """A trained model as the bytes of its file, so that it can be copied and pickled."""
+
+    def __init__(self, content: bytes, module: nn.Module | str | None, device: str) -> None:
+        """Store a model file. module: the user's own network or package.module:callable, if any."""
+        self._content = content
+        self._module = module
+        self._device = device
+        self._predictor: Predictor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_predictor": None}
+
+    def predictor(self) -> Predictor:
+        """Return the model, loaded on first use. Raises ModelError, DeviceError."""
+        if self._predictor is None:
+            with tempfile.TemporaryDirectory(prefix="onsight-") as folder:
+                path = Path(folder) / FILE_NAME
+                path.write_bytes(self._content)
+                self._predictor = load(path, device=self._device, module=self._module)
+        return self._predictor
+
+
+def _check_names(fields: dict[str, Any]) -> None:
+    known = [*_OWN_PARAMETERS, *Config.model_fields]
+    for name in fields:
+        if name not in known:
+            raise ArgumentError(f"Classifier has no '{name}'.{did_you_mean(name, known)}")
+
+
+def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
+    """Return the distinct labels in order, of y's own type (K,), and the label of each image (n).
+
+    Raises ArgumentError for anything but one str or whole number per image, or for one class.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise ArgumentError(f"y has shape {labels.shape}; it must have one label per image, (n,)")
+    plain = labels.tolist()
+    missing = [row for row, label in enumerate(plain) if label is None or label != label]
+    if missing:
+        raise ArgumentError(
+            f"y has {plural(len(missing), 'missing label')} (NaN or None), the first in row "
+            f"{missing[0]}; leave these images out"
+        )
+    if labels.dtype.kind == "f" and (labels % 1).any():
+        raise ArgumentError("y has fractions: Classifier needs classes, not measurements")
+    try:
+        classes = np.unique(labels)
+    except TypeError:  # values of several types have no order
+        raise ArgumentError("y has labels of several types; give only str or only int") from None
+    if len(classes) == 1:
+        raise ArgumentError(f"y has only one class, {plain[0]!r}; a classifier needs at least two")
+    return classes, [str(label) for label in plain] if labels.dtype.kind == "f" else plain
+
+
+def _number_classes(classes: NDArray[Any]) -> dict[str, int]:
+    """Return the column of each class by its name in a run.
+
+    Raises ArgumentError for names that become equal in Unicode's normal form.
+    """
+    names = [unicodedata.normalize("NFC", str(label)) for label in classes.tolist()]
+    columns = {name: column for column, name in enumerate(names)}
+    if len(columns) < len(names):
+        raise ArgumentError("two labels of y differ only in how Unicode writes an accent")
+    return columns
+
+
+@contextmanager
+def _as_value_errors() -> Iterator[None]:
+    """Raise what scikit-learn's callers expect; Ctrl-C ends a whole search, not one of its fits."""
+    try:
+        yield
+    except Interrupted as error:
+        raise KeyboardInterrupt(str(error)) from error
+    except ArgumentError:
+        raise
+    except (UserError, ImageError) as error:
+        raise ArgumentError(str(error)) from error
