@@ -65,7 +65,7 @@ def run_watched(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "import onsight, onsight.cli, onsight.config, onsight_explain.cli, onsight_lint.many",
+        "import onsight, onsight.cli, onsight.config, onsight_explain.cli, onsight_lint.read_many",
         "import onsight\nfor name in onsight.__all__: getattr(onsight, name)",
     ],
 )

@@ -51,8 +51,8 @@ PLANTED_CHANGES = (
     ),
     PlantedChange(
         "packages/onsight-lint/src/onsight_lint/rules/missing_train.py",
-        '"missing-train", "Training',
-        '"missing-mode", "Training',
+        'id="missing-train"',
+        'id="missing-mode"',
         "lint",
     ),
     PlantedChange(

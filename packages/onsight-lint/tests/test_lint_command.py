@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from onsight_lint.cli import main
-from onsight_lint.library import Library
-from onsight_lint.many import read_many
-from onsight_lint.mend import applied, mended
+from onsight_lint.edits import Change, apply_changes, drop_overlaps
+from onsight_lint.read import rule_table, select_rules
+from onsight_lint.read_many import fix_many, read_many
 from onsight_lint.rule import Mistake, Rule
-from onsight_lint.table import chosen, rule_table
+from onsight_lint.script import Library
+from onsight_lint.source import parse
 
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted"
@@ -27,13 +28,13 @@ MOVED = "import torch\n\n\ndef step(model, x):\n    x.cuda(){end}\n    model(x).
 
 
 def lint(*words):
-    """The exit code of a command line."""
+    """Run a command line and return its exit code."""
     return main([*map(str, words)])
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script with a tensor that is moved in vain, in the working folder."""
+    """A script in the working folder that moves a tensor and discards the result."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "train.py"
     path.write_text(MOVED.format(end=""), encoding="utf-8")
@@ -56,22 +57,22 @@ def test_the_text_shows_the_place_the_line_and_its_correction(script, capsys):
     assert err == "1 mistake in 1 of 2 files\n"
 
 
-def test_a_dash_is_standard_input_and_its_mended_text_is_printed(script, capsys, monkeypatch):
+def test_a_dash_is_standard_input_and_its_fixed_text_is_printed(script, capsys, monkeypatch):
     """Oracle: what the same text gives as a file; nothing is written."""
     text = script.read_text(encoding="utf-8")
-    mended_text = text.replace("    x.cuda()", "    x = x.cuda()")
+    fixed_text = text.replace("    x.cuda()", "    x = x.cuda()")
     for words, code, out, err in (
         ([], 1, "stdin:5:5 discarded-move", "1 mistake in 1 of 1 file"),
         (["--diff"], 1, "+    x = x.cuda()\n", ""),
-        (["--fix"], 0, mended_text, "no mistakes in 1 file"),
+        (["--fix"], 0, fixed_text, "no mistakes in 1 file"),
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert lint("-", *words) == code
-        said = capsys.readouterr()
-        assert out in said.out
-        assert err in said.err
-    assert said.out == mended_text
-    assert [one.name for one in script.parent.iterdir()] == ["train.py"]
+        printed = capsys.readouterr()
+        assert out in printed.out
+        assert err in printed.err
+    assert printed.out == fixed_text
+    assert [path.name for path in script.parent.iterdir()] == ["train.py"]
     assert script.read_text(encoding="utf-8") == text
     assert lint("--fxi") == 2
     assert "Unknown option: --fxi." in capsys.readouterr().err
@@ -91,7 +92,7 @@ def test_a_dash_is_standard_input_and_its_mended_text_is_printed(script, capsys,
     ],
 )
 def test_rules_are_selected_by_the_beginning_of_their_ids(script, capsys, words, code):
-    for name in ("pipe.py", "pipes/pipe.py"):  # opening one would wait for ever
+    for name in ("pipe.py", "pipes/pipe.py"):  # opening one would block
         (script.parent / name).parent.mkdir(exist_ok=True)
         os.mkfifo(script.parent / name)
     assert lint(*words) == code
@@ -142,7 +143,7 @@ def test_environments_hidden_and_built_folders_are_left_out(script):
         shutil.copy(script, script.parent / name / "copy.py")
     (script.parent / "own_env" / "pyvenv.cfg").touch()
     script.unlink()
-    done = read_many([script.parent / "src" / "copy.py"], Library(), chosen())
+    done = read_many([script.parent / "src" / "copy.py"], Library(), select_rules())
     assert lint() == 1
     assert len(done.findings) == 1
     assert lint("build") == 1  # because it is named
@@ -182,7 +183,7 @@ def test_diff_prints_what_fix_does_and_changes_nothing(script, capsys):
         assert lint() == 0
 
 
-def test_a_file_whose_lines_end_in_two_ways_is_left_as_it_is(script, capsys):
+def test_a_file_with_mixed_line_endings_is_left_unchanged(script, capsys):
     mixed = MOVED.format(end="\r").encode()
     script.write_bytes(mixed)
     other = script.parent / "xother.py"
@@ -190,45 +191,54 @@ def test_a_file_whose_lines_end_in_two_ways_is_left_as_it_is(script, capsys):
     assert lint("--fix") == 2
     assert script.read_bytes() == mixed
     assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
-    assert "error: train.py is left as it is: its lines end in more" in capsys.readouterr().err
+    assert "error: train.py is left unchanged: it mixes line endings" in capsys.readouterr().err
 
 
 def test_what_is_fixed_in_the_planted_scripts_is_then_sound():
     files = sorted(PLANTED.glob("*.py"))
-    rules = chosen()
-    texts, left = mended(files, rules)
+    rules = select_rules()
+    texts, left = fix_many(files, rules)
     assert len(texts) >= 11
     before = read_many(files, Library(), rules).findings
-    fixable = {one.file for one in before if one.mend}
+    fixable = {finding.file for finding in before if finding.changes}
     assert fixable == set(texts)
-    assert not fixable & {one.file for one in left.findings}
-    assert mended(files, rules)[0] == texts
+    assert not fixable & {finding.file for finding in left.findings}
+    assert fix_many(files, rules)[0] == texts
 
 
-def test_a_mend_that_would_break_a_file_is_not_made(script):
+def test_a_fix_that_would_break_a_file_is_not_made(script):
     def breaks(context):
         for node in context.script.nodes(ast.Expr):
-            place = (node.lineno, node.col_offset)
-            yield Mistake(node, "it is wrong", "", mend=[(place, place, "def (")])
+            start = context.script.source(node).start(node)
+            yield Mistake(node, "it is wrong", "", changes=[Change(start, start, "def (")])
 
-    texts, left = mended([script], [Rule("breaks", "A mend that breaks", "It is wrong.", breaks)])
+    texts, left = fix_many([script], [Rule("breaks", "A fix that breaks", "It is wrong.", breaks)])
     assert texts == {}
     assert len(left.findings) == 2
 
 
-def test_of_mends_that_overlap_one_is_made():
-    assert applied("abcdef", [(0, 3, "X"), (2, 4, "Y"), (4, 6, "Z")]) == "abYZ"
-    assert applied("ab", [(1, 1, "-"), (1, 1, "-")]) == "a-b"
+def test_of_changes_that_overlap_the_last_is_made():
+    changes = [Change(0, 3, "X"), Change(2, 4, "Y"), Change(4, 6, "Z")]
+    assert apply_changes("abcdef", drop_overlaps(changes)) == "abYZ"
+    assert apply_changes("ab", drop_overlaps([Change(1, 1, "-"), Change(1, 1, "-")])) == "a-b"
+    assert apply_changes("ab", drop_overlaps([Change(1, 1, "-"), Change(1, 1, "+")])) == "a-b"
+
+
+def test_changes_are_made_in_any_order_unless_they_overlap():
+    changes = [Change(4, 6, "Z"), Change(2, 2, "-"), Change(2, 2, "+"), Change(0, 1, "")]
+    assert apply_changes("abcdef", changes) == "b-+cdZ"
+    with pytest.raises(ValueError, match="overlap at character 2"):
+        apply_changes("abcdef", [Change(0, 3, "X"), Change(2, 4, "Y")])
 
 
 def test_the_formats_for_programs(script, capsys):
     assert lint("--format", "json") == 1
-    found = json.loads(capsys.readouterr().out)
-    (finding,) = found["findings"]
+    report = json.loads(capsys.readouterr().out)
+    (finding,) = report["findings"]
     assert (finding["file"], finding["line"], finding["column"]) == ("train.py", 5, 5)
     assert finding["fixed"] == "    x = x.cuda()"
     assert finding["fixable"] is True
-    assert found["files"] == 1
+    assert report["files"] == 1
     assert lint("--format", "github") == 1
     line = capsys.readouterr().out
     assert line.startswith("::warning file=train.py,line=5,endLine=5,col=5,title=discarded-move::")
@@ -259,34 +269,28 @@ def test_a_module_is_read_with_the_script_that_imports_it_and_only_once(script, 
     read = []
     library = Library()
     monkeypatch.setattr(
-        "onsight_lint.library.parsed", lambda *one: read.append(one[0]) or _parsed(*one)
+        "onsight_lint.script.parse", lambda *args: read.append(args[0]) or parse(*args)
     )
-    found = read_many(sorted(folder.glob("*.py")), library, chosen()).sorted
-    assert [one.file.name for one in found] == ["helpers.py"]
+    findings = read_many(sorted(folder.glob("*.py")), library, select_rules()).sorted
+    assert [finding.file.name for finding in findings] == ["helpers.py"]
     assert sorted(path.name for path in read) == ["helpers.py", "other.py", "train.py"]
-
-
-def _parsed(path, text):
-    from onsight_lint.source import parsed
-
-    return parsed(path, text)
 
 
 def test_other_processes_find_the_same(monkeypatch):
     files = sorted([*PLANTED.glob("*.py"), *CLEAN.glob("*.py")])
-    alone = read_many(files, Library(), chosen())
-    monkeypatch.setattr("onsight_lint.many._MANY", 1)
-    monkeypatch.setattr("onsight_lint.many._can_fork", lambda: True)
+    alone = read_many(files, Library(), select_rules())
+    monkeypatch.setattr("onsight_lint.read_many._MIN_FILES_FOR_POOL", 1)
+    monkeypatch.setattr("onsight_lint.read_many._can_fork", lambda: True)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert read_many(files, Library(), chosen()) == alone
+    assert read_many(files, Library(), select_rules()) == alone
 
 
 INSTALLED = """
 import os
 from onsight_lint.cli import main
-from onsight_lint import many
+from onsight_lint import read_many
 
-many._MANY = 1
+read_many._MIN_FILES_FOR_POOL = 1
 os.sched_getaffinity = lambda process: {0, 1}
 main(["."])
 """
@@ -307,7 +311,7 @@ def test_other_processes_run_nothing_in_the_working_directory(script):
     assert not list(folder.glob("ran-*"))
 
 
-def test_it_runs_as_a_module_and_ends_quietly_when_nobody_reads_on(script):
+def test_it_runs_as_a_module_and_ends_quietly_when_its_output_is_closed(script):
     words = [sys.executable, "-m", "onsight_lint", script]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -321,18 +325,18 @@ def test_it_runs_as_a_module_and_ends_quietly_when_nobody_reads_on(script):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--format", "xml"], "argument --format: invalid choice: 'xml'"),
         (["--select"], "argument --select: expected one argument"),
         (["train.py", "--fi"], "Unknown option: --fi."),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(script, capsys, words, said):
+def test_wrong_options_are_refused_in_one_line(script, capsys, words, message):
     assert lint(*words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {said}")
+    assert err.startswith(f"error: {message}")
     assert err.endswith("See `onsight-lint --help`.\n")
 
 
@@ -342,14 +346,14 @@ def test_options_may_stand_between_files(script, capsys):
     assert capsys.readouterr().err == "1 mistake in 1 of 2 files\n"
 
 
-def test_standard_input_that_is_no_text(capsys, monkeypatch):
+def test_standard_input_that_is_not_text(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x = '\xff'\n")))
     assert lint("-") == 2
     assert capsys.readouterr().err.startswith("error: stdin is not a Python script")
 
 
 def save_while(monkeypatch, moment, path, content):
-    """Have somebody save a file (or delete it: None) when the linter next does something.
+    """Have another program save a file (or delete it: None) when the linter calls a function.
 
     Returns the names that were beside the file at that moment.
     """
@@ -373,10 +377,10 @@ def save_while(monkeypatch, moment, path, content):
 )
 @pytest.mark.parametrize(
     "moment",
-    ["onsight_lint.mend.read_many", "onsight_lint.cli.rewrite", "os.fsync", "os.chmod"],
+    ["onsight_lint.read_many.read_many", "onsight_lint.cli.rewrite", "os.fsync", "os.chmod"],
 )
-def test_fix_leaves_a_file_that_was_saved_meanwhile(script, capsys, monkeypatch, moment, content):
-    """From the moment that it was read to just before it is replaced; the others are mended."""
+def test_fix_leaves_a_file_that_another_program_saved(script, capsys, monkeypatch, moment, content):
+    """From the moment that it was read to just before it is replaced; the others are fixed."""
     other = script.parent / "xother.py"  # the later one: the first is replaced first
     shutil.copy(script, other)
     with script.open("a", encoding="utf-8") as file:
@@ -384,9 +388,9 @@ def test_fix_leaves_a_file_that_was_saved_meanwhile(script, capsys, monkeypatch,
     beside = save_while(monkeypatch, moment, script, content)
     assert lint("--fix", "--format", "json") == 2
     out, err = capsys.readouterr()
-    said = "train.py is left as it is: it changed while it was read; run again."
-    assert err == f"mended 1 file\nerror: {said}\nno mistakes in 1 file\n"
-    assert json.loads(out)["unread"] == {"train.py": said}
+    problem = "train.py is left unchanged: it changed while the linter ran; run again."
+    assert err == f"fixed 1 file\nerror: {problem}\nno mistakes in 1 file\n"
+    assert json.loads(out)["unread"] == {"train.py": problem}
     assert (script.read_text() if script.exists() else None) == content
     assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")
     left = {"xother.py"} | ({"train.py"} if content else set())
@@ -396,20 +400,20 @@ def test_fix_leaves_a_file_that_was_saved_meanwhile(script, capsys, monkeypatch,
     assert len(unfinished) == (moment in ("os.fsync", "os.chmod"))
 
 
-def test_a_mend_is_made_from_what_was_read_at_first(script, monkeypatch):
-    """Another version, only while the rules look at it, would have other places."""
+def test_a_fix_is_made_from_what_was_read_at_first(script, monkeypatch):
+    """A version that exists only while the rules are applied would have other positions."""
     text = script.read_text(encoding="utf-8")
-    save_while(monkeypatch, "onsight_lint.mend.read_many", script, f"import os\n\n{text}")
-    save_while(monkeypatch, "onsight_lint.mend.applied", script, text)
+    save_while(monkeypatch, "onsight_lint.read_many.read_many", script, f"import os\n\n{text}")
+    save_while(monkeypatch, "onsight_lint.read_many.apply_changes", script, text)
     assert lint("--fix") == 0
     assert script.read_text(encoding="utf-8") == text.replace("    x.cuda()", "    x = x.cuda()")
 
 
-def test_fix_rewrites_what_a_link_stands_for(script):
+def test_fix_rewrites_the_target_of_a_link(script):
     link = script.parent / "link" / "train.py"
     link.parent.mkdir()
     link.symlink_to(script)
     assert lint("--fix", link) == 0
     assert link.is_symlink()
     assert "    x = x.cuda()\n" in script.read_text(encoding="utf-8")
-    assert [one.name for one in link.parent.iterdir()] == ["train.py"]
+    assert [path.name for path in link.parent.iterdir()] == ["train.py"]

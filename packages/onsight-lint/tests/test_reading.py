@@ -1,4 +1,4 @@
-"""Oracle: the planted fault at its line and nothing else; nothing in scripts without faults."""
+"""Oracle: the planted bug at its line and nothing else; nothing in scripts without mistakes."""
 
 import ast
 import subprocess
@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from onsight_lint.errors import ReadError
-from onsight_lint.library import Library
-from onsight_lint.many import read_many
-from onsight_lint.read import read_script
-from onsight_lint.table import chosen, rule_table
+from onsight_lint.read import read_script, rule_table, select_rules
+from onsight_lint.read_many import read_many
+from onsight_lint.script import Library
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "onsight_lint"
@@ -23,9 +22,9 @@ SCRIPTS = sorted((HERE / "planted").glob("*.py"))
 
 
 def expected(path):
-    """(rule, line) of each `# expect: rule`, and what the lines `# fixed: ...` say together.
+    """Return (rule, line) of each `# expect: rule`, and the lines `# fixed: ...` together.
 
-    A comment on a line of its own stands for the next line.
+    A comment on a line of its own is for the next line.
     """
     lines = path.read_text(encoding="utf-8").split("\n")
     found = [
@@ -37,16 +36,16 @@ def expected(path):
     return found, "\n".join(fixed)
 
 
-def test_every_rule_has_its_script():
+def test_every_rule_has_a_planted_script():
     assert {rule for path in SCRIPTS for rule, _ in expected(path)[0]} == RULES
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_planted_fault_is_found_at_its_line_and_nothing_else(path):
+def test_a_planted_bug_is_found_at_its_line_and_nothing_else(path):
     places, fixed = expected(path)
     assert places
-    found = read_many([path], Library(), chosen()).sorted
-    assert [(one.rule, one.line) for one in found] == places
+    found = read_many([path], Library(), select_rules()).sorted
+    assert [(finding.rule, finding.line) for finding in found] == places
     for finding in found:
         assert finding.file == path
         assert finding.problem
@@ -56,7 +55,7 @@ def test_a_planted_fault_is_found_at_its_line_and_nothing_else(path):
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)
-def test_nothing_is_found_in_a_script_without_faults(path):
+def test_nothing_is_found_in_a_script_without_mistakes(path):
     assert read_script(path) == []
 
 
@@ -72,7 +71,7 @@ def test_the_page_names_every_rule():
 
 
 def write(folder, **files):
-    """Files of a folder by their stems; __ in a stem is a folder."""
+    """Write files by their stems, where __ separates folders, and return the first."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,17 +123,17 @@ def test_modules_of_the_scripts_own_folder_are_read(tmp_path, layer, rules):
         parts__net=NET.format(layer=layer),
         parts__data=DATA,
     )
-    assert [one.rule for one in read_script(script)] == rules
+    assert [finding.rule for finding in read_script(script)] == rules
 
 
-def test_a_fault_in_a_module_is_reported_with_its_file_after_those_of_the_script(tmp_path):
+def test_a_mistake_in_a_module_is_reported_with_its_file_after_those_of_the_script(tmp_path):
     script = write(
         tmp_path,
         train="""
             import torch
             import helpers
 
-            # the module's fault is further up in its file
+            # the module's mistake is further up in its file
             net = torch.nn.DataParallel(torch.nn.Linear(2, 2))
             helpers.fit(net, torch.utils.data.DataLoader(helpers.rows()))
             """,
@@ -145,7 +144,7 @@ def test_a_fault_in_a_module_is_reported_with_its_file_after_those_of_the_script
                     net(x).sum().backward()
             """,
     )
-    found = [(one.file.name, one.rule, one.line) for one in read_script(script)]
+    found = [(finding.file.name, finding.rule, finding.line) for finding in read_script(script)]
     assert found == [("train.py", "data-parallel", 6), ("helpers.py", "discarded-move", 4)]
 
 
@@ -168,7 +167,7 @@ def test_where_weights_go_matters_only_where_there_is_a_choice(tmp_path, device,
             net.load_state_dict(torch.load("net.pt"))
             """,
     )
-    assert [one.rule for one in read_script(script)] == rules
+    assert [finding.rule for finding in read_script(script)] == rules
 
 
 def test_a_module_that_cannot_be_read_is_ignored(tmp_path):
@@ -239,7 +238,7 @@ def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("\n".join(lines), encoding="utf-8")
     assert script.read_text(encoding="utf-8").count("\n") > 3000
-    assert [one.rule for one in read_script(script)] == ["discarded-move"]
+    assert [finding.rule for finding in read_script(script)] == ["discarded-move"]
 
 
 def test_reading_needs_neither_torch_nor_the_scripts_own_imports():
@@ -257,7 +256,7 @@ def test_only_the_standard_library_is_imported():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                imported |= {one.name.partition(".")[0] for one in node.names}
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, path
                 imported.add(node.module.partition(".")[0])

@@ -1,4 +1,4 @@
-"""Oracle: many small pieces of scripts, each with one fault at a marked line, or with none."""
+"""Oracle: many small pieces of scripts, each with one mistake at a marked line, or with none."""
 
 import ast
 import textwrap
@@ -53,7 +53,7 @@ optimizer = torch.optim.Adam(model.parameters())
 
 
 def pieces(name):
-    """(rule, text) of each piece of a file."""
+    """Yield (rule, text) of each piece of a file."""
     for piece in (PIECES / name).read_text(encoding="utf-8").split("\n=== ")[1:]:
         first, _, body = piece.partition("\n")
         rule, _, settings = first.partition(" ")
@@ -61,14 +61,14 @@ def pieces(name):
 
 
 def read(folder, text):
-    """The findings in a text."""
+    """Return the findings in a text."""
     script = folder / "train.py"
     script.write_text(text, encoding="utf-8")
     return read_script(script)
 
 
 def apply(text, finding):
-    """A text with the statement of a finding replaced by its fixed lines."""
+    """Return a text with the statement of a finding replaced by its fixed lines."""
     margin = len(finding.fixed) - len(finding.fixed.lstrip())
     statement = max(
         (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)),
@@ -83,12 +83,14 @@ def apply(text, finding):
 
 
 @pytest.mark.parametrize(("rule", "text"), list(pieces("faulty.txt")))
-def test_the_fault_of_a_piece_is_found_and_nothing_else(tmp_path, rule, text):
+def test_the_mistake_of_a_piece_is_found_and_nothing_else(tmp_path, rule, text):
     lines = [n for n, line in enumerate(text.split("\n"), 1) if line.endswith("# here")]
     findings = read(tmp_path, text)
-    assert [(one.rule, one.line) for one in findings] == [(rule, line) for line in lines]
-    for one in findings:
-        ast.parse(textwrap.dedent(one.fixed))
+    assert [(finding.rule, finding.line) for finding in findings] == [
+        (rule, line) for line in lines
+    ]
+    for finding in findings:
+        ast.parse(textwrap.dedent(finding.fixed))
 
 
 @pytest.mark.parametrize("text", [text for rule, text in pieces("faulty.txt") if rule in ALONE])

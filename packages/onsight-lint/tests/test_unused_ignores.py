@@ -4,10 +4,9 @@ import textwrap
 
 import pytest
 
-from onsight_lint.library import Library
-from onsight_lint.many import read_many
-from onsight_lint.mend import mended
-from onsight_lint.table import chosen
+from onsight_lint.read import select_rules
+from onsight_lint.read_many import fix_many, read_many
+from onsight_lint.script import Library
 
 TRAINS = """\
 import torch
@@ -22,7 +21,7 @@ ID = "discarded-move"
 
 
 def write(folder, **texts):
-    """Files of a folder by their stems, in the order of their names."""
+    """Write files by their stems, and return all of the folder by name."""
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
     return sorted(folder.glob("*.py"))
@@ -42,24 +41,26 @@ def write(folder, **texts):
         ("  # onsight: ignore[nonsense]", ""),
     ],
 )
-def test_what_silences_nothing_is_taken_away_and_nothing_else(tmp_path, comment, after):
+def test_what_silences_nothing_is_removed_and_nothing_else(tmp_path, comment, after):
     silenced = f"  # onsight: ignore[{ID}]" if "ignore-file" not in comment else ""
     files = write(tmp_path, train=TRAINS.format(end=comment, moved=silenced))
-    (left,) = mended(files, chosen())[0].values() if after is not None else [files[0].read_text()]
+    (left,) = (
+        fix_many(files, select_rules())[0].values() if after is not None else [files[0].read_text()]
+    )
     expected = comment if after is None else after
     assert left == TRAINS.format(end=expected, moved=silenced)
 
 
-def test_only_rules_that_were_looked_for_are_judged(tmp_path):
+def test_only_rules_that_were_applied_are_considered(tmp_path):
     text = TRAINS.format(end="  # onsight: ignore[graph-kept]", moved="  # onsight: ignore")
     files = write(tmp_path, train=text)
-    assert len(read_many(files, Library(), chosen()).findings) == 1
+    assert len(read_many(files, Library(), select_rules()).findings) == 1
     for select in ("unused-ignore", f"{ID},unused-ignore", "graph-kept"):
-        assert not read_many(files, Library(), chosen(select)).findings
-    assert len(read_many(files, Library(), chosen("graph,unused-ignore")).findings) == 1
+        assert not read_many(files, Library(), select_rules(select)).findings
+    assert len(read_many(files, Library(), select_rules("graph,unused-ignore")).findings) == 1
 
 
-def test_a_comment_in_a_module_is_judged_by_all_scripts_that_import_it(tmp_path):
+def test_a_comment_in_a_module_is_checked_against_all_scripts_that_import_it(tmp_path):
     """What is silenced when one script runs the module is used, whatever other scripts run."""
     net = """
         from torch import nn
@@ -77,8 +78,12 @@ def test_a_comment_in_a_module_is_judged_by_all_scripts_that_import_it(tmp_path)
     softmax = "softmax-before-cross-entropy"
     modules = {"net": net.format(softmax), "scores": trains.format("NLLLoss")}
     alone = write(tmp_path, **modules)[:1]
-    assert not read_many(alone, Library(), chosen()).findings  # nobody knows who imports it
+    assert not read_many(
+        alone, Library(), select_rules()
+    ).findings  # the scripts that import it are unknown
     files = write(tmp_path, **modules)
-    assert {one.rule for one in read_many(files, Library(), chosen()).findings} == {"unused-ignore"}
+    assert {finding.rule for finding in read_many(files, Library(), select_rules()).findings} == {
+        "unused-ignore"
+    }
     files = write(tmp_path, **modules, train=trains.format("CrossEntropyLoss"))
-    assert not read_many(files, Library(), chosen()).findings
+    assert not read_many(files, Library(), select_rules()).findings

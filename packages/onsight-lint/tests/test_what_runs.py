@@ -10,10 +10,10 @@ WRAPPED = "net = torch.nn.DataParallel(torch.nn.Linear(2, 2))"
 
 
 def rules(folder, text, **modules):
-    """The rules that a script breaks, with the modules beside it."""
+    """Return the rules that a script breaks, with the modules beside it."""
     for name, content in {"train": text, **modules}.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(content), encoding="utf-8")
-    return [one.rule for one in read_script(folder / "train.py")]
+    return [finding.rule for finding in read_script(folder / "train.py")]
 
 
 def test_the_main_part_of_a_module_runs_only_when_it_is_the_script(tmp_path):

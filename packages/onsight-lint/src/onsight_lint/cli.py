@@ -1,9 +1,10 @@
 """The command `onsight-lint`, which is also `onsight lint`.
 
-What was found goes to stdout, everything else to stderr.
+Findings go to stdout, everything else to stderr.
 """
 
 import argparse
+import difflib
 import errno
 import io
 import os
@@ -15,16 +16,12 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from onsight_lint.errors import LintError, ReadError
-from onsight_lint.formats.data import as_github, as_json
-from onsight_lint.formats.sarif import as_sarif
-from onsight_lint.formats.text import as_text, plural, summary
-from onsight_lint.library import Library
-from onsight_lint.many import Readings, read_many
-from onsight_lint.mend import difference, mended, rewrite
-from onsight_lint.paths import python_files, shown
+from onsight_lint.files import decode, display_path, python_files, read_content, rewrite
+from onsight_lint.formats import as_github, as_json, as_sarif, as_text, plural, summary
+from onsight_lint.read import select_rules
+from onsight_lint.read_many import LintResult, fix_many, read_many
 from onsight_lint.rule import Rule
-from onsight_lint.source import decoded, read_content
-from onsight_lint.table import chosen
+from onsight_lint.script import Library
 
 _INTERRUPTED = 130
 
@@ -32,13 +29,13 @@ _DESCRIPTION = """\
 Find mistakes in training scripts by reading them: nothing is run, no torch needed.
 
 These are mistakes that a run does not reveal, such as an evaluation in training mode. Each is
-shown with the corrected line; what is marked [--fix] can be corrected by --fix.
+shown with the corrected line; --fix corrects those marked [--fix].
 """
 _EPILOG = """\
 exit codes:
   0  no mistakes
   1  mistakes; with --diff, something to fix
-  2  a file that cannot be read or, with --fix, is left as it is; a wrong option
+  2  a file that cannot be read or, with --fix, is left unchanged; a wrong option
 
 In the code, a comment `# onsight: ignore[id]` silences a rule on its line, `# onsight: ignore` all
 rules, and `# onsight: ignore-file` a whole file.
@@ -48,40 +45,33 @@ rules, and `# onsight: ignore-file` a whole file.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0, 1 or 2 as in its help, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape names that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _lint(_parse(argv))
         sys.stdout.flush()
         return code
     except LintError as error:
-        return _failed(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _failed("interrupted", _INTERRUPTED)
-    except BrokenPipeError:  # whatever read stdout, such as head, has closed it
-        _drop(sys.stdout)
+        return _fail("interrupted", _INTERRUPTED)
+    except BrokenPipeError:  # the reader of stdout, such as head, has closed it
+        _discard(sys.stdout)
         try:
             sys.stderr.flush()
         except OSError:
-            _drop(sys.stderr)
+            _discard(sys.stderr)
         return 0
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        _drop(sys.stdout)
-        return _failed("no space left to write the output to", 1)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises LintError where argparse would print its usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise LintError(f"{message}. See `{self.prog} --help`.")
+        _discard(sys.stdout)
+        return _fail("no space left to write the output to", 1)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The options and their help."""
-    parser = _Parser(
+    """Return the parser of the command line, with its help."""
+    parser = _OptionParser(
         prog="onsight-lint",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -93,10 +83,9 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="*",
         type=Path,
         metavar="PATH",
-        help="scripts and folders; the working folder, if none are named. Each script is read "
-        "together with the modules of its own folder that it imports. A single - stands for "
-        "standard input: --fix then prints the mended text, as an editor wants it, and what is "
-        "left to stderr.",
+        help="scripts and folders; by default, the working folder. A script is read together with "
+        "the modules of its own folder that it imports. A single - is standard input: --fix then "
+        "prints the fixed text to stdout and the remaining findings to stderr, for editors.",
     )
     parser.add_argument(
         "--select",
@@ -106,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--ignore", default="", metavar="RULES", help="all rules but these")
     parser.add_argument(
-        "--fix", action="store_true", help="rewrite files where the mend is certain ([--fix])"
+        "--fix", action="store_true", help="rewrite files where the fix is certain ([--fix])"
     )
     parser.add_argument(
         "--diff", action="store_true", help="print what --fix would change, and change nothing"
@@ -121,6 +110,13 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _OptionParser(argparse.ArgumentParser):
+    """Raises LintError where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LintError(f"{message}. See `{self.prog} --help`.")
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
     options, unknown = parser.parse_known_intermixed_args(argv)
@@ -130,79 +126,88 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    """Read, mend and print as the options say, and return the exit code."""
-    rules, out = chosen(options.select, options.ignore), sys.stdout
+    """Read, fix and print as the options say, and return the exit code."""
+    rules, out = select_rules(options.select, options.ignore), sys.stdout
     is_piped = options.paths == [Path("-")]
     if is_piped:
         files = [Path.cwd() / "stdin"]
-        texts = {files[0]: decoded(Path("stdin"), sys.stdin.buffer.read())}
+        texts = {files[0]: decode(Path("stdin"), sys.stdin.buffer.read())}
     else:
         files = python_files(options.paths or [Path(".")])
         contents, texts = _read(files)
     if not (options.fix or options.diff):
-        readings = read_many(files, Library(texts), rules)
+        result = read_many(files, Library(texts), rules)
     else:
-        changed, readings = mended(files, rules, texts)
+        fixed, result = fix_many(files, rules, texts)
         if options.diff:
-            out.write("".join(difference(*one, texts) for one in changed.items()))
-            return _exit_code(readings, bool(changed))
+            library = Library(texts)
+            out.writelines(_diff(p, library.text(p), text) for p, text in fixed.items())
+            return _exit_code(result, bool(fixed))
         if is_piped:
-            texts |= changed
+            texts |= fixed
             out.write(texts[files[0]])
             out = sys.stderr
         else:
-            texts |= _rewrite(changed, contents, readings)
-    _show(readings, Library(texts), rules, options.format, out)
-    return _exit_code(readings, bool(readings.findings))
+            texts |= _rewrite(fixed, contents, result)
+    _print_result(result, Library(texts), rules, options.format, out)
+    return _exit_code(result, bool(result.findings))
 
 
 def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
-    """What files hold, and their texts. Whatever is found, mended or shown is of this moment."""
+    """The contents and texts of files, read once so that all that follows agrees on them."""
     contents, texts = {}, {}
     for path in files:
-        with suppress(ReadError):  # `read_many` says why
+        with suppress(ReadError):  # read_many reports it
             content = read_content(path)
-            contents[path], texts[path] = content, decoded(path, content)
+            contents[path], texts[path] = content, decode(path, content)
     return contents, texts
 
 
 def _rewrite(
-    changed: Mapping[Path, str], contents: Mapping[Path, bytes], readings: Readings
+    fixed: Mapping[Path, str], contents: Mapping[Path, bytes], result: LintResult
 ) -> dict[Path, str]:
-    """Rewrite files, and return the texts of those that were not left as they are."""
-    done = {}
-    for path, text in changed.items():
+    """Rewrite files, and return the texts of those that were not left unchanged."""
+    written = {}
+    for path, text in fixed.items():
         try:
             rewrite(path, text, contents.get(path, b""))
-            done[path] = text
+            written[path] = text
         except ReadError as error:
-            readings.leave(path, str(error))
-    if done:
-        print(f"mended {plural(len(done), 'file')}", file=sys.stderr)
-    return done
+            result.exclude(path, str(error))
+    if written:
+        print(f"fixed {plural(len(written), 'file')}", file=sys.stderr)
+    return written
 
 
-def _show(
-    readings: Readings, library: Library, rules: Sequence[Rule], form: str, out: TextIO
+def _diff(path: Path, old: str, new: str) -> str:
+    name = display_path(path)
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), name, name
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _print_result(
+    result: LintResult, library: Library, rules: Sequence[Rule], output_format: str, out: TextIO
 ) -> None:
-    found = readings.sorted
-    if form == "json":
-        out.write(as_json(readings))
-    elif form == "github":
-        out.write(as_github(found))
-    elif form == "sarif":
-        out.write(as_sarif(found, rules, _version()))
+    findings = result.sorted
+    if output_format == "json":
+        out.write(as_json(result))
+    elif output_format == "github":
+        out.write(as_github(findings))
+    elif output_format == "sarif":
+        out.write(as_sarif(findings, rules, _version()))
     else:
-        colour = out.isatty() and "NO_COLOR" not in os.environ
-        out.write(as_text(found, library, colour))
+        in_color = out.isatty() and "NO_COLOR" not in os.environ
+        out.write(as_text(findings, library, in_color))
     out.flush()
-    for path, said in readings.unread.items():
-        print(f"error: {said.replace(str(path), shown(path))}", file=sys.stderr)
-    print(summary(readings), file=sys.stderr)
+    for path, why in result.unread.items():
+        print(f"error: {why.replace(str(path), display_path(path))}", file=sys.stderr)
+    print(summary(result), file=sys.stderr)
 
 
-def _exit_code(readings: Readings, found: bool) -> int:
-    return 2 if readings.unread else int(found)
+def _exit_code(result: LintResult, has_findings: bool) -> int:
+    return 2 if result.unread else int(has_findings)
 
 
 def _version() -> str:
@@ -212,11 +217,11 @@ def _version() -> str:
         return "unknown"
 
 
-def _drop(stream: TextIO) -> None:
-    """Let what is still to be written vanish: Python would try again at its end."""
+def _discard(stream: TextIO) -> None:
+    """Discard what is still to be written: Python would try again on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _failed(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     print(f"error: {message}", file=sys.stderr)
     return code

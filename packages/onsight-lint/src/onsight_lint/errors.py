@@ -1,4 +1,4 @@
-"""The errors that the linter raises on purpose; each message says what to do."""
+"""Errors that the user can fix or must know of; each message states what happened."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ class LintError(Exception):
 
 
 class ReadError(LintError):
-    """A file that cannot be read, is not Python 3, or must not be rewritten."""
+    """A file cannot be read, is not Python 3, or must not be rewritten."""
 
 
 class WriteError(LintError):
@@ -21,6 +21,6 @@ class WriteError(LintError):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """' Did you mean a, b?' with the options closest to a name, or an empty string."""
+    """Return ' Did you mean a, b?' with the options closest to a name, or an empty string."""
     near = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
     return f" Did you mean {', '.join(near)}?" if near else ""

@@ -1,16 +1,27 @@
-"""The basic facts about a script: its values, kinds, constants and loaders."""
+"""Facts about a script: its values and their kinds, its constants, and its DataLoaders."""
 
+import ast
 from functools import cached_property
 
-from onsight_lint.constants import Constants
-from onsight_lint.kinds import Kinds
-from onsight_lint.loaders import Loaders
+from onsight_lint.kinds import Kind, Kinds
 from onsight_lint.script import Script
+from onsight_lint.syntax import call_owner, keyword_value, last_name, word_set
 from onsight_lint.values import Values
+
+_CORE_COUNTS = ("os.cpu_count", "multiprocessing.cpu_count", "os.process_cpu_count")
+_LOADER_PARAMETERS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+_DATASET_SIZES = {  # training and test images
+    "MNIST": (60_000, 10_000),
+    "FashionMNIST": (60_000, 10_000),
+    "KMNIST": (60_000, 10_000),
+    "CIFAR10": (50_000, 10_000),
+    "CIFAR100": (50_000, 10_000),
+}
+_TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
 
 
 class Facts:
-    """A parsed script, and what answers questions about it, made when a rule asks for it."""
+    """A parsed script, and what is known about it; each part is made when a rule needs it."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -26,11 +37,259 @@ class Facts:
         return Kinds(self.script, self.values)
 
     @cached_property
-    def constants(self) -> Constants:
+    def constants(self) -> "Constants":
         """The values that never change."""
         return Constants(self.script, self.values)
 
     @cached_property
-    def loaders(self) -> Loaders:
-        """What is known about DataLoaders."""
-        return Loaders(self.script, self.values, self.kinds, self.constants)
+    def loaders(self) -> "LoaderSettings":
+        """The DataLoaders."""
+        return LoaderSettings(self)
+
+    @cached_property
+    def torch_loads(self) -> list[ast.Call]:
+        """The calls of torch.load."""
+        calls = [call for call in self.values.calls("load") if call.args]
+        return [call for call in calls if self.script.path_of(call.func) == "torch.load"]
+
+    def loads_network(self, call: ast.Call) -> bool:
+        """Return whether the result of a torch.load is itself used as a network."""
+        statement = self.script.statement(call)
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return False
+        target = statement.targets[0]
+        value = statement.value
+        while isinstance(value, ast.Call) and value is not call:  # torch.load(path).to(device)
+            value = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+        if value is not call or not isinstance(target, (ast.Name, ast.Attribute)):
+            return False
+        used = self.kinds.uses(target)
+        if used & {"keys", "items", "get", "pop", "update", "values"}:
+            return False
+        methods = word_set("eval train parameters state_dict load_state_dict forward module")
+        return bool(used & methods)
+
+
+class Unknown:
+    """The value of an expression that is not constant."""
+
+
+UNKNOWN = Unknown()
+
+Constant = int | float | str | bool | None | Unknown
+
+
+class Constants:
+    """Finds the one value that an expression always has."""
+
+    def __init__(self, script: Script, values: Values) -> None:
+        self.script, self.values = script, values
+
+    def value(self, expression: ast.AST) -> Constant:
+        """Return the value of a constant expression, or UNKNOWN."""
+        values = {self._value(node) for node in self._whole_origins(expression)}
+        return values.pop() if len(values) == 1 else UNKNOWN
+
+    def value_or_default(self, expression: ast.AST) -> Constant:
+        """Return the value of a constant, or the default of a command line option."""
+        value = self.value(expression)
+        if value is not UNKNOWN:
+            return value
+        defaults = {self._default(node) for node in self._whole_origins(expression)}
+        return defaults.pop() if len(defaults) == 1 else UNKNOWN
+
+    def _whole_origins(self, expression: ast.AST) -> list[ast.AST | None]:
+        """The origins of an expression; None for a part of something."""
+        origins = self.values.origins(expression)
+        return [None if origin.steps else origin.node for origin in origins]
+
+    def _value(self, node: ast.AST | None) -> Constant:
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)):
+            return node.value
+        if isinstance(node, ast.Constant) and node.value is None:
+            return None
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._value(node.operand)
+            return -inner if isinstance(inner, (int, float)) else UNKNOWN
+        return UNKNOWN
+
+    def _default(self, node: ast.AST | None) -> Constant:
+        if isinstance(node, ast.Call) and self.script.path_of(node.func) in _CORE_COUNTS:
+            return 2  # or more, on any machine where it matters
+        if isinstance(node, ast.Attribute):
+            return self._option_default(node.attr)
+        return UNKNOWN if node is None else self._value(node)
+
+    def _option_default(self, name: str) -> Constant:
+        """The default of `--name` on the command line of the script."""
+        for call in self.values.calls("add_argument"):
+            flags = [value.value for value in call.args if isinstance(value, ast.Constant)]
+            names = {str(flag).lstrip("-").replace("-", "_") for flag in flags}
+            target = keyword_value(call, "dest")
+            if isinstance(target, ast.Constant):
+                names = {str(target.value)}
+            default = keyword_value(call, "default")
+            if name in names and default is not None and last_name(default) != name:
+                return self.value(default)
+        return UNKNOWN
+
+
+class LoaderSettings:
+    """What is known about DataLoaders from the calls that create them."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.script, self.values = facts.script, facts.values
+        self.kinds, self.constants = facts.kinds, facts.constants
+        self._names_drop_last = any(
+            _is_word(node, "drop_last") for node in self.script.nodes(ast.keyword, ast.Constant)
+        )
+
+    def creations(self, loader: ast.AST) -> list[ast.Call]:
+        """Return the calls that may create a loader."""
+        nodes = [origin.node for origin in self.values.origins(loader) if not origin.steps]
+        return [
+            node
+            for node in nodes
+            if isinstance(node, ast.Call) and self.kinds.kind(node) is Kind.LOADER
+        ]
+
+    def setting(self, call: ast.Call, name: str) -> ast.expr | None:
+        """Return an argument of the call: by keyword, by position, or from `**settings`."""
+        value = keyword_value(call, name)
+        if value is not None:
+            return value
+        n = _LOADER_PARAMETERS.index(name) if name in _LOADER_PARAMETERS else len(call.args)
+        if n < len(call.args):
+            return call.args[n]
+        for keyword in call.keywords:
+            if keyword.arg is None and (value := self._from_dict(keyword.value, name)) is not None:
+                return value
+        return None
+
+    def value(self, call: ast.Call, name: str, default: Constant) -> Constant:
+        """Return the value of a setting, if it is constant; the default where it is not set."""
+        setting = self.setting(call, name)
+        if setting is None:
+            is_open = any(keyword.arg is None for keyword in call.keywords)
+            return UNKNOWN if is_open and name != "drop_last" else default
+        return self.constants.value(setting)
+
+    def last_may_be_short(self, loader: ast.AST) -> bool:
+        """Return whether the last batch may have fewer rows than the others."""
+        creations = self.creations(loader)
+        if not creations:
+            origins = self.values.origins(loader)
+            is_parameter = any(isinstance(origin.node, ast.arg) for origin in origins)
+            return not self._names_drop_last and not is_parameter
+        return any(self._may_be_short(call) for call in creations)
+
+    def batch_sizes(self) -> set[int]:
+        """Return the known batch sizes of all loaders."""
+        sizes: set[int] = set()
+        for call in self.values.calls("DataLoader"):
+            value = self.setting(call, "batch_size")
+            size = UNKNOWN if value is None else self.constants.value_or_default(value)
+            if isinstance(size, int):
+                sizes.add(size)
+        return sizes
+
+    def has_sampler(self, loader: ast.AST) -> bool:
+        """Return whether a loader has a sampler, and so may see only a part of its dataset."""
+        return any(
+            value is not None and self.constants.value(value) is not None
+            for call in self.creations(loader)
+            for value in [self.setting(call, "sampler")]
+        )
+
+    def divides_evenly(self, call: ast.Call) -> bool:
+        """Return whether all batches are full, because the size of the dataset is known."""
+        size = self.value(call, "batch_size", 1)
+        dataset = self.setting(call, "dataset")
+        rows = self._rows(dataset) if dataset is not None else None
+        return size == 1 or (isinstance(size, int) and rows is not None and rows % size == 0)
+
+    def _may_be_short(self, call: ast.Call) -> bool:
+        if self.setting(call, "batch_sampler") is not None:
+            return False
+        drop = self.setting(call, "drop_last")
+        if drop is not None and self.constants.value(drop) is not False:
+            return False
+        is_open = any(keyword.arg is None for keyword in call.keywords)
+        if drop is None and self._names_drop_last and is_open:
+            return False
+        return self.value(call, "batch_size", 1) is not None and not self.divides_evenly(call)
+
+    def _rows(self, dataset: ast.AST) -> int | None:
+        """How many rows a dataset has, if that is known."""
+        counts = {self._rows_of(item.node, item.steps) for item in self.values.origins(dataset)}
+        return counts.pop() if len(counts) == 1 else None
+
+    def _rows_of(self, node: ast.AST, steps: tuple[object, ...]) -> int | None:
+        if not isinstance(node, ast.Call):
+            return None
+        name = last_name(node.func)
+        if name == "random_split" and len(node.args) > 1 and steps and isinstance(steps[0], int):
+            sizes = node.args[1]
+            parts = sizes.elts if isinstance(sizes, (ast.List, ast.Tuple)) else []
+            return self._number(parts[steps[0]]) if steps[0] < len(parts) else None
+        if steps:
+            return None
+        if name in _DATASET_SIZES:
+            train = keyword_value(node, "train") or (node.args[1] if len(node.args) > 1 else None)
+            flag = True if train is None else self.constants.value(train)
+            return _DATASET_SIZES[name][0 if flag else 1] if isinstance(flag, bool) else None
+        if name == "FakeData":
+            size = keyword_value(node, "size") or (node.args[0] if node.args else None)
+            return 1000 if size is None else self._number(size)
+        if name == "TensorDataset" and node.args:
+            return self._first_dimension(node.args[0])
+        return None
+
+    def _first_dimension(self, tensor: ast.AST) -> int | None:
+        """The rows of a tensor created as `torch.randn(1024, ...)`."""
+        for origin in self.values.origins(tensor):
+            node = origin.node
+            if not isinstance(node, ast.Call) or origin.steps:
+                continue
+            if last_name(node.func) in _TENSOR_CREATORS:
+                sizes = [size for size in node.args if last_name(node.func) != "randint"]
+                first = sizes[0] if sizes else None
+                if isinstance(first, (ast.Tuple, ast.List)) and first.elts:
+                    first = first.elts[0]
+                return self._number(first) if first is not None else None
+        return None
+
+    def _number(self, expression: ast.AST) -> int | None:
+        value = self.constants.value(expression)
+        return value if isinstance(value, int) else None
+
+    def _from_dict(self, expression: ast.expr, name: str) -> ast.expr | None:
+        """What `**settings` contains under a name, where the dicts are literals."""
+        updates = [
+            call.args[0]
+            for call in self.values.calls("update")
+            if (owner := call_owner(call)) is not None and call.args
+            if last_name(owner) == last_name(expression)
+        ]
+        values = (self._from_literal(item, name) for item in (expression, *updates))
+        return next((value for value in values if value is not None), None)
+
+    def _from_literal(self, expression: ast.expr, name: str) -> ast.expr | None:
+        """What a literal dict contains under a name."""
+        for origin in self.values.origins(expression):
+            node = origin.node
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == name:
+                        return value
+            if isinstance(node, ast.Call) and last_name(node.func) == "dict":
+                argument = keyword_value(node, name)
+                if argument is not None:
+                    return argument
+        return None
+
+
+def _is_word(node: ast.AST, word: str) -> bool:
+    return (isinstance(node, ast.keyword) and node.arg == word) or (
+        isinstance(node, ast.Constant) and node.value == word
+    )

@@ -1,4 +1,4 @@
-"""The loops over DataLoaders in a script, and whether they train or evaluate."""
+"""The loops over batches in a script, and whether they train or evaluate."""
 
 import ast
 import re
@@ -6,104 +6,128 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from onsight_lint.calls import last_name
 from onsight_lint.facts import Facts
-from onsight_lint.flow import feeds_backward, key_of
-from onsight_lint.source import (
+from onsight_lint.kinds import OPTIMIZER_ATTRIBUTES, Kind
+from onsight_lint.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
+    LOOPS,
     Function,
+    Loop,
+    block_nodes,
     body_nodes,
+    call_owner,
+    key_of,
+    keys_in,
+    last_name,
     own_nodes,
+    word_set,
 )
-from onsight_lint.vocabulary import OPTIMIZER_USES, Kind, word_set
 
-_WRAPPERS = word_set(  # calls around a loader in the head of a loop
+_LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
-_TRAINS = re.compile(r"backward|optim|scaler|zero_grad|_opt$|autograd")
-_UPDATES = re.compile(r"backward|zero_grad|autograd|optimizer_step")
+_TRAINING_NAME = re.compile(r"backward|optim|scaler|zero_grad|_opt$|autograd")
+_TRAINING_NAME_IN_HELPER = re.compile(r"backward|zero_grad|autograd|optimizer_step")
+_READS_OUTPUT = word_set("argmax item tolist numpy topk eq")  # methods without gradients
+_TAKES_LOSS = re.compile(r"backward|^grad$|^scale$|scaler")
+_OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt$")
 
 
-class Run(NamedTuple):
-    """A call that runs a network; helper: the call of a function that contains it, or None."""
+class NetworkCall(NamedTuple):
+    """A call that runs a network for the batches of a loop."""
 
     call: ast.Call
-    helper: ast.Call | None = None
+    helper: ast.Call | None = None  # the call, in the loop, of the function that contains it
 
 
 @dataclass(eq=False)
 class BatchLoop:
-    """A loop or comprehension over the batches of a loader.
-
-    targets: the names that a batch is assigned to; trains: whether its batches change weights;
-    runs: the calls in it that run a network.
-    """
+    """A loop or comprehension over batches."""
 
     node: ast.AST
     loader: ast.expr
-    targets: list[ast.Name]
-    trains: bool = False
-    runs: list[Run] = field(default_factory=list)
+    targets: list[ast.Name]  # the names that a batch is assigned to
+    trains: bool = False  # whether it changes weights
+    network_calls: list[NetworkCall] = field(default_factory=list)
 
     @property
     def evaluates(self) -> bool:
         """Whether it runs a network without training it."""
-        return bool(self.runs) and not self.trains
+        return bool(self.network_calls) and not self.trains
 
 
-def batch_loops(facts: Facts) -> list[BatchLoop]:
-    """All loops over loaders, in source order."""
-    found = []
+def find_loader_loops(facts: Facts) -> list[BatchLoop]:
+    """Return all loops over DataLoaders."""
+    loops = []
     for node in facts.script.nodes(ast.For, ast.AsyncFor, *COMPREHENSIONS):
-        for iterated, target in _heads(node):
-            loader = _loader(facts, iterated)
-            if facts.kinds.kind(loader) is Kind.LOADER:
-                loop = BatchLoop(node, loader, _names(target))
-                loop.trains = _trains(facts, loop)
-                loop.runs = list(_runs(facts, loop))
-                found.append(loop)
-    return found
+        head = node.generators[0] if isinstance(node, COMPREHENSIONS) else node
+        loader = _loader(facts, head.iter)
+        if facts.kinds.kind(loader) is Kind.LOADER:
+            targets = [part for part in ast.walk(head.target) if isinstance(part, ast.Name)]
+            loop = BatchLoop(node, loader, targets)
+            loop.trains = is_training(facts, node) or _feeds_backward(facts, node)
+            loop.network_calls = list(_network_calls(facts, loop))
+            loops.append(loop)
+    return loops
+
+
+def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchLoop]:
+    """Return the loops that train or evaluate without a DataLoader.
+
+    They slice batches from tensors, or train on all rows at once.
+    """
+    known = {loop.node for loop in loader_loops}
+    loops = []
+    for node in facts.script.nodes(*LOOPS):
+        if node in known:
+            continue
+        head = node.test if isinstance(node, ast.While) else node.iter
+        calls = network_calls(facts, node)
+        trains = bool(calls) and _calls_backward(facts, node)
+        if not trains:
+            calls = list(_sliced_calls(facts, node, calls)) if isinstance(node, ast.For) else []
+        if calls:
+            loops.append(BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls]))
+    return loops
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
-    """The nodes that run for each batch."""
-    if isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
-        return body_nodes(loop.node)
-    return own_nodes(loop.node)
+    """Yield the nodes that run for each batch."""
+    return body_nodes(loop.node) if isinstance(loop.node, LOOPS) else own_nodes(loop.node)
 
 
 def phase_test(loop: BatchLoop) -> ast.expr | None:
-    """The test, such as `phase == "train"`, under which a loop computes gradients."""
+    """Return the test, such as `phase == "train"`, under which a loop computes gradients."""
     if not isinstance(loop.node, (ast.For, ast.AsyncFor)):
         return None
     for node in body_nodes(loop.node):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
-            words = [one.value for one in ast.walk(node.test) if isinstance(one, ast.Constant)]
-            said = any(isinstance(word, str) and re.search("train", word) for word in words)
-            equal = isinstance(node.test.ops[0], ast.Eq)
-            calls = (one for part in node.body for one in (part, *own_nodes(part)))
-            if said and equal and any(last_name(one) == "backward" for one in calls):
+            constants = [part for part in ast.walk(node.test) if isinstance(part, ast.Constant)]
+            words = [part.value for part in constants if isinstance(part.value, str)]
+            is_phase = isinstance(node.test.ops[0], ast.Eq) and any("train" in w for w in words)
+            if is_phase and any(last_name(part) == "backward" for part in block_nodes(node.body)):
                 return node.test
     return None
 
 
-def loop_rows(facts: Facts, loop: BatchLoop) -> str:
-    """The number of rows of a batch, in the loop's own names: `len(labels)`."""
-    tensors = [one.id for one in loop.targets if facts.kinds.kind(one) is Kind.TENSOR]
+def batch_length(facts: Facts, loop: BatchLoop) -> str:
+    """Return code for the number of rows of a batch, in the loop's own names: `len(labels)`."""
+    kinds = facts.kinds
+    tensors = [name.id for name in loop.targets if kinds.kind(name) is Kind.TENSOR]
     if not tensors:
         for node in loop_nodes(loop):
             if isinstance(node, ast.Assign):
                 parts = [part for target in node.targets for part in ast.walk(target)]
                 names = [part for part in parts if isinstance(part, ast.Name)]
-                kinds = facts.kinds
-                tensors += [part.id for part in names if kinds.comes_from_batch(part, node.value)]
-    targets = [one.id for one in loop.targets]
+                tensors += [name.id for name in names if kinds.comes_from_batch(name, node.value)]
+    targets = [name.id for name in loop.targets]
     return f"len({(tensors or targets or ['batch'])[-1]})"
 
 
-def network_name(facts: Facts, call: ast.Call, helper: ast.Call | None) -> str:
-    """The code that names a network in the function of the loop over batches."""
+def network_code(facts: Facts, network_call: NetworkCall) -> str:
+    """Return the code that names a network in the function of the loop over batches."""
+    call, helper = network_call
     if helper is not None:
         function = facts.values.callee(helper)
         if isinstance(function, FUNCTIONS):
@@ -113,120 +137,203 @@ def network_name(facts: Facts, call: ast.Call, helper: ast.Call | None) -> str:
     return facts.script.code(call.func)
 
 
-def unwrapped(iterated: ast.expr) -> ast.expr:
-    """The loader in `enumerate(tqdm(loader))`."""
+def unwrap_loader(iterated: ast.expr) -> ast.expr:
+    """Return the loader in `enumerate(tqdm(loader))`."""
     while isinstance(iterated, ast.Call) and iterated.args:
-        if last_name(iterated.func) not in _WRAPPERS:
+        if last_name(iterated.func) not in _LOADER_WRAPPERS:
             break
         iterated = iterated.args[0]
     return iterated
 
 
-def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
-    """The loader that is iterated over, also by the name of a progress bar around it."""
-    loader = unwrapped(iterated)
-    if isinstance(loader, ast.Name):
-        made = facts.script.scope(loader).reaching(loader)
-        value = made[0].value if len(made) == 1 and not made[0].steps else None
-        if isinstance(value, ast.Call) and unwrapped(value) is not value:
-            return unwrapped(value)
-    return loader
-
-
 def is_batch_number(loop: BatchLoop, expression: ast.expr) -> bool:
-    """Whether an expression is the batch number from enumerate."""
+    """Return whether an expression is the batch number from enumerate."""
     node = loop.node
     if not isinstance(node, ast.For) or not isinstance(node.target, ast.Tuple):
         return False
-    first = node.target.elts[0]
-    numbered = isinstance(node.iter, ast.Call) and unwrapped(node.iter) is not node.iter
-    return numbered and key_of(first) == key_of(expression) != ""
+    is_wrapped = isinstance(node.iter, ast.Call) and unwrap_loader(node.iter) is not node.iter
+    return is_wrapped and key_of(node.target.elts[0]) == key_of(expression) != ""
 
 
-def trains(facts: Facts, node: ast.AST) -> bool:
-    """Whether a piece of code, or a function that it calls, computes gradients or steps."""
-    if any(_TRAINS.search(word) for word in _words(node)) or _has_optimizer(facts, node):
+def is_training(facts: Facts, node: ast.AST) -> bool:
+    """Return whether code, or a function that it calls, computes gradients or updates weights."""
+    if any(map(_TRAINING_NAME.search, _names(node))) or _has_optimizer(facts, node):
         return True
-    functions = reached(facts, node)
-    return any(_UPDATES.search(word) for function in functions for word in _words(function))
+    functions = called_functions(facts, node)
+    return any(
+        _TRAINING_NAME_IN_HELPER.search(name) for function in functions for name in _names(function)
+    )
 
 
-def reached(facts: Facts, node: ast.AST) -> list[Function]:
-    """The functions of these files that a piece of code calls, directly or indirectly."""
-    found = _called(facts, node)
-    for function in found:
-        found.extend(one for one in _called(facts, function) if one not in found)
-    return found
-
-
-def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
-    """Whether a piece of code uses an `opt` that is no set of options."""
-    names = [one for one in own_nodes(node) if isinstance(one, ast.Name) and one.id == "opt"]
-    used = [facts.kinds.uses(one) for one in names[:1]]
-    return any(not words or words & OPTIMIZER_USES for words in used)
-
-
-def _words(node: ast.AST) -> Iterator[str]:
-    for one in own_nodes(node):
-        if isinstance(one, (ast.Name, ast.Attribute)):
-            yield last_name(one)
-        elif isinstance(one, ast.keyword):
-            yield one.arg or ""
-
-
-def _called(facts: Facts, node: ast.AST) -> list[Function]:
-    found: list[Function] = []
-    for one in (node, *own_nodes(node)):
-        callee = facts.values.callee(one) if isinstance(one, ast.Call) else None
-        if isinstance(callee, ast.ClassDef):
-            callee = facts.values.method(callee, "__init__")
-        if isinstance(callee, FUNCTIONS) and callee not in found:
-            found.append(callee)
-    return found
+def called_functions(facts: Facts, node: ast.AST) -> list[Function]:
+    """Return the functions of these files that code calls, directly or indirectly."""
+    functions = _directly_called(facts, node)
+    for function in functions:  # grows while it is iterated
+        called = _directly_called(facts, function)
+        functions.extend(other for other in called if other not in functions)
+    return functions
 
 
 def network_calls(facts: Facts, node: ast.AST) -> list[ast.Call]:
-    """The calls in a piece of code that run a network."""
-    calls = (one for one in own_nodes(node) if isinstance(one, ast.Call))
-    return [call for call in calls if runs_network(facts, call)]
+    """Return the calls in a piece of code that run a network."""
+    calls = (part for part in own_nodes(node) if isinstance(part, ast.Call))
+    return [call for call in calls if _runs_network(facts, call)]
 
 
-def runs_network(facts: Facts, call: ast.Call) -> bool:
+def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls in a piece of code that compute gradients."""
+    for call in own_nodes(node):
+        if isinstance(call, ast.Call) and (
+            _TAKES_LOSS.search(last_name(call.func))
+            or any(_OPTIMIZER_NAME.search(last_name(value)) for value in call.args)
+        ):
+            yield call
+
+
+def backward_keys(scope: ast.AST) -> set[str]:
+    """Return the keys of a function whose values flow into a backward call in it."""
+    wanted: set[str] = set()
+    for call in backward_calls(scope):
+        for part in (call_owner(call), *call.args):
+            if part is not None:
+                wanted |= keys_in(part)
+    flows = list(_flows(scope))
+    while True:
+        more = {key for target, keys in flows if target in wanted for key in keys} - wanted
+        if not more:
+            return wanted
+        wanted |= more
+
+
+def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
+    """The loader that is iterated over, also by the name of a progress bar around it."""
+    loader = unwrap_loader(iterated)
+    if isinstance(loader, ast.Name):
+        bindings = facts.script.scope(loader).reaching(loader)
+        value = bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
+        if isinstance(value, ast.Call) and unwrap_loader(value) is not value:
+            return unwrap_loader(value)
+    return loader
+
+
+def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
+    """The calls that run a network in a loop, or in a function that it calls."""
+    for node in loop_nodes(loop):
+        if not isinstance(node, ast.Call):
+            continue
+        if _runs_network(facts, node):
+            yield NetworkCall(node)
+            continue
+        helper = facts.values.callee(node)
+        if isinstance(helper, FUNCTIONS) and not _is_module_method(facts, helper):
+            for call in network_calls(facts, helper):
+                yield NetworkCall(call, node)
+
+
+def _runs_network(facts: Facts, call: ast.Call) -> bool:
     """Whether a call is a network's forward pass."""
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
     return facts.kinds.kind(call.func) is Kind.NETWORK
 
 
-def _heads(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    if isinstance(node, (ast.For, ast.AsyncFor)):
-        yield node.iter, node.target
-    elif isinstance(node, COMPREHENSIONS):
-        yield node.generators[0].iter, node.generators[0].target
-
-
-def _names(target: ast.expr) -> list[ast.Name]:
-    return [one for one in ast.walk(target) if isinstance(one, ast.Name)]
-
-
-def _trains(facts: Facts, loop: BatchLoop) -> bool:
-    return trains(facts, loop.node) or feeds_backward(facts, loop.node)
-
-
-def _runs(facts: Facts, loop: BatchLoop) -> Iterator[Run]:
-    for node in loop_nodes(loop):
-        if not isinstance(node, ast.Call):
-            continue
-        if runs_network(facts, node):
-            yield Run(node)
-            continue
-        helper = facts.values.callee(node)
-        if isinstance(helper, FUNCTIONS) and not _is_forward(facts, helper):
-            for call in network_calls(facts, helper):
-                yield Run(call, node)
-
-
-def _is_forward(facts: Facts, function: Function) -> bool:
+def _is_module_method(facts: Facts, function: Function) -> bool:
     """Whether a function is a method of a module, which runs the module's own layers."""
     owner = facts.script.parent(function)
     return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The last parts of the names in a piece of code, and its keywords."""
+    for part in own_nodes(node):
+        if isinstance(part, (ast.Name, ast.Attribute)):
+            yield last_name(part)
+        elif isinstance(part, ast.keyword):
+            yield part.arg or ""
+
+
+def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
+    """Whether a piece of code uses an `opt` that is no set of options."""
+    names = [part for part in own_nodes(node) if isinstance(part, ast.Name) and part.id == "opt"]
+    uses = [facts.kinds.uses(name) for name in names[:1]]
+    return any(not used or used & OPTIMIZER_ATTRIBUTES for used in uses)
+
+
+def _directly_called(facts: Facts, node: ast.AST) -> list[Function]:
+    functions: list[Function] = []
+    for part in (node, *own_nodes(node)):
+        callee = facts.values.callee(part) if isinstance(part, ast.Call) else None
+        if isinstance(callee, ast.ClassDef):
+            callee = facts.values.method(callee, "__init__")
+        if isinstance(callee, FUNCTIONS) and callee not in functions:
+            functions.append(callee)
+    return functions
+
+
+def _calls_backward(facts: Facts, loop: Loop) -> bool:
+    """Whether a loop contains a backward call that is not in a nested loop."""
+    for node in body_nodes(loop):
+        if isinstance(node, ast.Call) and last_name(node.func) == "backward":
+            around = facts.script.ancestors(node)
+            nearest = next(part for part in around if isinstance(part, (ast.For, ast.While)))
+            if nearest is loop:
+                return True
+    return False
+
+
+def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterator[ast.Call]:
+    """The calls of a network in an evaluation by index: `net(images[i : i + 100])`."""
+    counted = unwrap_loader(loop.iter)
+    if not isinstance(counted, ast.Call) or last_name(counted.func) != "range":
+        return
+    owner = facts.script.enclosing_class(loop)
+    if is_training(facts, loop) or (owner is not None and facts.kinds.is_module_class(owner)):
+        return
+    attributes = {node.attr for node in body_nodes(loop) if isinstance(node, ast.Attribute)}
+    if not attributes & _READS_OUTPUT:
+        return
+    for call in calls:
+        parts = [part for value in call.args for part in ast.walk(value)]
+        slices = [part.slice for part in parts if isinstance(part, ast.Subscript)]
+        names = [part for item in slices for part in ast.walk(item) if isinstance(part, ast.Name)]
+        if key_of(loop.target) in map(key_of, names):
+            yield call
+
+
+def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
+    """Whether gradients of what a loop adds up are computed after it."""
+    wanted = backward_keys(facts.script.function(loop))
+    return any(key in wanted for key in _accumulated_keys(loop))
+
+
+def _accumulated_keys(loop: ast.AST) -> Iterator[str]:
+    """The names in which a loop collects tensors: added up, or appended to a list."""
+    for node in own_nodes(loop):
+        match node:
+            case ast.AugAssign(target=target, value=value) if not _is_number(value):
+                yield key_of(target)
+            case ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value]):
+                if not _is_number(value):
+                    yield key_of(owner)
+
+
+def _is_number(expression: ast.expr) -> bool:
+    """Whether a value is a plain number, read from a tensor."""
+    calls = (part for part in ast.walk(expression) if isinstance(part, ast.Call))
+    return isinstance(expression, ast.Constant) or any(
+        last_name(call.func) in ("item", "detach", "float", "tolist") for call in calls
+    )
+
+
+def _flows(scope: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Each key of a function, with the keys in a value that is assigned or appended to it."""
+    for node in own_nodes(scope):
+        if isinstance(node, ast.Assign):
+            for target in (key for part in node.targets for key in keys_in(part)):
+                yield target, keys_in(node.value)
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
+            yield key_of(node.target), keys_in(node.value)
+        elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend"):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+            for value in node.args:
+                yield key_of(owner), keys_in(value)

@@ -1,34 +1,52 @@
-"""Whether a network is in training or evaluation mode at some place in a script."""
+"""The state in which code runs: training or evaluation mode, and gradients on or off."""
 
 import ast
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from onsight_lint.branches import apart
-from onsight_lint.calls import last_name
 from onsight_lint.facts import Facts
-from onsight_lint.reachable import is_main
-from onsight_lint.source import FUNCTIONS, Function, own_nodes, start_place
-from onsight_lint.vocabulary import word_set
+from onsight_lint.syntax import (
+    FUNCTIONS,
+    Function,
+    argument_values,
+    is_main_guard,
+    last_name,
+    own_nodes,
+    start_position,
+    word_set,
+)
+from onsight_lint.values import Origin
 
 Mode = Literal["train", "eval", "either"]
 
-_EVALUATES = re.compile(r"eval|inference|test_mode")
-_NO_LAUNCHERS = word_set(  # decorators that do not run the function themselves
+_EVALUATION_CONTEXT = re.compile(r"eval|inference|test_mode")
+_NON_LAUNCHERS = word_set(  # decorators that do not run the function themselves
     "no_grad inference_mode set_grad_enabled compile wraps jit autocast contextmanager cache "
     "lru_cache overload deprecated profile timer"
 )
 _BRANCHES = (ast.If, ast.ExceptHandler, ast.IfExp, ast.Match, ast.FunctionDef, ast.Lambda)
 
+_GRADIENT_SWITCHES = word_set("no_grad inference_mode set_grad_enabled set_grad_mode")
+_HARMLESS_CONTEXT = re.compile(  # contexts that do not affect gradients
+    r"autocast|amp|tqdm|open|progress|profil|timer|device|[Pp]ool|catch_warnings|[Ww]riter"
+    r"|stream|record_function|suppress|nullcontext|bar|redirect|join|lock"
+)
+
+_MODE_DEPENDENT = re.compile(
+    r"BatchNorm|batch_norm|[Dd]ropout|DropPath|drop_path|StochasticDepth|stochastic_depth"
+    r"|Transformer(En|De)coder|torch\.nn\.Transformer$"
+)
+_MODEL_LIBRARIES = ("torchvision.models", "timm.", "torch.hub.", "transformers.")
+
 
 @dataclass(frozen=True, eq=False)
-class Event:
-    """A call that sets a mode; function: the called function, if it may do so inside."""
+class ModeCall:
+    """A call that sets a mode."""
 
     call: ast.Call
     mode: Mode | None
-    function: Function | None = None
+    function: Function | None = None  # the called function, if it may set one inside
 
 
 class Modes:
@@ -36,75 +54,75 @@ class Modes:
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.script = facts, facts.script
-        self._events: dict[ast.AST, list[Event]] = {}
-        self._last: dict[Function, Mode | None] = {}
+        self._calls: dict[ast.AST, list[ModeCall]] = {}
+        self._left: dict[Function, Mode | None] = {}
         self._modes: dict[tuple[ast.AST, str], Mode | None] = {}
 
     def at(self, node: ast.AST, network: str) -> Mode | None:
-        """The mode of a network when a node runs; None if the callers are unknown.
+        """Return the mode of a network when a node runs; None if the callers are unknown.
 
-        "train" if any path to the node leaves it in training mode, the mode of a new network.
+        It is "train" if any path to the node leaves it in training mode, the mode of a new network.
         """
         key = node, network
         if key not in self._modes:
             self._modes[key] = None  # recursion adds nothing
-            self._modes[key] = self.before(node, network) or self._from_callers(node, network)
+            self._modes[key] = self.set_before(node, network) or self._at_callers(node, network)
         return self._modes[key]
 
-    def _from_callers(self, node: ast.AST, network: str) -> Mode | None:
-        function = self.script.function(node)
-        if not isinstance(function, FUNCTIONS):
-            return "train" if isinstance(function, ast.Module) else None
-        sites = self.facts.values.call_sites(function)
-        if not sites:
-            return "train" if self.is_entry(function) else None
-        modes = {self.at(site, self.name_at_call(site, function, network)) for site in sites}
-        return "train" if "train" in modes else "eval" if "eval" in modes else None
-
-    def name_at_call(self, site: ast.Call, function: Function, network: str) -> str:
-        """The name at a call site of what is passed for a parameter."""
-        value = self.facts.values.argument(site, function, network)
-        return (last_name(value) if value is not None else "") or network
-
-    def before(self, node: ast.AST, network: str) -> Mode | None:
-        """The mode that was last set before a node, in the same function."""
+    def set_before(self, node: ast.AST, network: str) -> Mode | None:
+        """Return the mode that was last set before a node, in the same function."""
         scope, source = self.script.function(node), self.script.source(node)
-        if self._in_context(node):
+        if self._in_evaluation_context(node):
             return "eval"
-        place, maybe = start_place(node), False
-        for event in reversed(self.events(scope)):
-            if start_place(event.call) >= place or apart(source, event.call, node):
+        position, may_train = start_position(node), False
+        for event in reversed(self.calls_in(scope)):
+            if start_position(event.call) >= position or source.are_alternatives(event.call, node):
                 continue
-            mode = self._mode(event, network)
+            mode = self._mode_of(event, network)
             if mode in ("eval", "either"):
                 return "eval"
             if mode == "train":
-                if self._certain(event.call, node):
+                if self._has_run(event.call, node):
                     return "train"
-                maybe = True
-        return "train" if maybe else None
+                may_train = True
+        return "train" if may_train else None
 
-    def events(self, scope: ast.AST) -> list[Event]:
-        """The calls in a function that set modes, in source order."""
-        if scope not in self._events:
-            found = [
-                _event(self.facts, one) for one in own_nodes(scope) if isinstance(one, ast.Call)
-            ]
-            events = [event for event in found if event is not None]
-            self._events[scope] = sorted(events, key=lambda event: start_place(event.call))
-        return self._events[scope]
+    def left_by(self, function: Function) -> Mode | None:
+        """Return the mode in which a function leaves a network.
 
-    def sets(self, node: ast.AST, mode: Mode) -> list[Event]:
-        """The calls in a piece of code that set a mode, directly or indirectly."""
+        For a context manager, it is the mode while it yields.
+        """
+        if function not in self._left:
+            self._left[function] = None  # recursion adds nothing
+            self._left[function] = self._find_left(function)
+        return self._left[function]
+
+    def calls_in(self, scope: ast.AST) -> list[ModeCall]:
+        """Return the calls in a function that set modes, in source order."""
+        if scope not in self._calls:
+            calls = [node for node in own_nodes(scope) if isinstance(node, ast.Call)]
+            events = [event for call in calls if (event := _mode_call(self.facts, call))]
+            self._calls[scope] = sorted(events, key=lambda event: start_position(event.call))
+        return self._calls[scope]
+
+    def calls_setting(self, mode: Mode, node: ast.AST) -> list[ModeCall]:
+        """Return the calls in a piece of code that set a mode, directly or indirectly."""
         inside = set(own_nodes(node))
-        events = self.events(self.script.function(node) if not _is_scope(node) else node)
-        wanted = {mode, "either"} if mode == "train" else {mode}
-        return [one for one in events if one.call in inside and wanted & self._all(one, set())]
+        is_scope = isinstance(node, (ast.Module, *FUNCTIONS))
+        events = self.calls_in(node if is_scope else self.script.function(node))
+        modes: set[Mode] = {mode, "either"} if mode == "train" else {mode}
+        return [event for event in events if event.call in inside and modes & self._all(event)]
 
-    def is_entry(self, function: Function) -> bool:
-        """Whether a function without calls runs all the same, by a decorator or a launcher."""
-        decorators = {last_name(one) for one in function.decorator_list} - _NO_LAUNCHERS
-        if decorators and not isinstance(self.script.parent(function), ast.ClassDef):
+    def name_at_call(self, site: ast.Call, function: Function, network: str) -> str:
+        """Return the name at a call site of what is passed for a parameter."""
+        value = self.facts.values.argument(site, function, network)
+        return (last_name(value) if value is not None else "") or network
+
+    def is_entry_point(self, function: Function) -> bool:
+        """Return whether a function without calls runs all the same, by a decorator or launcher."""
+        decorators = {last_name(decorator) for decorator in function.decorator_list}
+        is_method = isinstance(self.script.parent(function), ast.ClassDef)
+        if decorators - _NON_LAUNCHERS and not is_method:
             return True
         return function.name == "main" or any(
             node.id == function.name
@@ -113,20 +131,45 @@ class Modes:
             for node in self.script.nodes(ast.Name)
         )
 
-    def _all(self, event: Event, seen: set[ast.AST]) -> set[Mode]:
-        """Every mode that an event sets, directly or indirectly."""
+    def _at_callers(self, node: ast.AST, network: str) -> Mode | None:
+        function = self.script.function(node)
+        if not isinstance(function, FUNCTIONS):
+            return "train" if isinstance(function, ast.Module) else None
+        sites = self.facts.values.call_sites(function)
+        if not sites:
+            return "train" if self.is_entry_point(function) else None
+        modes = {self.at(site, self.name_at_call(site, function, network)) for site in sites}
+        return "train" if "train" in modes else "eval" if "eval" in modes else None
+
+    def _find_left(self, function: Function) -> Mode | None:
+        yields = [node for node in own_nodes(function) if isinstance(node, ast.Yield)]
+        end = start_position(yields[0]) if yields else (1 << 30, 0)
+        possible: Mode | None = None
+        for event in reversed(self.calls_in(function)):
+            mode = event.mode if event.function is None else self.left_by(event.function)
+            if mode is None or start_position(event.call) >= end:
+                continue
+            if mode != "train" or self._has_run(event.call, function.body[-1]):
+                return mode
+            possible = mode
+        return possible
+
+    def _all(self, event: ModeCall, seen: set[ast.AST] | None = None) -> set[Mode]:
+        """Every mode that a call sets, directly or indirectly."""
+        seen = set() if seen is None else seen
         if event.function is None:
             return {event.mode} if event.mode else set()
         if event.function in seen:
             return set()
         seen.add(event.function)
-        inner = (self._all(one, seen) for one in self.events(event.function))
+        inner = (self._all(call, seen) for call in self.calls_in(event.function))
         return {mode for modes in inner for mode in modes}
 
-    def _mode(self, event: Event, network: str) -> Mode | None:
+    def _mode_of(self, event: ModeCall, network: str) -> Mode | None:
+        """The mode that a call sets for a network."""
         if event.function is not None:
-            mode = self.left(event.function)
-            if mode == "train" and not _may_change(event.call, network):
+            mode = self.left_by(event.function)
+            if mode == "train" and not _may_reach(event.call, network):
                 return None
             return mode
         owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
@@ -134,76 +177,177 @@ class Modes:
             return None
         return event.mode
 
-    def left(self, function: Function) -> Mode | None:
-        """The mode in which a function leaves a network, or a context manager while it yields."""
-        if function not in self._last:
-            self._last[function] = None
-            yields = [one for one in own_nodes(function) if isinstance(one, ast.Yield)]
-            until = start_place(yields[0]) if yields else (1 << 30, 0)
-            maybe: Mode | None = None
-            for event in reversed(self.events(function)):
-                mode = event.mode if event.function is None else self.left(event.function)
-                if mode is None or start_place(event.call) >= until:
-                    continue
-                if mode != "train" or self._certain(event.call, function.body[-1]):
-                    self._last[function] = mode
-                    return mode
-                maybe = mode
-            self._last[function] = maybe
-        return self._last[function]
-
-    def _certain(self, call: ast.Call, node: ast.AST) -> bool:
+    def _has_run(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call has certainly been made before a node; loops count as entered."""
-        source = self.script.source(call)
-        around = {node, *source.ancestors(node)}
-        for parent in source.ancestors(call):
+        around = {node, *self.script.ancestors(node)}
+        for parent in self.script.ancestors(call):
             if parent in around:
                 return True
-            if isinstance(parent, _BRANCHES) and not is_main(parent):
+            if isinstance(parent, _BRANCHES) and not is_main_guard(parent):
                 return False
         return True
 
-    def _in_context(self, node: ast.AST) -> bool:
+    def _in_evaluation_context(self, node: ast.AST) -> bool:
         """Whether a node is inside a `with` whose name suggests evaluation."""
-        for parent in self.script.source(node).ancestors(node):
+        for parent in self.script.ancestors(node):
             if isinstance(parent, (ast.With, ast.AsyncWith)):
-                names = (last_name(item.context_expr) for item in parent.items)
-                if any(_EVALUATES.search(name) and name != "inference_mode" for name in names):
+                names = [last_name(item.context_expr) for item in parent.items]
+                if any(_EVALUATION_CONTEXT.search(n) and n != "inference_mode" for n in names):
                     return True
         return False
 
 
-def _event(facts: Facts, call: ast.Call) -> Event | None:
+class Gradients:
+    """Determines whether a call may build a graph."""
+
+    def __init__(self, facts: Facts, modes: Modes) -> None:
+        self.facts, self.script, self.modes = facts, facts.script, modes
+        self._off: dict[ast.AST, bool] = {}
+
+    def are_off(self, node: ast.AST) -> bool:
+        """Return whether a node runs without gradients, or might, if that is not certain."""
+        if node not in self._off:
+            self._off[node] = True  # recursion adds nothing
+            self._off[node] = self.are_off_here(node) or self._off_at_callers(node)
+        return self._off[node]
+
+    def are_off_here(self, node: ast.AST) -> bool:
+        """Return whether the function around a node turns gradients off for it."""
+        for parent in self.script.ancestors(node):
+            items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
+            if any(self._turns_off(item.context_expr) for item in items):
+                return True
+            if isinstance(parent, FUNCTIONS) and self.are_off_by_decorator(parent):
+                return True
+        return self._switched_off(node)
+
+    def are_off_by_decorator(self, function: Function) -> bool:
+        """Return whether a decorator turns gradients off in a function."""
+        for decorator in function.decorator_list:
+            definition = self.script.definition(decorator)
+            if _names_gradient_switch(decorator) or _names_gradient_switch(definition):
+                return True
+        return False
+
+    def _off_at_callers(self, node: ast.AST) -> bool:
+        function = self.script.function(node)
+        if not isinstance(function, FUNCTIONS):
+            return not isinstance(function, ast.Module)
+        sites = self.facts.values.call_sites(function)
+        if not sites:
+            return not self.modes.is_entry_point(function)
+        return all(self.are_off(site) for site in sites)
+
+    def _turns_off(self, context: ast.expr) -> bool:
+        """Whether a `with` turns gradients off, or is unknown and might."""
+        if _names_gradient_switch(context):
+            return True
+        values = self.facts.values
+        nodes = [origin.node for origin in values.origins(context)]
+        expressions = [node for node in nodes if isinstance(node, ast.expr)]
+        if any(map(_names_gradient_switch, expressions)):
+            return True
+        calls = [node for node in (*expressions, context) if isinstance(node, ast.Call)]
+        callees = [callee for call in calls if (callee := values.callee(call)) is not None]
+        if callees:
+            return any(map(_names_gradient_switch, callees))
+        names = map(last_name, (context, *expressions))
+        return not any(_HARMLESS_CONTEXT.search(name) for name in names)
+
+    def _switched_off(self, node: ast.AST) -> bool:
+        """Whether `torch.set_grad_enabled(...)` was called as a statement before."""
+        scope = self.script.function(node)
+        for call in self.facts.values.calls("set_grad_enabled"):
+            if isinstance(self.script.parent(call), ast.Expr):
+                home = self.script.function(call)
+                is_earlier = home is scope and start_position(call) < start_position(node)
+                if is_earlier or isinstance(home, ast.Module):
+                    return True
+        return False
+
+
+def depends_on_mode(facts: Facts, network: ast.expr) -> bool:
+    """Return whether a network may have layers that behave differently in training.
+
+    These are dropout, batch norm and the like. False only if all its layers are known.
+    """
+    return any(_may_depend(facts, origin) for origin in facts.values.origins(network))
+
+
+def _may_depend(facts: Facts, origin: Origin) -> bool:
+    node = origin.node
+    if not isinstance(node, ast.Call):
+        return True  # an argument or an attribute whose creation is not visible
+    path = facts.script.path_of(node.func)
+    if facts.script.definition(node.func) is not None:
+        return _names_dependent_layer(facts, node)
+    if path.startswith("torch.nn."):
+        is_open = any(isinstance(layer, (ast.Starred, ast.Name)) for layer in node.args)
+        return _names_dependent_layer(facts, facts.script.function(node) if is_open else node)
+    return path != "torch.jit.load"
+
+
+def _names_dependent_layer(facts: Facts, node: ast.AST) -> bool:
+    """Whether code, or a class or function of these files that it names, names such a layer."""
+    seen: set[ast.AST] = set()
+    waiting = [node]
+    while waiting:
+        code = waiting.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        for part in ast.walk(code):
+            if isinstance(part, ast.keyword) and part.arg == "dropout":
+                is_zero = isinstance(part.value, ast.Constant) and not part.value.value
+                if not is_zero:
+                    return True
+            if isinstance(part, (ast.Name, ast.Attribute)):
+                path = facts.script.path_of(part) or last_name(part)
+                if _MODE_DEPENDENT.search(path) or path.startswith(_MODEL_LIBRARIES):
+                    return True
+                definition = facts.script.definition(part)
+                if definition is not None:
+                    waiting.append(definition)
+    return False
+
+
+def _names_gradient_switch(code: ast.AST | None) -> bool:
+    return code is not None and any(
+        isinstance(node, (ast.Name, ast.Attribute)) and last_name(node) in _GRADIENT_SWITCHES
+        for node in ast.walk(code)
+    )
+
+
+def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
+    """What a call does to modes; None if it cannot set one."""
     callee = facts.values.callee(call)
     if isinstance(callee, ast.ClassDef):
         callee = facts.values.method(callee, "__init__")
-    if isinstance(callee, FUNCTIONS) and not _of_module(facts, callee):
-        return Event(call, None, callee)
+    if isinstance(callee, FUNCTIONS) and not _is_module_method(facts, callee):
+        return ModeCall(call, None, callee)
     if not isinstance(call.func, ast.Attribute) or facts.script.path_of(call.func):
         return None
     if call.func.attr == "eval" and not call.args:
-        return Event(call, "eval")
-    if call.func.attr == "train" and len(call.args) + len(call.keywords) <= 1:
-        given = [*call.args, *(one.value for one in call.keywords)]
-        plain = not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
-        off = given and isinstance(given[0], ast.Constant) and given[0].value is False
-        return Event(call, "train" if plain else "eval" if off else "either")
+        return ModeCall(call, "eval")
+    values = argument_values(call)
+    if call.func.attr == "train" and len(values) <= 1:
+        if not values:
+            return ModeCall(call, "train")
+        flag = values[0].value if isinstance(values[0], ast.Constant) else None
+        return ModeCall(call, "train" if flag is True else "eval" if flag is False else "either")
     return None
 
 
-def _of_module(facts: Facts, function: Function) -> bool:
+def _is_module_method(facts: Facts, function: Function) -> bool:
+    """Whether a function is the `train` or `eval` of a module."""
     owner = facts.script.parent(function)
     if not isinstance(owner, ast.ClassDef) or function.name not in ("train", "eval"):
         return False
     return facts.kinds.is_module_class(owner)
 
 
-def _may_change(call: ast.Call, network: str) -> bool:
-    """Whether a call may change a network: it gets it, is a method, or has no arguments."""
-    given = [*call.args, *(one.value for one in call.keywords)]
-    names = {last_name(one) for value in given for one in ast.walk(value)}
-    return network in names or isinstance(call.func, ast.Attribute) or not given
-
-
-def _is_scope(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Module, *FUNCTIONS))
+def _may_reach(call: ast.Call, network: str) -> bool:
+    """Whether a call may change a network: it is passed one, is a method, or has no arguments."""
+    values = argument_values(call)
+    names = {last_name(part) for value in values for part in ast.walk(value)}
+    return network in names or isinstance(call.func, ast.Attribute) or not values

@@ -1,125 +1,123 @@
-"""Reads a training script without running it: every mistake found, with its line fixed."""
+"""Applies the rules to one script and the modules that it imports, without running anything."""
 
+import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from onsight_lint.comments import silencing
-from onsight_lint.context import Context
-from onsight_lint.errors import ReadError
-from onsight_lint.library import Library
-from onsight_lint.rule import Rule
-from onsight_lint.script import Script
-from onsight_lint.source import Place, end_place, parsed, start_place
-from onsight_lint.table import rule_table
-
-Change = tuple[int, int, str]  # from, to (indices into the text of the file), the new text
+from onsight_lint import rules
+from onsight_lint.errors import LintError, ReadError, did_you_mean
+from onsight_lint.ignores import Silenced, silencing
+from onsight_lint.rule import Context, Finding, Mistake, Rule
+from onsight_lint.script import Library, Script
+from onsight_lint.source import SourceFile, parse
+from onsight_lint.syntax import end_position, start_position
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A mistake with its place; rule: the id of its rule, the rest as in Mistake.
-
-    line and end_line count from 1, column and end_column (just after the end) too, in characters.
-    """
-
-    file: Path
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-    rule: str
-    problem: str
-    why: str
-    fixed: str
-    mend: tuple[Change, ...] = ()
-
-    @property
-    def place(self) -> tuple[str, int, int, str]:
-        """What findings are sorted by."""
-        return str(self.file), self.line, self.column, self.rule
-
-    def facts(self) -> dict[str, Any]:
-        """The finding as JSON."""
-        names = ("line", "column", "end_line", "end_column", "rule", "problem", "why", "fixed")
-        known = {name: getattr(self, name) for name in names}
-        return {"file": str(self.file), **known, "fixable": bool(self.mend)}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The findings in a script, the files that were read for it, and what comments silenced."""
+class ScriptReport:
+    """The result of applying rules to a script."""
 
     findings: list[Finding]
-    files: list[Path]
-    silenced: frozenset[tuple[Path, int, str]] = frozenset()  # the comment's line; the rule
+    files: list[Path]  # that were read for it
+    silenced: frozenset[Silenced] = frozenset()
 
 
 def read_script(path: Path) -> list[Finding]:
-    """The mistakes in a script and in the modules of its own folder that it imports.
+    """Return the mistakes in a script and in the modules of its own folder that it imports.
 
-    Those of the script itself come first, and within a file they are sorted by line. Raises
-    ReadError, with file and line, if a file is not valid Python.
+    Those of the script itself come first, and those of a file are sorted by line. Raises
+    ReadError, with file and line, if the script is not valid Python.
     """
-    return read(Path(path), Library(), rule_table().values()).findings
+    return check_script(Path(path), Library(), list(rule_table().values())).findings
 
 
-def read(path: Path, library: Library, rules: Iterable[Rule], alone: bool = False) -> Reading:
-    """The same with some of the rules; alone: whether its modules are left out."""
-    rules = list(rules)
-    if alone and not _said(rules, [library.text(path)]):
-        parsed(path, library.text(path))  # for its errors
-        return Reading([], [path])
+def check_script(
+    path: Path, library: Library, applied: Sequence[Rule], alone: bool = False
+) -> ScriptReport:
+    """Apply some rules to a script. alone: leave out the modules that it imports.
+
+    Raises ReadError.
+    """
+    if alone and not _matching_patterns(applied, [library.text(path)]):
+        parse(path, library.text(path))  # for its errors
+        return ScriptReport([], [path])
     script = Script(path, library, alone)
-    said = _said(rules, [source.text for source in script.sources])
+    patterns = _matching_patterns(applied, [source.text for source in script.sources])
     context = Context(script)
-    silenced: set[tuple[Path, int, str]] = set()
-    wanted = [rule for rule in rules if rule.words in said]
+    findings: list[Finding] = []
+    silenced: set[Silenced] = set()
     try:
-        found = [one for rule in wanted for one in _findings(rule, context, silenced)]
+        for rule in applied:
+            for mistake in rule.check(context) if rule.pattern in patterns else ():
+                source = script.source(mistake.node)
+                if comments := silencing(source, mistake.node, rule.id):
+                    silenced |= {Silenced(source.path, item.line, rule.id) for item in comments}
+                else:
+                    findings.append(_finding(rule, mistake, source))
     except RecursionError as error:
         raise ReadError(f"{path} cannot be read: its code is nested too deeply.") from error
     finally:
-        vars(context).clear()  # no circle is left, so the trees are freed at once
+        vars(context).clear()  # breaks reference cycles, so that the trees are freed at once
     files = [source.path for source in script.sources]
-    found.sort(key=lambda one: (files.index(one.file), one.line, one.rule))
-    return Reading(found, files, frozenset(silenced))
+    findings.sort(key=lambda finding: (files.index(finding.file), finding.line, finding.rule))
+    return ScriptReport(findings, files, frozenset(silenced))
 
 
-def _said(rules: Iterable[Rule], texts: Sequence[str]) -> set[str]:
-    """Those words of rules that are found in one of the texts."""
-    patterns = {rule.words for rule in rules}  # many rules share theirs
-    return {words for words in patterns if any(re.search(words, text) for text in texts)}
+@cache
+def rule_table() -> dict[str, Rule]:
+    """Return the RULE of every module in the folder rules, by its id, in alphabetical order."""
+    modules = pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
+    table: list[Rule] = [import_module(module.name).RULE for module in modules]
+    return {rule.id: rule for rule in sorted(table, key=lambda rule: rule.id)}
 
 
-def _findings(
-    rule: Rule, context: Context, silenced: set[tuple[Path, int, str]]
-) -> Iterator[Finding]:
-    """What a rule finds; what a comment silences is noted instead."""
-    for one in rule.check(context):
-        source = context.script.source(one.node)
-        if comments := silencing(source, one.node, rule.id):
-            silenced |= {(source.path, comment.line, rule.id) for comment in comments}
-            continue
-        line, column = _counted(source.character(start_place(one.node)))
-        end_line, end_column = _counted(source.character(end_place(one.node)))
-        mend = tuple((source.offset(a), source.offset(b), new) for a, b, new in one.mend)
-        why = one.why or rule.why
-        yield Finding(
-            source.path,
-            line,
-            column,
-            end_line,
-            end_column,
-            rule.id,
-            one.problem,
-            why,
-            one.fixed,
-            mend,
-        )
+def select_rules(select: str = "", ignore: str = "") -> list[Rule]:
+    """Return the rules whose ids begin with a word of select, and with none of ignore.
+
+    Words are separated by commas; no words select all. Raises LintError for a word that no id
+    begins with.
+    """
+    table = rule_table()
+    selected, ignored = _split_words(select), _split_words(ignore)
+    for word in (*selected, *ignored):
+        if not any(name.startswith(word) for name in table):
+            raise LintError(
+                f"no rule begins with {word}.{did_you_mean(word, table)} "
+                f"The rules are {', '.join(table)}."
+            )
+    return [
+        rule
+        for name, rule in table.items()
+        if (not selected or name.startswith(selected)) and not name.startswith(ignored)
+    ]
 
 
-def _counted(place: Place) -> Place:
-    return place[0], place[1] + 1
+def _split_words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _matching_patterns(applied: Iterable[Rule], texts: Sequence[str]) -> set[str]:
+    """The patterns of rules that are found in one of the texts."""
+    patterns = {rule.pattern for rule in applied}  # many rules share theirs
+    return {pattern for pattern in patterns if any(re.search(pattern, text) for text in texts)}
+
+
+def _finding(rule: Rule, mistake: Mistake, source: SourceFile) -> Finding:
+    line, column = source.character(start_position(mistake.node))
+    end_line, end_column = source.character(end_position(mistake.node))
+    return Finding(
+        file=source.path,
+        line=line,
+        column=column + 1,
+        end_line=end_line,
+        end_column=end_column + 1,
+        rule=rule.id,
+        problem=mistake.problem,
+        why=mistake.why or rule.why,
+        fixed=mistake.fixed,
+        changes=tuple(mistake.changes),
+    )

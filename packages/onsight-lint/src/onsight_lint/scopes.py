@@ -1,4 +1,4 @@
-"""Which name is bound where: the assignments of a file by scope, and which of them a use sees."""
+"""Name binding: the assignments of a file by scope, and which of them reach a use."""
 
 import ast
 from collections import defaultdict
@@ -7,23 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from onsight_lint.branches import apart
-from onsight_lint.source import (
-    COMPREHENSIONS,
-    FUNCTIONS,
-    Place,
-    Source,
-    end_place,
-    start_place,
-)
+from onsight_lint.source import SourceFile
+from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, Position, end_position, start_position
 
 EACH = "*each"  # the step from an iterable to its elements
 ANY = "*any"  # the step to an item whose key is unknown
 
-Step = int | str
-How = Literal["value", "parameter", "import", "definition", "augmented", "other"]
+Step = int | str  # EACH, ANY, an index or a key
+BindingKind = Literal["value", "parameter", "import", "definition", "augmented", "other"]
 
-_BINDING = (
+_BINDING_NODES = (
     ast.Assign,
     ast.AnnAssign,
     ast.NamedExpr,
@@ -40,24 +33,20 @@ _BINDING = (
     ast.ExceptHandler,
     ast.arg,
 )
-_SCOPES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
+_SCOPE_NODES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
 
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A name that is given a meaning.
-
-    value, steps: the expression that it comes from, and how (unpacked, looped over); place: where
-    in the text it takes effect; path: what an import names.
-    """
+    """A place where a name is given a meaning."""
 
     name: str
-    how: How
+    kind: BindingKind
     node: ast.AST
-    place: Place
-    value: ast.expr | None = None
-    steps: tuple[Step, ...] = ()
-    path: str = ""
+    position: Position  # from here on it is in effect
+    value: ast.expr | None = None  # the expression that it comes from
+    steps: tuple[Step, ...] = ()  # from the value to what the name is bound to
+    path: str = ""  # what an import names
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,48 +54,39 @@ class Member:
     """An assignment to an attribute or item: `receiver.key = value`, `receiver[key] = value`."""
 
     receiver: ast.expr
-    key: str
+    key: str  # of an item, in brackets
     node: ast.stmt
     value: ast.expr
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # from the value to what is assigned
 
 
 class Scopes:
     """The bindings of a file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
         self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(dict)
         self.members: list[Member] = []
-        self.stars: list[str] = []
+        self.stars: list[str] = []  # modules of `from module import *`
         self._scopes: dict[ast.AST, ast.AST] = {}
         self._homes: dict[tuple[ast.AST, str], tuple[ast.AST, list[Binding]]] = {}
-        self._outer: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
-        for outer in source.all(ast.Global):
-            self._outer[self.scope(outer)] |= dict.fromkeys(outer.names, source.tree)
-        for node in source.all(*_BINDING):
+        self._global: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
+        for statement in source.all(ast.Global):
+            self._global[self.scope(statement)] |= dict.fromkeys(statement.names, source.tree)
+        for node in source.all(*_BINDING_NODES):
             self._read(node)
         for table in self.tables.values():
             for bindings in table.values():
-                bindings.sort(key=lambda binding: binding.place)
+                bindings.sort(key=lambda binding: binding.position)
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The innermost scope of a node: a function, class, comprehension or module."""
+        """Return the innermost function, class, comprehension or module around a node."""
         if node not in self._scopes:
-            self._scopes[node] = self._scope(node)
+            self._scopes[node] = self._find_scope(node)
         return self._scopes[node]
 
-    def _scope(self, node: ast.AST) -> ast.AST:
-        parents = self.source.parents
-        child, parent = node, parents.get(node)
-        while parent is not None:
-            if isinstance(parent, _SCOPES) and _inside(child, parent):
-                return parent
-            child, parent = parent, parents.get(parent)
-        return self.source.tree
-
     def function(self, node: ast.AST) -> ast.AST:
-        """The function or module in which a node runs."""
+        """Return the function or module in which a node runs."""
         scope = self.scope(node)
         while isinstance(scope, (*COMPREHENSIONS, ast.ClassDef)):
             scope = self.scope(scope)
@@ -115,55 +95,44 @@ class Scopes:
     @cached_property
     def attributes(self) -> dict[tuple[ast.AST, str], list[Member]]:
         """The assignments to attributes of self, by class and name."""
-        found: dict[tuple[ast.AST, str], list[Member]] = defaultdict(list)
-        for one in self.members:
-            if isinstance(one.receiver, ast.Name) and one.receiver.id == "self":
-                owner = self.source.enclosing_class(one.node)
+        attributes: dict[tuple[ast.AST, str], list[Member]] = defaultdict(list)
+        for member in self.members:
+            if isinstance(member.receiver, ast.Name) and member.receiver.id == "self":
+                owner = self.source.enclosing_class(member.node)
                 if owner is not None:
-                    found[owner, one.key].append(one)
-        return found
+                    attributes[owner, member.key].append(member)
+        return attributes
 
     def lookup(self, name: ast.Name) -> list[Binding]:
-        """All bindings that a name may refer to, in source order."""
+        """Return all bindings that a name may refer to, in source order."""
         return self._home(name)[1]
 
     def reaching(self, name: ast.Name) -> list[Binding]:
-        """The bindings that a use may see: the last that certainly applies, and any after it."""
+        """Return the bindings that may be in effect at a use.
+
+        These are the last binding that has certainly been made and all after it that may have been.
+        """
         home, bindings = self._home(name)
-        found = [one for one in bindings if one.how != "augmented"]
+        candidates = [binding for binding in bindings if binding.kind != "augmented"]
         if isinstance(home, (*COMPREHENSIONS, ast.ClassDef)):
             home = self.function(home)
         if home is not self.function(name):
-            return found
-        place = start_place(name)
-        before = [one for one in found if one.place <= place and not self._apart(one, name)]
-        seen: list[Binding] = []
+            return candidates
+        position = start_position(name)
+        before = [
+            binding
+            for binding in candidates
+            if binding.position <= position and not self.source.are_alternatives(binding.node, name)
+        ]
+        reaching: list[Binding] = []
         for binding in reversed(before):
-            seen.append(binding)
-            if self.certain(binding.node, name):
-                return seen
-        return seen or found
+            reaching.append(binding)
+            if self.has_run(binding.node, name):
+                return reaching
+        return reaching or candidates
 
-    def _home(self, name: ast.Name) -> tuple[ast.AST, list[Binding]]:
-        """The scope that a name belongs to, and its bindings there."""
-        key = self.scope(name), name.id
-        if key not in self._homes:
-            self._homes[key] = self._find_home(*key)
-        return self._homes[key]
-
-    def _find_home(self, start: ast.AST, name: str) -> tuple[ast.AST, list[Binding]]:
-        scope = start
-        while True:
-            home = self._outer[scope].get(name, scope)
-            found = self.tables[home].get(name)
-            if found and (scope is start or not isinstance(scope, ast.ClassDef)):
-                return home, found
-            if scope is self.source.tree:
-                return scope, []
-            scope = self.scope(scope)
-
-    def certain(self, node: ast.AST, use: ast.AST) -> bool:
-        """Whether a statement has certainly run when a later use is reached."""
+    def has_run(self, node: ast.AST, use: ast.AST) -> bool:
+        """Return whether a statement has certainly run when a later use is reached."""
         around = {use, *self.source.ancestors(use)}
         if isinstance(node, (ast.arg, ast.comprehension)):
             return True
@@ -177,8 +146,32 @@ class Scopes:
             child, parent = parent, self.source.parents.get(parent)
         return parent is None or parent in around
 
-    def _apart(self, binding: Binding, use: ast.AST) -> bool:
-        return apart(self.source, binding.node, use)
+    def _find_scope(self, node: ast.AST) -> ast.AST:
+        parents = self.source.parents
+        child, parent = node, parents.get(node)
+        while parent is not None:
+            if isinstance(parent, _SCOPE_NODES) and _uses_names_of(child, parent):
+                return parent
+            child, parent = parent, parents.get(parent)
+        return self.source.tree
+
+    def _home(self, name: ast.Name) -> tuple[ast.AST, list[Binding]]:
+        """The scope that a name belongs to, and its bindings there."""
+        key = self.scope(name), name.id
+        if key not in self._homes:
+            self._homes[key] = self._find_home(*key)
+        return self._homes[key]
+
+    def _find_home(self, start: ast.AST, name: str) -> tuple[ast.AST, list[Binding]]:
+        scope = start
+        while True:
+            home = self._global[scope].get(name, scope)
+            bindings = self.tables[home].get(name)
+            if bindings and (scope is start or not isinstance(scope, ast.ClassDef)):
+                return home, bindings
+            if scope is self.source.tree:
+                return scope, []
+            scope = self.scope(scope)
 
     def _read(self, node: ast.AST) -> None:
         match node:
@@ -190,22 +183,22 @@ class Scopes:
             case ast.NamedExpr(target=target, value=value):
                 self._bind(target, value, (), node)
             case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
-                self._bind(target, value, (EACH,), node, end_place(value))
+                self._bind(target, value, (EACH,), node, end_position(value))
             case ast.comprehension(target=target, iter=value):
                 self._bind(target, value, (EACH,), node, (0, 0))
             case ast.With(items=items) | ast.AsyncWith(items=items):
                 for item in items:
                     if item.optional_vars is not None:
-                        place = end_place(item.optional_vars)
-                        self._bind(item.optional_vars, item.context_expr, (), node, place)
+                        position = end_position(item.optional_vars)
+                        self._bind(item.optional_vars, item.context_expr, (), node, position)
             case ast.AugAssign(target=ast.Name(id=name), value=value):
-                self._add(Binding(name, "augmented", node, end_place(node), value))
+                self._add(Binding(name, "augmented", node, end_position(node), value))
             case ast.Import() | ast.ImportFrom():
                 self._read_import(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                self._add(Binding(node.name, "definition", node, start_place(node)))
+                self._add(Binding(node.name, "definition", node, start_position(node)))
             case ast.ExceptHandler(name=str(name)):
-                self._add(Binding(name, "other", node, start_place(node)))
+                self._add(Binding(name, "other", node, start_position(node)))
             case ast.arg():
                 self._add_parameter(node)
 
@@ -215,17 +208,18 @@ class Scopes:
         value: ast.expr,
         steps: tuple[Step, ...],
         node: ast.AST,
-        place: Place | None = None,
+        position: Position | None = None,
     ) -> None:
-        for leaf, way in _leaves(target):
+        for leaf, unpacking in _single_targets(target):
+            way = steps + unpacking
             if isinstance(leaf, ast.Name):
-                where = end_place(node) if place is None else place
-                self._add(Binding(leaf.id, "value", node, where, value, steps + way))
+                effective = end_position(node) if position is None else position
+                self._add(Binding(leaf.id, "value", node, effective, value, way))
             elif isinstance(leaf, ast.Attribute) and isinstance(node, ast.stmt):
-                self.members.append(Member(leaf.value, leaf.attr, node, value, steps + way))
+                self.members.append(Member(leaf.value, leaf.attr, node, value, way))
             elif isinstance(leaf, ast.Subscript) and isinstance(node, ast.stmt):
                 key = leaf.slice.value if isinstance(leaf.slice, ast.Constant) else ANY
-                self.members.append(Member(leaf.value, f"[{key!s}]", node, value, steps + way))
+                self.members.append(Member(leaf.value, f"[{key!s}]", node, value, way))
 
     def _add(self, binding: Binding) -> None:
         scope = self.scope(binding.node)
@@ -233,7 +227,7 @@ class Scopes:
             scope = self.function(binding.node)
         if isinstance(binding.node, ast.comprehension):
             scope = self.source.parents[binding.node]
-        home = self._outer[scope].get(binding.name, scope)
+        home = self._global[scope].get(binding.name, scope)
         self.tables[home].setdefault(binding.name, []).append(binding)
 
     def _add_parameter(self, node: ast.arg) -> None:
@@ -243,7 +237,7 @@ class Scopes:
             self.tables[home].setdefault(node.arg, []).append(binding)
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        base = _base(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
+        base = _module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             if alias.name == "*":
                 self.stars.append(base)
@@ -252,32 +246,35 @@ class Scopes:
             if isinstance(node, ast.Import) and not alias.asname:
                 path = path.partition(".")[0]
             name = alias.asname or path.rpartition(".")[2]
-            self._add(Binding(name, "import", node, end_place(node), path=path))
+            self._add(Binding(name, "import", node, end_position(node), path=path))
 
 
-def _inside(child: ast.AST, scope: ast.AST) -> bool:
-    """Whether a child of a scope's node uses the names of that scope, not of the outer one."""
+def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
+    """Whether a direct child of a scope's node is in that scope, not in the outer one.
+
+    The decorators and defaults of a function, for example, are in the outer one.
+    """
     if isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
         return any(child is statement for statement in scope.body)
     return not (isinstance(scope, ast.Lambda) and child is scope.args)
 
 
-def _leaves(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
+def _single_targets(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
     """The single targets of an assignment, each with its steps through the unpacking."""
     if isinstance(target, ast.Starred):
         yield target.value, (ANY,)
     elif isinstance(target, (ast.Tuple, ast.List)):
         stars = [n for n, part in enumerate(target.elts) if isinstance(part, ast.Starred)]
         for n, part in enumerate(target.elts):
-            after_star = bool(stars) and n > stars[0]
-            for leaf, way in _leaves(part):
-                place = n - after_star * len(target.elts)
-                yield leaf, way if isinstance(part, ast.Starred) else (place, *way)
+            is_after_star = bool(stars) and n > stars[0]
+            for leaf, steps in _single_targets(part):
+                index = n - is_after_star * len(target.elts)
+                yield leaf, steps if isinstance(part, ast.Starred) else (index, *steps)
     else:
         yield target, ()
 
 
-def _base(node: ast.ImportFrom, module: str) -> str:
+def _module_name(node: ast.ImportFrom, module: str) -> str:
     """The absolute name of the module in `from ... import`."""
     if not node.level:
         return node.module or ""

@@ -1,27 +1,26 @@
-"""A script with the modules of its own folder that it imports, and what their names mean."""
+"""A script with the modules of its own folder that it imports, and what their names refer to."""
 
 import ast
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from onsight_lint.errors import ReadError
-from onsight_lint.library import Library
+from onsight_lint.files import decode, read_content
 from onsight_lint.scopes import Binding, Scopes
-from onsight_lint.source import (
-    FUNCTIONS,
-    Function,
-    Source,
-)
+from onsight_lint.source import SourceFile, drop_unreachable, parse
+from onsight_lint.syntax import FUNCTIONS, Function
 
 Definition = Function | ast.ClassDef
 
-_MOST_FILES = 100  # a script next to a whole library does not need all of it
-_MOST_CHARACTERS = 400_000  # about 10,000 lines
+_MAX_FILES = 100  # a script beside a whole library does not need all of it
+_MAX_CHARACTERS = 400_000  # about 10,000 lines
+_CACHED_FILES = 200  # more would fill the memory where a whole library is read
 
-_INNER = (  # the module where torch defines something, and the public one
+_PUBLIC_PATHS = (  # modules where torch defines something, and where it is usually imported from
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
     (re.compile(r"^torch\.nn\.parallel\.(?:data_parallel|distributed)\."), "torch.nn.parallel."),
     (re.compile(r"^torch\.utils\.data\.(?:dataloader|dataset)\."), "torch.utils.data."),
@@ -30,99 +29,133 @@ _INNER = (  # the module where torch defines something, and the public one
 )
 
 
-class Script:
-    """The sources, the script itself first, and the meaning of the names in them.
+class Library:
+    """Reads files, and parses each once however many scripts import it."""
 
-    alone: whether the modules that it imports are left out.
-    """
+    def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
+        self.texts = texts or {}  # used instead of the content of these files
+        self.text = lru_cache(_CACHED_FILES)(self._text)
+        self.scopes = lru_cache(_CACHED_FILES)(self._scopes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Library, (self.texts,)
+
+    def _text(self, path: Path) -> str:
+        """The text of a file. Raises ReadError if it cannot be read."""
+        if path in self.texts:
+            return self.texts[path]
+        return decode(path, read_content(path))
+
+    def _scopes(self, path: Path, module: str, is_imported: bool) -> Scopes:
+        """The bindings of what can run of a file; module: its name in imports. Raises ReadError."""
+        text = self.text(path)
+        tree = parse(path, text)
+        drop_unreachable(tree, is_imported)
+        return Scopes(SourceFile(path, text, tree, module))
+
+
+class Script:
+    """The files of a script, the script itself first, and what the names in them refer to."""
 
     def __init__(self, path: Path, library: Library | None = None, alone: bool = False) -> None:
+        """Raises ReadError if the script cannot be read. alone: do not read its modules."""
         self.path, self._library = path, library or Library()
-        self.sources: list[Source] = []
-        self.scopes: dict[Source, Scopes] = {}
-        self._modules: dict[str, Source] = {}
-        self._home: dict[ast.AST, Source] = {}
+        self.sources: list[SourceFile] = []
+        self.scopes: dict[SourceFile, Scopes] = {}
+        self._modules: dict[str, SourceFile] = {}
+        self._homes: dict[ast.AST, SourceFile] = {}
         self._characters = 0
         self._add(path, path.stem)
         for source in self.sources if not alone else []:  # grows while it is iterated
-            for name in _imported(source):
-                if len(self.sources) < _MOST_FILES and self._characters < _MOST_CHARACTERS:
-                    self._find_module(name)
+            for name in _imported_modules(source):
+                if len(self.sources) < _MAX_FILES and self._characters < _MAX_CHARACTERS:
+                    self._add_module(name)
 
-    def source(self, node: ast.AST) -> Source:
-        """The file that a node belongs to."""
-        return self._home[node]
+    def source(self, node: ast.AST) -> SourceFile:
+        """Return the file that a node belongs to."""
+        return self._homes[node]
 
     def scope(self, node: ast.AST) -> Scopes:
-        """The bindings of the file that a node belongs to."""
-        return self.scopes[self._home[node]]
+        """Return the bindings of the file that a node belongs to."""
+        return self.scopes[self._homes[node]]
 
     def parent(self, node: ast.AST) -> ast.AST:
-        """The node that contains a node."""
-        return self._home[node].parents[node]
+        """Return the node that contains a node."""
+        return self._homes[node].parents[node]
 
     def code(self, node: ast.AST) -> str:
-        """The source code of a node."""
-        return self._home[node].code(node)
+        """Return the source code of a node."""
+        return self._homes[node].code(node)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """Return the statement that a node is, or is part of."""
+        return self._homes[node].statement(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes that contain a node, from the innermost outwards."""
+        return self._homes[node].ancestors(node)
 
     def nodes(self, *types: type[ast.AST]) -> Iterator[Any]:
-        """The nodes of some types in every file."""
+        """Yield the nodes of some types in every file."""
         for source in self.sources:
             yield from source.all(*types)
 
     def function(self, node: ast.AST) -> ast.AST:
-        """The function, lambda or module in which a node runs."""
+        """Return the function, lambda or module in which a node runs."""
         return self.scope(node).function(node)
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class whose method contains a node."""
+        """Return the class whose method contains a node."""
         return self.source(node).enclosing_class(node)
 
     def path_of(self, expression: ast.AST) -> str:
-        """The full name of an expression: `torch.nn.functional.softmax`; empty for variables."""
+        """Return the full name of an imported or built-in thing: `torch.nn.functional.softmax`.
+
+        It is empty for variables and anything else.
+        """
         parts: list[str] = []
         while isinstance(expression, ast.Attribute):
             parts.append(expression.attr)
             expression = expression.value
         if not isinstance(expression, ast.Name):
             return ""
-        base = self._base(expression)
-        return _usual(".".join([base, *reversed(parts)])) if base else ""
+        base = self._base_path(expression)
+        return _public_path(".".join([base, *reversed(parts)])) if base else ""
 
     def definition(self, expression: ast.AST) -> Definition | None:
-        """The function or class of these files that an expression names directly."""
+        """Return the function or class of these files that an expression names directly."""
         if isinstance(expression, ast.Name):
             for binding in reversed(self.scope(expression).lookup(expression)):
-                if binding.how == "definition":
-                    return _definition(binding.node)
+                if binding.kind == "definition":
+                    return _as_definition(binding.node)
         path = self.path_of(expression)
         for binding in reversed(self.exported(path) if path else []):
-            if binding.how == "definition":
-                return _definition(binding.node)
+            if binding.kind == "definition":
+                return _as_definition(binding.node)
         return None
 
     def exported(self, path: str, depth: int = 8) -> list[Binding]:
-        """The bindings of a name in a module of these files, by its full path."""
+        """Return the bindings of a name in a module of these files, by its full path."""
         module, _, name = path.rpartition(".")
         source = self._modules.get(module)
         if source is None or not name or not depth:
             return []
-        found: list[Binding] = []
+        bindings: list[Binding] = []
         scopes = self.scopes[source]
         for binding in scopes.tables[source.tree].get(name, []):
-            if binding.how == "import":
-                found.extend(self.exported(binding.path, depth - 1))
+            if binding.kind == "import":
+                bindings.extend(self.exported(binding.path, depth - 1))
             else:
-                found.append(binding)
-        if not found:
+                bindings.append(binding)
+        if not bindings:
             for star in scopes.stars:
-                found.extend(self.exported(f"{star}.{name}", depth - 1))
-        return found
+                bindings.extend(self.exported(f"{star}.{name}", depth - 1))
+        return bindings
 
-    def _base(self, name: ast.Name) -> str:
+    def _base_path(self, name: ast.Name) -> str:
         scopes = self.scope(name)
         bindings = scopes.lookup(name)
-        imports = [binding.path for binding in bindings if binding.how == "import"]
+        imports = [binding.path for binding in bindings if binding.kind == "import"]
         if imports:
             return imports[-1]
         if not bindings:
@@ -143,10 +176,10 @@ class Script:
         self.scopes[source] = scopes
         self._characters += len(source.text)
         self._modules[module.removesuffix(".__init__")] = source
-        self._home |= dict.fromkeys(source.nodes, source)
+        self._homes |= dict.fromkeys(source.nodes, source)
 
-    def _find_module(self, name: str) -> None:
-        """Add the file of a module, if it is in the script's own folder."""
+    def _add_module(self, name: str) -> None:
+        """Add the files of a module and its packages, if they are in the script's own folder."""
         parts = name.split(".")
         for n in range(1, len(parts) + 1):
             module = ".".join(parts[:n])
@@ -160,22 +193,23 @@ class Script:
                     self._add(file, f"{module}.__init__")
 
 
-def _imported(source: Source) -> Iterator[str]:
+def _imported_modules(source: SourceFile) -> Iterator[str]:
+    """The names that may be modules in the imports of a file."""
     for node in source.all(ast.Import):
         yield from (alias.name for alias in node.names)
-    for one in source.all(ast.ImportFrom):
-        package = source.module.split(".")[: -one.level] if one.level else []
-        base = ".".join([*package, *([one.module] if one.module else [])])
+    for node in source.all(ast.ImportFrom):
+        package = source.module.split(".")[: -node.level] if node.level else []
+        base = ".".join([*package, *([node.module] if node.module else [])])
         if base:
             yield base
-        yield from (f"{base}.{alias.name}".lstrip(".") for alias in one.names)
+        yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
 
 
-def _usual(path: str) -> str:
-    for pattern, usual in _INNER:
-        path = pattern.sub(usual, path)
+def _public_path(path: str) -> str:
+    for pattern, public in _PUBLIC_PATHS:
+        path = pattern.sub(public, path)
     return path
 
 
-def _definition(node: ast.AST) -> Definition | None:
+def _as_definition(node: ast.AST) -> Definition | None:
     return node if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else None

@@ -31,7 +31,7 @@ from onsight_explain.search.tried import Tried
 from onsight_explain.tracing.timeline import Timeline, write_timeline
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
-from onsight_lint.read import Finding
+from onsight_lint.rule import Finding
 
 _STEPS = 2_000  # at most; more would add nothing
 _WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.tracing.sites import Site
-from onsight_lint.source import Source
+from onsight_lint.source import SourceFile
 
 Change = tuple[int, int, str]  # from, to (indices into the text), the new text
 
@@ -127,13 +127,13 @@ def _length(statement: ast.stmt) -> int:
     return (statement.end_lineno or statement.lineno) - statement.lineno
 
 
-def _parsed(path: Path, text: str) -> Source:
+def _parsed(path: Path, text: str) -> SourceFile:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the script's own escape sequences
-        return Source(path, text, ast.parse(text), "")
+        return SourceFile(path, text, ast.parse(text), "")
 
 
-def _unit(source: Source) -> str:
+def _unit(source: SourceFile) -> str:
     """What the file indents a block by."""
     for node in source.nodes:
         body = getattr(node, "body", None)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from onsight_explain.errors import ExplainError
 from onsight_lint.errors import LintError
-from onsight_lint.read import Finding, read_script
-from onsight_lint.source import decoded, parsed, read_content
+from onsight_lint.files import decode, read_content
+from onsight_lint.read import read_script
+from onsight_lint.rule import Finding
+from onsight_lint.source import parse
 
 
 def check_is_file(script: Path) -> None:
@@ -22,7 +24,7 @@ def check_is_file(script: Path) -> None:
 def parse_script(script: Path) -> ast.Module:
     """The syntax tree of a script. Raises ExplainError if it has none."""
     with _read_errors():
-        return parsed(script, decoded(script, read_content(script)))
+        return parse(script, decode(script, read_content(script)))
 
 
 def find_mistakes(script: Path) -> list[Finding]:

@@ -1,22 +1,16 @@
 """Rule on tensors that are moved or converted, but whose result is discarded."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from onsight_lint.context import Context
-from onsight_lint.fix import indented, replaced
-from onsight_lint.flow import key_of
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.vocabulary import Kind, word_set
+from onsight_lint.edits import indented, replace_node
+from onsight_lint.kinds import Kind
+from onsight_lint.rule import Context, Mistake, Rule
+from onsight_lint.syntax import call_owner, key_of, word_set
 
 _MOVES = word_set("to cuda cpu half float double bfloat16 long int contiguous")
-_WHY = (
-    "Moving or converting a tensor returns a new one and leaves the old one unchanged; only "
-    "modules are changed in place. What follows still computes with the old tensor."
-)
-_NAMED = (ast.Name, ast.List, ast.Tuple)
-_FOREIGN = ("transformers", "torch_geometric", "dgl")  # their batches are moved in place
-_TENSOR_WORDS = word_set(
+_MOVABLE_BATCHES = ("transformers", "torch_geometric", "dgl")  # their batches are moved in place
+_TENSOR_ATTRIBUTES = word_set(
     "shape size dtype device ndim dim numel nelement to cuda cpu half float double bfloat16 long "
     "int bool byte type mean sum std max min view reshape permute flatten squeeze unsqueeze T t "
     "transpose chunk split expand repeat contiguous detach clone item tolist numpy data grad "
@@ -32,30 +26,39 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield _list_mistake(context, node, loop)
         else:
             parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-            owners = [_moved(context, part) for part in parts]
-            if parts and all(owner is not None for owner in owners):
-                yield _mistake(context, node, parts, [one for one in owners if one is not None])
+            owners = [owner for part in parts if (owner := _moved_tensor(context, part))]
+            if parts and len(owners) == len(parts):
+                yield _mistake(context, node, parts, owners)
 
 
 RULE = Rule(
-    "discarded-move",
-    "A tensor is moved and the result discarded",
-    _WHY,
-    _check,
-    rf"\.(?:{'|'.join(sorted(_MOVES))})\(",
+    id="discarded-move",
+    title="A tensor is moved and the result discarded",
+    why=(
+        "Moving or converting a tensor returns a new one and leaves the old one unchanged; only "
+        "modules are changed in place. The code that follows still uses the old tensor."
+    ),
+    check=_check,
+    pattern=rf"\.(?:{'|'.join(sorted(_MOVES))})\(",
 )
 
 
-def _moved(context: Context, expression: ast.expr) -> ast.expr | None:
-    """The tensor that an expression moves or converts."""
-    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Attribute):
+def _moved_tensor(context: Context, expression: ast.expr) -> ast.expr | None:
+    """The tensor that an expression moves or converts, if it is used again."""
+    owner = call_owner(expression) if isinstance(expression, ast.Call) else None
+    if owner is None or not key_of(owner) or context.script.path_of(owner):
         return None
-    owner = expression.func.value
-    if expression.func.attr not in _MOVES or not key_of(owner) or context.script.path_of(owner):
+    if not _is_move(expression):
         return None
-    if expression.func.attr == "to" and not expression.args and not expression.keywords:
-        return None
-    return owner if _is_tensor(context, owner) and _is_used(context, owner, expression) else None
+    is_found = _is_tensor(context, owner) and _is_used_again(context, owner, expression)
+    return owner if is_found else None
+
+
+def _is_move(expression: ast.expr) -> bool:
+    match expression:
+        case ast.Call(func=ast.Attribute(attr=name), args=arguments, keywords=keywords):
+            return name in _MOVES and bool(name != "to" or arguments or keywords)
+    return False
 
 
 def _loop_over_list(context: Context, statement: ast.Expr) -> ast.For | None:
@@ -63,39 +66,42 @@ def _loop_over_list(context: Context, statement: ast.Expr) -> ast.For | None:
     loop, call = context.script.parent(statement), statement.value
     if not isinstance(loop, ast.For) or len(loop.body) != 1 or not isinstance(call, ast.Call):
         return None
-    if not isinstance(loop.iter, _NAMED) or not isinstance(call.func, ast.Attribute):
+    if not isinstance(loop.iter, (ast.Name, ast.List, ast.Tuple)):
+        return None
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _MOVES:
         return None
     owner = call.func.value
-    same = isinstance(owner, ast.Name) and owner.id == key_of(loop.target)
-    moves = same and call.func.attr in _MOVES and bool(call.args or call.func.attr != "to")
-    return loop if moves and Kind.TENSOR in context.kinds.all(owner) else None
+    is_element = isinstance(owner, ast.Name) and owner.id == key_of(loop.target)
+    if not is_element or not (call.args or call.func.attr != "to"):
+        return None
+    return loop if Kind.TENSOR in context.kinds.all(owner) else None
 
 
 def _is_tensor(context: Context, owner: ast.expr) -> bool:
     kind = context.kinds.kind(owner)
     if kind is Kind.BATCH:
-        return _looks_like_tensor(context, owner) and not _has_own_batches(context, owner)
+        return _is_used_as_tensor(context, owner) and not _may_have_own_to(context, owner)
     if kind is Kind.TENSOR:
-        return _looks_like_tensor(context, owner)
-    return kind is Kind.UNKNOWN and _is_input(context, owner)
+        return _is_used_as_tensor(context, owner)
+    return kind is Kind.UNKNOWN and _is_network_input(context, owner)
 
 
-def _looks_like_tensor(context: Context, owner: ast.expr) -> bool:
+def _is_used_as_tensor(context: Context, owner: ast.expr) -> bool:
     """Whether a name is used only in ways that a tensor allows."""
-    if context.kinds.uses(owner) - _TENSOR_WORDS:
+    if context.kinds.uses(owner) - _TENSOR_ATTRIBUTES:
         return False
-    words = key_of(owner)
+    key = key_of(owner)
     for node in context.script.source(owner).all(ast.Subscript, ast.keyword):
-        if isinstance(node, ast.Subscript) and context.script.code(node.value) == words:
-            by_word = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-            if by_word and not isinstance(owner, ast.Subscript):
+        if isinstance(node, ast.Subscript) and context.script.code(node.value) == key:
+            by_name = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+            if by_name and not isinstance(owner, ast.Subscript):
                 return False
-        if isinstance(node, ast.keyword) and node.arg is None and key_of(node.value) == words:
+        if isinstance(node, ast.keyword) and node.arg is None and key_of(node.value) == key:
             return False
     return True
 
 
-def _has_own_batches(context: Context, owner: ast.expr) -> bool:
+def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
     """Whether batches may be of a class with its own `.to()`."""
     paths = {
         binding.path
@@ -103,65 +109,65 @@ def _has_own_batches(context: Context, owner: ast.expr) -> bool:
         for table in scopes.tables.values()
         for bindings in table.values()
         for binding in bindings
-        if binding.how == "import"
+        if binding.kind == "import"
     }
-    foreign = any(path.startswith(_FOREIGN) for path in paths)
-    called = context.values.calls("DataLoader")
-    gathers = any(one.arg == "collate_fn" for call in called for one in call.keywords)
-    return foreign or gathers or not _is_input(context, owner)
+    is_foreign = any(path.startswith(_MOVABLE_BATCHES) for path in paths)
+    loaders = context.values.calls("DataLoader")
+    is_collated = any(item.arg == "collate_fn" for call in loaders for item in call.keywords)
+    return is_foreign or is_collated or not _is_network_input(context, owner)
 
 
-def _is_input(context: Context, owner: ast.expr) -> bool:
-    """Whether a name that looks like a tensor is passed to a network or a loss."""
-    if not isinstance(owner, ast.Name) or not _looks_like_tensor(context, owner):
+def _is_network_input(context: Context, owner: ast.expr) -> bool:
+    """Whether a name that is used as a tensor is passed to a network or a loss."""
+    if not isinstance(owner, ast.Name) or not _is_used_as_tensor(context, owner):
         return False
     function = context.script.function(owner)
     for node in context.script.source(owner).all(ast.Call):
         if context.kinds.kind(node.func) in (Kind.NETWORK, Kind.LOSS):
-            named = any(isinstance(one, ast.Name) and one.id == owner.id for one in node.args)
-            if named and context.script.function(node) is function:
+            names = [value.id for value in node.args if isinstance(value, ast.Name)]
+            if owner.id in names and context.script.function(node) is function:
                 return True
     return False
 
 
-def _is_used(context: Context, owner: ast.expr, move: ast.expr) -> bool:
-    """Whether the tensor is used again, so that the move mattered."""
-    words = key_of(owner)
+def _is_used_again(context: Context, owner: ast.expr, move: ast.expr) -> bool:
+    """Whether the tensor is used elsewhere, so that the move mattered."""
+    key = key_of(owner)
     for node in context.script.source(owner).all(ast.Name, ast.Attribute, ast.Subscript):
-        if key_of(node) == words and node is not owner:
-            reads = isinstance(getattr(node, "ctx", None), ast.Load)
-            inside = any(parent is move for parent in context.script.source(node).ancestors(node))
-            if reads and not inside and _is_same(context, owner, node):
+        if key_of(node) == key and node is not owner:
+            is_read = isinstance(getattr(node, "ctx", None), ast.Load)
+            is_inside = any(parent is move for parent in context.script.ancestors(node))
+            if is_read and not is_inside and _is_same(context, owner, node):
                 return True
     return False
 
 
-def _is_same(context: Context, one: ast.expr, other: ast.expr) -> bool:
-    """Whether the same name refers to the same value in two places."""
-    if isinstance(one, ast.Name) and isinstance(other, ast.Name):
-        scopes = context.script.scope(one)
-        return scopes.lookup(one) is scopes.lookup(other)
-    return context.script.function(one) is context.script.function(other)
+def _is_same(context: Context, first: ast.expr, second: ast.expr) -> bool:
+    """Whether a name refers to the same value in two places."""
+    if isinstance(first, ast.Name) and isinstance(second, ast.Name):
+        scopes = context.script.scope(first)
+        return scopes.lookup(first) is scopes.lookup(second)
+    return context.script.function(first) is context.script.function(second)
 
 
 def _list_mistake(context: Context, statement: ast.Expr, loop: ast.For) -> Mistake:
-    move, target = context.script.code(statement.value), context.script.code(loop.target)
-    things = context.script.code(loop.iter)
-    names = things
+    code = context.script.code
+    move, target, tensors = code(statement.value), code(loop.target), code(loop.iter)
+    names = tensors
     if isinstance(loop.iter, (ast.List, ast.Tuple)):
-        names = ", ".join(map(context.script.code, loop.iter.elts))
-    line = f"{names} = [{move} for {target} in {things}]"
-    problem = f"the result of {move} is discarded: the tensors of {things} stay as they were"
-    text = indented(context.script, loop, line)
-    return Mistake(statement, problem, text)
+        names = ", ".join(map(code, loop.iter.elts))
+    fixed = indented(context.script, loop, f"{names} = [{move} for {target} in {tensors}]")
+    problem = f"the result of {move} is discarded, so the tensors of {tensors} are unchanged"
+    return Mistake(statement, problem, fixed)
 
 
 def _mistake(
-    context: Context, statement: ast.Expr, parts: list[ast.expr], owners: list[ast.expr]
+    context: Context, statement: ast.Expr, calls: Sequence[ast.expr], owners: Sequence[ast.expr]
 ) -> Mistake:
-    words = [context.script.code(owner) for owner in owners]
-    calls = [context.script.code(part) for part in parts]
-    line = f"{', '.join(words)} = {', '.join(calls)}"
-    text = indented(context.script, statement, line)
-    problem = f"the result of {calls[0]} is discarded: {words[0]} stays as it was"
-    return Mistake(statement, problem, text, mend=[replaced(statement, line)])
+    names = [context.script.code(owner) for owner in owners]
+    moves = [context.script.code(call) for call in calls]
+    line = f"{', '.join(names)} = {', '.join(moves)}"
+    problem = f"the result of {moves[0]} is discarded, so {names[0]} is unchanged"
+    fixed = indented(context.script, statement, line)
+    changes = [replace_node(context.script, statement, line)]
+    return Mistake(statement, problem, fixed, changes=changes)

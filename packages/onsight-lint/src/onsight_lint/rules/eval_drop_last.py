@@ -3,34 +3,37 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, replaced
-from onsight_lint.rule import Mistake, Rule
-
-_WHY = (
-    "The images of the last batch are never evaluated if it is smaller than the others: the "
-    "figure is about a part of the test images, and about another part for another batch size."
-)
+from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.rule import Context, Mistake, Rule
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Loaders with drop_last=True that are only evaluated."""
-    loops = context.batch_loops
-    training = {call for one in loops if one.trains for call in context.loaders.made(one.loader)}
-    seen: set[ast.AST] = set(training)
+    loops, loaders = context.loader_loops, context.loaders
+    seen: set[ast.AST] = {
+        call for loop in loops if loop.trains for call in loaders.creations(loop.loader)
+    }
     for loop in loops:
-        for call in context.loaders.made(loop.loader) if loop.evaluates else []:
-            drop = context.loaders.setting(call, "drop_last")
-            if call in seen or drop is None or context.constants.fixed(drop) is not True:
+        for call in loaders.creations(loop.loader) if loop.evaluates else []:
+            drop = loaders.setting(call, "drop_last")
+            if call in seen or drop is None or context.constants.value(drop) is not True:
                 continue
             seen.add(call)
-            if context.loaders.divides_evenly(call):
-                continue
-            edits = [replaced(drop, "False")]
-            text = fixed(context.script, drop, edits)
-            words = context.script.code(loop.loader)
-            problem = f"the last rows of {words} are not evaluated if they fill no batch"
-            yield Mistake(drop, problem, text, mend=edits)
+            if not loaders.divides_evenly(call):
+                changes = [replace_node(context.script, drop, "False")]
+                name = context.script.code(loop.loader)
+                problem = f"{name} drops an incomplete last batch, whose rows are not evaluated"
+                fixed = show_changed(context.script, drop, changes)
+                yield Mistake(drop, problem, fixed, changes=changes)
 
 
-RULE = Rule("eval-drop-last", "Evaluation without the last batch", _WHY, _check, "drop_last")
+RULE = Rule(
+    id="eval-drop-last",
+    title="Evaluation without the last batch",
+    why=(
+        "If the last batch is incomplete, its images are never evaluated: the result covers only "
+        "part of the test images, and which part depends on the batch size."
+    ),
+    check=_check,
+    pattern="drop_last",
+)

@@ -2,155 +2,170 @@
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, replaced
-from onsight_lint.flow import backward_calls, backward_keys, key_of, keys
-from onsight_lint.loops import BatchLoop, loop_nodes
-from onsight_lint.rule import Mistake, Rule
+from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
+from onsight_lint.loops import BatchLoop, backward_calls, backward_keys, loop_nodes
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import Binding
-from onsight_lint.source import FUNCTIONS, own_nodes, start_place
-from onsight_lint.values import Origin
-from onsight_lint.vocabulary import LOOPS, TENSOR_LOSSES, Kind, word_set
-
-_CUTS = word_set("item detach float tolist numpy data cpu_ no_grad int")
-_KEEPS = word_set("mean sum cpu cuda to clone squeeze double half")
-_WHY = (
-    "The sum or list keeps the graph of every step's loss, so memory grows with each batch. "
-    "Only the number is needed: read it with .item()."
+from onsight_lint.syntax import (
+    FUNCTIONS,
+    LOOPS,
+    call_owner,
+    expressions_in,
+    key_of,
+    keys_in,
+    last_name,
+    own_nodes,
+    start_position,
+    word_set,
 )
+from onsight_lint.values import Origin
+
+_DETACHES = word_set("item detach float tolist numpy data cpu_ no_grad int")
+_KEEPS_GRAPH = word_set("mean sum cpu cuda to clone squeeze double half")
+
+
+class _Accumulation(NamedTuple):
+    """A statement that adds a value to a sum, a list or a meter."""
+
+    target: ast.expr
+    value: ast.expr
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`total_loss += loss` where no gradient of the total is ever computed."""
     seen: set[ast.AST] = set()
-    for loop in context.step_loops:
-        if not isinstance(loop.node, (ast.For, ast.AsyncFor, ast.While)):
+    for loop in context.batch_loops:
+        if not isinstance(loop.node, LOOPS):
             continue
-        wanted = backward_keys(context.script.function(loop.node))
+        needed = backward_keys(context.script.function(loop.node))
         for node in loop_nodes(loop):
-            gathered = _gathered(node) or _metered(context, node)
-            if gathered is None or node in seen:
+            accumulation = _accumulation(node) or _meter_update(context, node)
+            if accumulation is None or node in seen:
                 continue
-            target, value = gathered
-            loss = _loss(context, value)
-            if loss is None or key_of(target) in wanted or not key_of(target):
+            target, value = accumulation
+            loss = _loss_in(context, value)
+            if loss is None or key_of(target) in needed or not key_of(target):
                 continue
-            if _is_fresh(loop, target, node) or context.gradients.off_here(node):
+            if _is_fresh(loop, target, node) or context.gradients.are_off_here(node):
                 continue
-            if not _has_graph(context, loop, node, loss):
-                continue
-            seen.add(node)
-            words = context.script.code(loss)
-            edits = [replaced(loss, f"{words}.item()")]
-            text = fixed(context.script, node, edits)
-            problem = f"{context.script.code(target)} keeps the graph of each {words}"
-            yield Mistake(
-                node, problem, text, mend=edits if _may_be_number(context, target) else []
-            )
+            if _has_graph(context, loop, node, loss):
+                seen.add(node)
+                yield _mistake(context, node, target, loss)
 
 
-RULE = Rule("graph-kept", "A running sum of losses keeps their graphs", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="graph-kept",
+    title="A running sum of losses keeps their graphs",
+    why=(
+        "Each accumulated loss keeps its autograd graph, so memory grows with every batch. Only "
+        "the number is needed: read it with .item()."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
 
 
-def _may_be_number(context: Context, target: ast.expr) -> bool:
-    """Whether nothing asks a sum or list for what only tensors have."""
-    given = {
-        key_of(one)
+def _mistake(context: Context, node: ast.AST, target: ast.expr, loss: ast.expr) -> Mistake:
+    name = context.script.code(loss)
+    changes = [replace_node(context.script, loss, f"{name}.item()")]
+    problem = f"{context.script.code(target)} keeps the graph of every {name}"
+    fixed = show_changed(context.script, node, changes)
+    is_certain = _may_hold_numbers(context, target)
+    return Mistake(node, problem, fixed, changes=changes if is_certain else [])
+
+
+def _may_hold_numbers(context: Context, target: ast.expr) -> bool:
+    """Whether a sum or list is never used in a way that only tensors allow."""
+    passed_to_torch = {
+        key_of(part)
         for call in context.script.nodes(ast.Call)
         if context.script.path_of(call.func).startswith("torch")
         for value in call.args
-        for one in ast.walk(value)
-        if isinstance(one, ast.expr)
+        for part in expressions_in(value)
     }
-    return not context.kinds.uses(target) - {"append"} and key_of(target) not in given
+    return not context.kinds.uses(target) - {"append"} and key_of(target) not in passed_to_torch
 
 
-def _gathered(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    """(the sum or list, what is added to it)."""
+def _accumulation(node: ast.AST) -> _Accumulation | None:
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            return target, value
+            return _Accumulation(target, value)
         case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
-            return (target, value) if key_of(left) and key_of(left) == key_of(target) else None
+            is_sum = key_of(left) and key_of(left) == key_of(target)
+            return _Accumulation(target, value) if is_sum else None
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
-            return owner, value
+            return _Accumulation(owner, value)
     return None
 
 
-def _metered(context: Context, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-    """(the meter, what it is given), for `losses.update(loss)` where the meter adds it up."""
+def _meter_update(context: Context, node: ast.AST) -> _Accumulation | None:
+    """`losses.update(loss)`, where the meter is a class of the script that adds the loss up."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner), args=[value, *_]) as call):
             method = context.values.callee(call)
             if not isinstance(method, FUNCTIONS) or len(method.args.args) < 2:
                 return None
             name = method.args.args[1].arg
-            for one in own_nodes(method):
-                if isinstance(one, ast.AugAssign) and name in keys(one.value):
-                    cut = any(last_name(part) in _CUTS for part in ast.walk(one.value))
-                    if key_of(one.target).startswith("self.") and not cut:
-                        return owner, value
+            for part in own_nodes(method):
+                if not isinstance(part, ast.AugAssign) or name not in keys_in(part.value):
+                    continue
+                if key_of(part.target).startswith("self.") and not _detaches(part.value):
+                    return _Accumulation(owner, value)
     return None
 
 
-def _loss(context: Context, value: ast.expr) -> ast.expr | None:
+def _loss_in(context: Context, value: ast.expr) -> ast.expr | None:
     """The part of a value that may be a loss with its graph: `loss` of `loss * len(x)`."""
     while isinstance(value, ast.BinOp):
         if not isinstance(value.op, (ast.Mult, ast.Div)):
             return None
-        constant = isinstance(value.left, ast.Constant)
-        value = value.right if constant else value.left
+        value = value.right if isinstance(value.left, ast.Constant) else value.left
     if isinstance(value, (ast.List, ast.Tuple, ast.Dict)):  # `losses += [loss]`
         parts = value.values if isinstance(value, ast.Dict) else value.elts
-        return next((one for one in parts if _makes_loss(context, one)), None)
-    return value if isinstance(_core(context, value), (ast.Name, ast.Call)) else None
+        return next((part for part in parts if _creates_loss(context, part)), None)
+    return value if isinstance(_without_methods(context, value), (ast.Name, ast.Call)) else None
 
 
-def _core(context: Context, value: ast.expr) -> ast.expr:
+def _without_methods(context: Context, value: ast.expr) -> ast.expr:
     """The loss in `loss.mean().cpu()`, which keeps the graph."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in _KEEPS or context.script.path_of(value.func):
+        if value.func.attr not in _KEEPS_GRAPH or context.script.path_of(value.func):
             break
         value = value.func.value
     return value
 
 
-def _is_loss_call(context: Context, call: ast.Call) -> bool:
-    path = context.script.path_of(call.func)
-    return bool(TENSOR_LOSSES.match(path)) or (
-        not path and context.kinds.kind(call.func) is Kind.LOSS
-    )
-
-
-def _is_fresh(loop: BatchLoop, target: ast.expr, gather: ast.AST) -> bool:
+def _is_fresh(loop: BatchLoop, target: ast.expr, accumulation: ast.AST) -> bool:
     """Whether the sum or list is created again for each batch."""
     for node in loop_nodes(loop):
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and _gathered(node) is None:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and _accumulation(node) is None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            earlier = start_place(node) < start_place(gather)
-            if earlier and key_of(target) in {key for one in targets for key in keys(one)}:
+            is_earlier = start_position(node) < start_position(accumulation)
+            if is_earlier and key_of(target) in {key for item in targets for key in keys_in(item)}:
                 return True
     return False
 
 
 def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr) -> bool:
     """Whether a loss certainly has a graph where it is accumulated."""
-    if loop.evaluates and context.gradients.off(node):
+    if loop.evaluates and context.gradients.are_off(node):
         return False
     if not loop.trains and not loop.evaluates:
         return False
-    if _makes_loss(context, loss):
+    if _creates_loss(context, loss):
         return True
-    loss = _core(context, loss)
+    loss = _without_methods(context, loss)
     if not isinstance(loss, ast.Name):
         return False
     bindings = context.script.scope(loss).reaching(loss)
-    return _asked(context, loop, loss, bindings) and not _is_cut(bindings)
+    values = [binding.value for binding in bindings if binding.value is not None]
+    return _is_backpropagated(context, loop, loss, bindings) and not any(map(_detaches, values))
 
 
-def _makes_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
+def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
     """Whether an expression is a loss with its graph, wherever it comes from."""
     origins = context.values.origins(value)
     return bool(origins) and all(_is_loss(context, origin, depth) for origin in origins)
@@ -161,28 +176,30 @@ def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
     if origin.steps or not depth:
         return False
     if isinstance(node, ast.BinOp):
-        return any(_makes_loss(context, one, depth - 1) for one in (node.left, node.right))
+        operands = (node.left, node.right)
+        return any(_creates_loss(context, operand, depth - 1) for operand in operands)
     if not isinstance(node, ast.Call):
         return False
-    kept = isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS
-    if kept and isinstance(node.func, ast.Attribute) and not context.script.path_of(node.func):
-        return _makes_loss(context, node.func.value, depth - 1)
-    return _is_loss_call(context, node)
+    path = context.script.path_of(node.func)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS_GRAPH and not path:
+        return _creates_loss(context, node.func.value, depth - 1)
+    is_loss_object = not path and context.kinds.kind(node.func) is Kind.LOSS
+    return bool(LOSS_FUNCTIONS.match(path)) or is_loss_object
 
 
-def _asked(context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]) -> bool:
+def _is_backpropagated(
+    context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]
+) -> bool:
     """Whether gradients of the same loss are computed in the loop."""
     for call in backward_calls(loop.node):
-        owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        for name in (owner, *call.args):
+        for name in (call_owner(call), *call.args):
             if isinstance(name, ast.Name) and name.id == loss.id:
-                same = context.script.scope(name).reaching(name)
-                if start_place(call) < start_place(loss) and same == bindings:
+                is_same = context.script.scope(name).reaching(name) == bindings
+                if start_position(call) < start_position(loss) and is_same:
                     return True
     return False
 
 
-def _is_cut(bindings: Sequence[Binding]) -> bool:
-    """Whether a value was detached from its graph where it was assigned."""
-    values = [one.value for one in bindings if one.value is not None]
-    return any(last_name(part) in _CUTS for value in values for part in ast.walk(value))
+def _detaches(value: ast.expr) -> bool:
+    """Whether an expression detaches a value from its graph."""
+    return any(last_name(part) in _DETACHES for part in ast.walk(value))

@@ -3,81 +3,93 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.batch_sums import BatchSum, batch_sums, core_key, is_list, rows_of, weighted_line
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import indented
-from onsight_lint.flow import key_of
-from onsight_lint.loops import BatchLoop, loop_nodes
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import own_nodes, start_place
-from onsight_lint.vocabulary import LOOPS, Kind
-
-_WHY = (
-    "The loss of a batch is already a mean over its rows, so the figure is too small by about the "
-    "batch size, and changes with it. Multiply each by the rows of its batch."
+from onsight_lint.batch_means import (
+    BatchSum,
+    batch_rows,
+    batch_sums,
+    summed_key,
+    weighted_line,
 )
+from onsight_lint.edits import indented
+from onsight_lint.kinds import Kind
+from onsight_lint.loops import BatchLoop, loop_nodes
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import key_of, last_name, own_nodes, start_position
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`total += loss.item()` for each batch, then `total / len(loader.dataset)`."""
     seen: set[ast.AST] = set()
-    for loop in context.batch_loops:
-        if not loop.runs or _is_single(context, loop):
+    for loop in context.loader_loops:
+        if not loop.network_calls or _has_single_rows(context, loop):
             continue
-        for one in batch_sums(context, loop):
-            if one.node in seen or is_list(one) or not isinstance(one.node, ast.AugAssign):
+        for batch_sum in batch_sums(context, loop):
+            statement = batch_sum.statement
+            if statement in seen or not isinstance(statement, ast.AugAssign):
                 continue
-            if any(_divides(context, loop, one, node) for node in _later(context, loop)):
-                seen.add(one.node)
-                yield _mistake(context, loop, one)
+            later = _nodes_after(context, loop)
+            if any(_divides_by_rows(context, loop, batch_sum, node) for node in later):
+                seen.add(statement)
+                yield _mistake(context, loop, batch_sum)
 
 
-RULE = Rule("loss-divided-by-rows", "A sum of batch means divided by all rows", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="loss-divided-by-rows",
+    title="A sum of batch means divided by all rows",
+    why=(
+        "The loss of a batch is already a mean over its rows, so the result is too small by about "
+        "the batch size, and changes with it. Multiply each loss by the rows of its batch."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
 
 
-def _is_single(context: Context, loop: BatchLoop) -> bool:
+def _has_single_rows(context: Context, loop: BatchLoop) -> bool:
     """Whether batches may be of one row, where sum and mean are the same."""
-    made = context.loaders.made(loop.loader)
-    return any(context.loaders.fixed(call, "batch_size", 1) == 1 for call in made)
+    creations = context.loaders.creations(loop.loader)
+    return any(context.loaders.value(call, "batch_size", 1) == 1 for call in creations)
 
 
-def _later(context: Context, loop: BatchLoop) -> Iterator[ast.AST]:
+def _nodes_after(context: Context, loop: BatchLoop) -> Iterator[ast.AST]:
     inside = set(loop_nodes(loop))
     for node in own_nodes(context.script.function(loop.node)):
-        if node not in inside and start_place(node) > start_place(loop.node):
+        if node not in inside and start_position(node) > start_position(loop.node):
             yield node
 
 
-def _divides(context: Context, loop: BatchLoop, one: BatchSum, node: ast.AST) -> bool:
+def _divides_by_rows(context: Context, loop: BatchLoop, batch_sum: BatchSum, node: ast.AST) -> bool:
     match node:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return core_key(left) == one.key and _is_rows(context, loop, right)
+            return summed_key(left) == batch_sum.key and _is_row_count(context, loop, right)
         case ast.AugAssign(target=target, op=ast.Div(), value=value):
-            return key_of(target) == one.key and _is_rows(context, loop, value)
+            return key_of(target) == batch_sum.key and _is_row_count(context, loop, value)
     return False
 
 
-def _is_rows(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
+def _is_row_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
     """Whether an expression is the number of rows of the loop's data: `len(loader.dataset)`."""
     origins = context.values.origins(expression)
     return bool(origins) and all(
-        not one.steps and _counts_rows(context, loop, one.node) for one in origins
+        not origin.steps and _counts_rows(context, loop, origin.node) for origin in origins
     )
 
 
 def _counts_rows(context: Context, loop: BatchLoop, node: ast.AST) -> bool:
     match node:
+        case ast.Call(
+            func=ast.Name(id="len"),
+            args=[ast.Attribute(value=loader, attr="dataset" | "sampler")],
+        ):
+            is_same = context.script.code(loader) == context.script.code(loop.loader)
+            return is_same or context.kinds.kind(loader) is Kind.LOADER
         case ast.Call(func=ast.Name(id="len"), args=[counted]):
-            held = isinstance(counted, ast.Attribute) and counted.attr in ("dataset", "sampler")
-            if isinstance(counted, ast.Attribute) and held:
-                mine = context.script.code(counted.value) == context.script.code(loop.loader)
-                return mine or context.kinds.kind(counted.value) is Kind.LOADER
             return context.kinds.kind(counted) is Kind.DATASET and last_name(counted) != ""
     return False
 
 
-def _mistake(context: Context, loop: BatchLoop, one: BatchSum) -> Mistake:
-    line = weighted_line(context, one, rows_of(context, loop, one))
-    problem = f"{one.key} adds up means of batches, but is divided by the number of rows"
-    return Mistake(one.node, problem, indented(context.script, one.node, line))
+def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Mistake:
+    line = weighted_line(context, batch_sum, batch_rows(context, loop, batch_sum))
+    problem = f"{batch_sum.key} is a sum of batch means, but is divided by the number of rows"
+    fixed = indented(context.script, batch_sum.statement, line)
+    return Mistake(batch_sum.statement, problem, fixed)

@@ -4,51 +4,64 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.batch_mean import is_mean
-from onsight_lint.batch_sums import (
+from onsight_lint.batch_means import (
     BatchSum,
+    batch_rows,
     batch_sums,
-    core_key,
-    is_list,
-    rows_of,
+    is_batch_mean,
+    summed_key,
     weighted_line,
 )
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, indented, replaced
-from onsight_lint.flow import key_of
+from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.kinds import Kind
 from onsight_lint.loops import BatchLoop, is_batch_number, loop_nodes
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import FUNCTIONS, own_nodes, start_place
-from onsight_lint.vocabulary import LOOPS, Kind
-
-_WHY = (
-    "The last batch may be smaller than the others but counts as much as they do, so the figure "
-    "is slightly wrong. Weight each batch by its rows and divide once by the number of all rows."
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import (
+    FUNCTIONS,
+    expressions_in,
+    key_of,
+    last_name,
+    own_nodes,
+    start_position,
 )
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Sums of batch means divided by the number of batches."""
     seen: set[ast.AST] = set()
-    for loop in context.batch_loops:
-        if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.runs:
+    for loop in context.loader_loops:
+        if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.network_calls:
             continue
-        if loop.evaluates and context.loaders.last_may_be_short(loop.loader):
+        if not context.loaders.last_may_be_short(loop.loader):
+            continue
+        if loop.evaluates:
             yield from _divided_inside(context, loop)
-        sums = [one for one in batch_sums(context, loop) if loop.evaluates or _is_share(one.key)]
-        if sums and context.loaders.last_may_be_short(loop.loader):
-            for one in sums:
-                for division in _divisions(context, loop, one):
-                    if division not in seen:
-                        seen.add(division)
-                        yield _mistake(context, loop, one, division)
-                if _is_meter(context, one) and one.node not in seen:
-                    seen.add(one.node)
-                    yield _meter_mistake(context, loop, one)
+        for batch_sum in batch_sums(context, loop):
+            if not loop.evaluates and not _is_accuracy(batch_sum):
+                continue
+            for division in _divisions(context, loop, batch_sum):
+                if division not in seen:
+                    seen.add(division)
+                    yield _mistake(context, loop, batch_sum, division)
+            if _is_unweighted_meter(context, batch_sum) and batch_sum.statement not in seen:
+                seen.add(batch_sum.statement)
+                yield _meter_mistake(context, loop, batch_sum)
 
 
-RULE = Rule("mean-of-batch-means", "A mean of batch means", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="mean-of-batch-means",
+    title="A mean of batch means",
+    why=(
+        "The last batch may be smaller but counts as much as the others, so the result is slightly "
+        "wrong. Weight each batch by its rows and divide once by the number of all rows."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
+
+
+def _is_accuracy(batch_sum: BatchSum) -> bool:
+    return bool(re.search(r"acc(?!um)", batch_sum.key))
 
 
 def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
@@ -59,75 +72,72 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 target=target,
                 op=ast.Add(),
                 value=ast.BinOp(left=left, op=ast.Div(), right=right) as value,
-            ) if key_of(target) and is_mean(context, left):
-                one = BatchSum(key_of(target), node, left)
-                if _is_batches(context, loop, right, one):
-                    rows = rows_of(context, loop, one)
-                    all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
-                    new = f"{context.script.code(left)} * {rows} / {all_rows}"
-                    text = fixed(context.script, node, [replaced(value, new)])
-                    yield _of_means(context, loop, one, node, text)
+            ) if key_of(target) and is_batch_mean(context, left):
+                batch_sum = BatchSum(key_of(target), node, left)
+                if _is_batch_count(context, loop, right, batch_sum):
+                    rows = batch_rows(context, loop, batch_sum)
+                    new = f"{context.script.code(left)} * {rows} / {_all_rows(context, loop)}"
+                    change = replace_node(context.script, value, new)
+                    fixed = show_changed(context.script, node, [change])
+                    yield Mistake(node, _problem(context, loop, batch_sum), fixed)
 
 
-def _of_means(
-    context: Context, loop: BatchLoop, one: BatchSum, node: ast.AST, text: str
-) -> Mistake:
-    problem = f"{one.key} is a mean of batch means over {context.script.code(loop.loader)}"
-    return Mistake(node, problem, text)
+def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:
+    return f"{batch_sum.key} is a mean of batch means over {context.script.code(loop.loader)}"
 
 
-def _is_share(key: str) -> bool:
-    return bool(re.search(r"acc(?!um)", key))
-
-
-def _divisions(context: Context, loop: BatchLoop, one: BatchSum) -> Iterator[ast.AST]:
+def _divisions(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Iterator[ast.AST]:
     """Where a sum of means is divided by the number of batches, after its loop."""
-    scope, begin = context.script.function(loop.node), start_place(loop.node)
+    scope, begin = context.script.function(loop.node), start_position(loop.node)
     inside = set(loop_nodes(loop))
     for node in own_nodes(scope):
-        if node in inside or not hasattr(node, "lineno") or start_place(node) < begin:
+        if node in inside or not hasattr(node, "lineno") or start_position(node) < begin:
             continue
-        if _divides(context, loop, one, node):
+        if _divides_by_batches(context, loop, batch_sum, node):
             yield node
 
 
-def _divides(context: Context, loop: BatchLoop, one: BatchSum, node: ast.AST) -> bool:
+def _divides_by_batches(
+    context: Context, loop: BatchLoop, batch_sum: BatchSum, node: ast.AST
+) -> bool:
+    key, is_list = batch_sum.key, batch_sum.is_list
     match node:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            if core_key(left) == one.key and _is_batches(context, loop, right, one):
-                return True
+            return summed_key(left) == key and _is_batch_count(context, loop, right, batch_sum)
         case ast.AugAssign(target=target, op=ast.Div(), value=value):
-            return key_of(target) == one.key and _is_batches(context, loop, value, one)
+            return key_of(target) == key and _is_batch_count(context, loop, value, batch_sum)
         case ast.Call(func=function, args=[value, *_]) if last_name(function) in (
             "mean",
             "average",
             "fmean",
         ):
-            return key_of(value) == one.key and is_list(one)
-        case ast.Call(func=ast.Attribute(value=inner, attr="mean"), args=[]):
-            names = {key_of(part) for part in ast.walk(inner) if isinstance(part, ast.expr)}
-            return isinstance(inner, ast.Call) and one.key in names and is_list(one)
+            return key_of(value) == key and is_list
+        case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr="mean"), args=[]):
+            return is_list and key in {key_of(part) for part in expressions_in(inner)}
     return False
 
 
-def _is_batches(context: Context, loop: BatchLoop, expression: ast.expr, one: BatchSum) -> bool:
+def _is_batch_count(
+    context: Context, loop: BatchLoop, expression: ast.expr, batch_sum: BatchSum
+) -> bool:
     """Whether an expression is the number of batches of a loop."""
     if isinstance(expression, ast.Call) and last_name(expression.func) == "max":
-        return any(_is_batches(context, loop, part, one) for part in expression.args)
+        return any(_is_batch_count(context, loop, part, batch_sum) for part in expression.args)
     if isinstance(expression, ast.Call) and last_name(expression.func) == "len" and expression.args:
         counted = expression.args[0]
-        if key_of(counted) == one.key and is_list(one):
+        if key_of(counted) == batch_sum.key and batch_sum.is_list:
             return True
-        same = context.script.code(counted) == context.script.code(loop.loader)
-        return same or context.kinds.kind(counted) is Kind.LOADER
+        is_same = context.script.code(counted) == context.script.code(loop.loader)
+        return is_same or context.kinds.kind(counted) is Kind.LOADER
     if isinstance(expression, ast.Name):
         return _is_counter(context, loop, expression) or any(
-            isinstance(origin.node, ast.Call) and _is_batches(context, loop, origin.node, one)
+            isinstance(origin.node, ast.Call)
+            and _is_batch_count(context, loop, origin.node, batch_sum)
             for origin in context.values.origins(expression)
         )
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
-        plus_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return plus_one and is_batch_number(loop, expression.left)
+        is_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
+        return is_one and is_batch_number(loop, expression.left)
     return False
 
 
@@ -143,36 +153,35 @@ def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
     )
 
 
-def _is_meter(context: Context, one: BatchSum) -> bool:
-    """Whether means go into a meter whose second argument, the weight, is left out here."""
-    if not isinstance(one.node, ast.Expr) or not isinstance(one.node.value, ast.Call):
+def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
+    """Whether means go into a meter whose second argument, the weight, is left out."""
+    statement = batch_sum.statement
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
-    update = context.values.callee(one.node.value)
+    update = context.values.callee(statement.value)
     if not isinstance(update, FUNCTIONS) or update.name != "update":
         return False
     names = [argument.arg for argument in update.args.args]
     return len(names) == 3 and len(update.args.defaults) == 1 and names[2] in ("n", "num", "count")
 
 
-def _mistake(context: Context, loop: BatchLoop, one: BatchSum, division: ast.AST) -> Mistake:
-    rows = rows_of(context, loop, one)
-    line = weighted_line(context, one, rows)
-    all_rows = f"len({context.script.code(loop.loader)}.{_all(context, loop)})"
-    statement = context.script.source(division).statement(division)
-    if is_list(one):
-        new = f"sum({one.key}) / {all_rows}"
-        text = fixed(context.script, division, [replaced(_whole(context, division), new)])
+def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: ast.AST) -> Mistake:
+    line = weighted_line(context, batch_sum, batch_rows(context, loop, batch_sum))
+    all_rows = _all_rows(context, loop)
+    statement = context.script.statement(division)
+    if batch_sum.is_list:
+        mean = _whole_mean(context, division)
+        changes = [replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")]
     else:
         count = division.right if isinstance(division, ast.BinOp) else None
         count = division.value if isinstance(division, ast.AugAssign) else count
-        edits = [replaced(count, all_rows)] if count is not None else []
-        text = fixed(context.script, division, edits)
-    comment = "  # for each batch"
-    text = f"{indented(context.script, statement, line)}{comment}\n{text}"
-    return _of_means(context, loop, one, division, text)
+        changes = [replace_node(context.script, count, all_rows)] if count is not None else []
+    in_loop = indented(context.script, statement, f"{line}  # for each batch")
+    fixed = f"{in_loop}\n{show_changed(context.script, division, changes)}"
+    return Mistake(division, _problem(context, loop, batch_sum), fixed)
 
 
-def _whole(context: Context, division: ast.AST) -> ast.AST:
+def _whole_mean(context: Context, division: ast.AST) -> ast.AST:
     """The whole of `np.mean(losses).item()` or `sum(losses) / len(losses)`."""
     parent = context.script.parent(division)
     if isinstance(parent, ast.Attribute) and parent.attr == "item":
@@ -180,14 +189,17 @@ def _whole(context: Context, division: ast.AST) -> ast.AST:
     return division
 
 
-def _meter_mistake(context: Context, loop: BatchLoop, one: BatchSum) -> Mistake:
-    call = one.node.value if isinstance(one.node, ast.Expr) else one.node
-    value = context.script.code(one.value)
-    new = f"{one.key}.update({value}, {rows_of(context, loop, one)})"
-    text = fixed(context.script, call, [replaced(call, new)])
-    problem = f"{one.key} gives every batch the same weight, even a smaller last one"
-    return Mistake(call, problem, text)
+def _meter_mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Mistake:
+    statement = batch_sum.statement
+    call = statement.value if isinstance(statement, ast.Expr) else statement
+    value = context.script.code(batch_sum.value)
+    new = f"{batch_sum.key}.update({value}, {batch_rows(context, loop, batch_sum)})"
+    fixed = show_changed(context.script, call, [replace_node(context.script, call, new)])
+    problem = f"{batch_sum.key} weights all batches equally, even a smaller last one"
+    return Mistake(call, problem, fixed)
 
 
-def _all(context: Context, loop: BatchLoop) -> str:
-    return "sampler" if context.loaders.has_sampler(loop.loader) else "dataset"
+def _all_rows(context: Context, loop: BatchLoop) -> str:
+    """Code for the number of all rows of a loader."""
+    attribute = "sampler" if context.loaders.has_sampler(loop.loader) else "dataset"
+    return f"len({context.script.code(loop.loader)}.{attribute})"

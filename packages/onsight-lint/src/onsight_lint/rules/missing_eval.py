@@ -4,96 +4,106 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import above, inserted_above
-from onsight_lint.layers import changes_by_mode
-from onsight_lint.loops import BatchLoop, Run, network_name, phase_test
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import FUNCTIONS, start_place
-from onsight_lint.vocabulary import LOOPS
+from onsight_lint.edits import insert_line_above, show_with_line_above
+from onsight_lint.loops import BatchLoop, NetworkCall, network_code, phase_test
+from onsight_lint.modes import Mode, depends_on_mode
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import FUNCTIONS, last_name, start_position
 
-_NORM = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
-_WHY = (
-    "In training mode dropout is random, and batch norm uses and learns from the current batch: "
-    "the figures depend on chance and on how the test images are batched."
-)
+_BATCH_NORM_UPDATE = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation of a network that is still in training mode."""
-    for loop in context.step_loops:
-        if loop.evaluates and (run := _run_in_training(context, loop)):
-            network = network_name(context, *run)
-            line = f"{network}.eval()"
-            mends = _is_set_back(context)  # else the training after it would be in evaluation mode
-            yield _mistake(context, loop, network, line, "without", mends)
-        elif loop.runs and not _any_mode(context) and (test := phase_test(loop)) is not None:
-            network = network_name(context, *loop.runs[0])
+    for loop in context.batch_loops:
+        if loop.evaluates and (network_call := _call_in_training_mode(context, loop)):
+            network = network_code(context, network_call)
+            problem = f"{network} is evaluated in training mode: {network}.eval() is missing"
+            is_certain = _is_set_back(context)  # else later training would be in evaluation mode
+            yield _mistake(context, loop, problem, f"{network}.eval()", is_certain)
+            continue
+        test = phase_test(loop) if loop.network_calls and not _sets_any_mode(context) else None
+        if test is not None:
+            network = network_code(context, loop.network_calls[0])
+            problem = f"{network} is evaluated in training mode: its mode is never set"
             line = f"{network}.train({context.script.code(test)})"
-            yield _mistake(context, loop, network, line, "in the same loop as training, without")
+            yield _mistake(context, loop, problem, line, is_certain=False)
 
 
-RULE = Rule("missing-eval", "Evaluation in training mode", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="missing-eval",
+    title="Evaluation in training mode",
+    why=(
+        "In training mode dropout is random, and batch norm uses the statistics of the current "
+        "batch and updates its own: the results depend on chance and on how the test images are "
+        "batched."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
 
 
-def _run_in_training(context: Context, loop: BatchLoop) -> Run | None:
-    for call, helper in loop.runs:
-        name = last_name(call.func)
-        mode = context.modes.before(call, name)
-        if mode is None and helper is not None:
-            function = context.values.callee(helper)
-            inner = (
-                context.modes.name_at_call(helper, function, name)
-                if isinstance(function, FUNCTIONS)
-                else name
-            )
-            mode = context.modes.at(helper, inner)
-        elif mode is None:
-            mode = context.modes.at(call, name)
-        deliberate = mode == "train" and _is_deliberate(context, loop, call)
-        if mode == "train" and not deliberate and changes_by_mode(context, call.func):
-            return Run(call, helper)
+def _mistake(
+    context: Context, loop: BatchLoop, problem: str, line: str, is_certain: bool
+) -> Mistake:
+    statement = context.script.statement(loop.node)
+    fixed = show_with_line_above(context.script, statement, line)
+    changes = insert_line_above(context.script, statement, line) if is_certain else []
+    return Mistake(statement, problem, fixed, changes=changes)
+
+
+def _call_in_training_mode(context: Context, loop: BatchLoop) -> NetworkCall | None:
+    for network_call in loop.network_calls:
+        if (
+            _mode(context, network_call) == "train"
+            and not _is_deliberate(context, loop, network_call.call)
+            and depends_on_mode(context, network_call.call.func)
+        ):
+            return network_call
     return None
+
+
+def _mode(context: Context, network_call: NetworkCall) -> Mode | None:
+    """The mode in which a loop runs a network."""
+    call, helper = network_call
+    name = last_name(call.func)
+    mode = context.modes.set_before(call, name)
+    if mode is not None:
+        return mode
+    if helper is None:
+        return context.modes.at(call, name)
+    function = context.values.callee(helper)
+    if isinstance(function, FUNCTIONS):
+        name = context.modes.name_at_call(helper, function, name)
+    return context.modes.at(helper, name)
 
 
 def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
     """Whether `.train()` is meant for this very loop, as to measure batch norm statistics."""
-    scope, place = context.script.function(call), start_place(loop.node)
-    if _NORM.search(getattr(scope, "name", "")):
+    scope, position = context.script.function(call), start_position(loop.node)
+    if _BATCH_NORM_UPDATE.search(getattr(scope, "name", "")):
         return True
     before = [
         event
-        for event in context.modes.events(scope)
-        if start_place(event.call) < start_place(call) and event.function is None
+        for event in context.modes.calls_in(scope)
+        if start_position(event.call) < start_position(call) and event.function is None
     ]
     if not before or before[-1].mode != "train":
         return False
-    between = (
-        other
-        for other in context.step_loops
-        if other.trains and context.script.function(other.node) is scope
-        if start_place(before[-1].call) < start_place(other.node) < place
+    return not any(
+        other.trains
+        and context.script.function(other.node) is scope
+        and start_position(before[-1].call) < start_position(other.node) < position
+        for other in context.batch_loops
     )
-    return next(between, None) is None
 
 
 def _is_set_back(context: Context) -> bool:
     """Whether the script calls `.train()`, or trains nothing."""
     return bool(context.values.calls("train")) or not any(
-        loop.trains for loop in context.step_loops
+        loop.trains for loop in context.batch_loops
     )
 
 
-def _mistake(
-    context: Context, loop: BatchLoop, network: str, line: str, how: str, mends: bool = False
-) -> Mistake:
-    statement = context.script.source(loop.node).statement(loop.node)
-    text = above(context.script, statement, line)
-    problem = f"{network} is evaluated {how} {network}.eval()"
-    mend = inserted_above(context.script, statement, line) if mends else []
-    return Mistake(statement, problem, text, mend=mend)
-
-
-def _any_mode(context: Context) -> bool:
+def _sets_any_mode(context: Context) -> bool:
     return any(context.values.calls(name) for name in ("eval", "train"))

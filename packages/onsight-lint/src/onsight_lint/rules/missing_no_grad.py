@@ -1,80 +1,80 @@
-"""Rule on evaluation with gradients switched on."""
+"""Rule on evaluation with gradients enabled."""
 
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import within, wrapped
-from onsight_lint.loops import Run, network_name
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import own_nodes
-from onsight_lint.vocabulary import LOOPS
+from onsight_lint.edits import show_wrapped, wrap_statement
+from onsight_lint.loops import NetworkCall, network_code
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import last_name, own_nodes
 
-_WHY = (
-    "Each forward pass keeps all activations for a backward pass that never comes: evaluation "
-    "needs several times the memory, and more time."
-)
-
+_NO_GRAD = "with torch.no_grad():"
 _WHY_VOLATILE = (
-    "volatile=True has had no effect since PyTorch 0.4: each forward pass keeps all activations "
-    "for a backward pass that never comes, so evaluation needs several times the memory."
+    "volatile=True has had no effect since PyTorch 0.4: each forward pass stores its activations "
+    "for a backward pass that never comes, so evaluation takes several times the memory."
 )
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation that builds a graph for every batch."""
-    loops = context.step_loops
-    if not any(loop.trains for loop in loops) and _freezes(context):
+    loops = context.batch_loops
+    if not any(loop.trains for loop in loops) and _freezes_weights(context):
         return
     for loop in loops:
-        if not loop.evaluates:
-            continue
-        for run in loop.runs:
-            if _needs_no_graph(context, run):
-                yield _mistake(context, run)
+        for network_call in loop.network_calls if loop.evaluates else []:
+            if _builds_graph(context, network_call):
+                yield _mistake(context, network_call)
                 break
 
 
-RULE = Rule("missing-no-grad", "Evaluation with gradients switched on", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="missing-no-grad",
+    title="Evaluation with gradients enabled",
+    why=(
+        "Each forward pass stores its activations for a backward pass that never comes: evaluation "
+        "takes several times the memory, and more time."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
 
 
-def _mistake(context: Context, run: Run) -> Mistake:
-    call, network = run.helper or run.call, network_name(context, *run)
-    statement = context.script.source(call).statement(call)
-    text = within(context.script, statement, "with torch.no_grad():")
-    problem = f"{network} is evaluated with gradients switched on"
+def _mistake(context: Context, network_call: NetworkCall) -> Mistake:
+    call = network_call.helper or network_call.call
+    statement = context.script.statement(call)
+    problem = f"{network_code(context, network_call)} is evaluated with gradients enabled"
     why = _WHY_VOLATILE if _is_volatile(context, call) else ""
-    named = _has_torch(context, call)
-    mend = wrapped(context.script, statement, "with torch.no_grad():") if named else []
-    return Mistake(call, problem, text, why, mend)
+    is_certain = _imports_torch(context, call)
+    changes = wrap_statement(context.script, statement, _NO_GRAD) if is_certain else []
+    return Mistake(call, problem, show_wrapped(context.script, statement, _NO_GRAD), why, changes)
 
 
 def _is_volatile(context: Context, call: ast.Call) -> bool:
     nodes = own_nodes(context.script.function(call))
-    return any(isinstance(one, ast.keyword) and one.arg == "volatile" for one in nodes)
+    return any(isinstance(node, ast.keyword) and node.arg == "volatile" for node in nodes)
 
 
-def _has_torch(context: Context, node: ast.AST) -> bool:
+def _imports_torch(context: Context, node: ast.AST) -> bool:
     """Whether the file of a node has `import torch` at its top."""
-    bindings = context.script.scope(node).tables[context.script.source(node).tree].get("torch", [])
-    return bool(bindings) and all(one.path == "torch" for one in bindings)
+    tables = context.script.scope(node).tables
+    bindings = tables[context.script.source(node).tree].get("torch", [])
+    return bool(bindings) and all(binding.path == "torch" for binding in bindings)
 
 
-def _needs_no_graph(context: Context, run: Run) -> bool:
-    call, helper = run
+def _builds_graph(context: Context, network_call: NetworkCall) -> bool:
+    call, helper = network_call
     if last_name(context.script.parent(call)) in ("detach", "data"):
         return False
     for owner in context.values.classes(call.func):
         forward = context.values.method(owner, "forward")
-        if forward is not None and context.gradients.is_decorated(forward):
+        if forward is not None and context.gradients.are_off_by_decorator(forward):
             return False
-    if helper is not None and context.gradients.off_here(call):
+    if helper is not None and context.gradients.are_off_here(call):
         return False
-    return not context.gradients.off(helper or call)
+    return not context.gradients.are_off(helper or call)
 
 
-def _freezes(context: Context) -> bool:
+def _freezes_weights(context: Context) -> bool:
     """Whether the script sets requires_grad to False."""
     for node in context.script.nodes(ast.Assign):
         match node:
@@ -83,7 +83,7 @@ def _freezes(context: Context) -> bool:
             ):
                 return True
     return any(
-        isinstance(one, ast.Constant) and one.value is False
+        isinstance(value, ast.Constant) and value.value is False
         for call in context.values.calls("requires_grad_")
-        for one in call.args
+        for value in call.args
     )

@@ -4,70 +4,70 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import above, inserted_above
-from onsight_lint.layers import changes_by_mode
+from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, phase_test
-from onsight_lint.modes import Event
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import FUNCTIONS, start_place
-from onsight_lint.vocabulary import LOOPS
+from onsight_lint.modes import ModeCall, depends_on_mode
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import FUNCTIONS, last_name, start_position
 
-_AVERAGE = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
-_WHY = (
-    "The evaluation leaves the network in evaluation mode: from the second epoch on, dropout is "
-    "off and batch norm no longer updates its statistics."
-)
+_AVERAGE_NAME = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Training loops in a loop over epochs that calls `.eval()` and never `.train()`."""
     modes = context.modes
-    for loop in context.step_loops:
-        runs = [call for call, helper in loop.runs if helper is None]
-        if not loop.trains or not runs or phase_test(loop) is not None:
+    for loop in context.batch_loops:
+        calls = [call for call, helper in loop.network_calls if helper is None]
+        if not loop.trains or not calls or phase_test(loop) is not None:
             continue
-        network = runs[0].func
+        network = calls[0].func
         for place in _places(context, loop):
-            epochs = _enclosing_loop(context, place)
-            if epochs is None or modes.sets(epochs, "train"):
+            epochs = _loop_over_epochs(context, place)
+            if epochs is None or modes.calls_setting("train", epochs):
                 continue
-            left = [
+            leaving = [
                 event
-                for event in modes.sets(epochs, "eval")
-                if _leaves_eval(context, event, loop, network)
+                for event in modes.calls_setting("eval", epochs)
+                if _leaves_in_evaluation(context, event, loop, network)
             ]
-            if left and changes_by_mode(context, network):
-                yield _mistake(context, loop, network, left[0])
+            if leaving and depends_on_mode(context, network):
+                yield _mistake(context, loop, network, leaving[0])
                 break
 
 
 RULE = Rule(
-    "missing-train", "Training in evaluation mode after the first epoch", _WHY, _check, LOOPS
+    id="missing-train",
+    title="Training in evaluation mode after the first epoch",
+    why=(
+        "The evaluation leaves the network in evaluation mode: from the second epoch on, dropout "
+        "is off and batch norm no longer updates its statistics."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
 )
 
 
-def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: Event) -> Mistake:
-    words = context.script.code(network)
-    statement = context.script.source(loop.node).statement(loop.node)
-    text = above(context.script, statement, f"{words}.train()")
-    line = start_place(event.call)[0]
-    problem = f"{words} is never set back to training mode after the evaluation at line {line}"
-    mend = inserted_above(context.script, statement, f"{words}.train()")
-    return Mistake(statement, problem, text, mend=mend)
+def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: ModeCall) -> Mistake:
+    name = context.script.code(network)
+    statement = context.script.statement(loop.node)
+    line = start_position(event.call)[0]
+    problem = f"{name} is never set back to training mode after the evaluation at line {line}"
+    fixed = show_with_line_above(context.script, statement, f"{name}.train()")
+    changes = insert_line_above(context.script, statement, f"{name}.train()")
+    return Mistake(statement, problem, fixed, changes=changes)
 
 
 def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:
     """A training loop, or the calls of the function that contains it."""
     function = context.script.function(loop.node)
-    if _enclosing_plain_loop(context, loop.node) is not None or not isinstance(function, FUNCTIONS):
+    if _enclosing_loop(context, loop.node) is not None or not isinstance(function, FUNCTIONS):
         return [loop.node]
     return list(context.values.call_sites(function))
 
 
-def _enclosing_plain_loop(context: Context, node: ast.AST) -> ast.AST | None:
-    for parent in context.script.source(node).ancestors(node):
+def _enclosing_loop(context: Context, node: ast.AST) -> ast.AST | None:
+    """The loop around a node, in the same function."""
+    for parent in context.script.ancestors(node):
         if isinstance(parent, FUNCTIONS):
             return None
         if isinstance(parent, (ast.For, ast.While)):
@@ -75,45 +75,46 @@ def _enclosing_plain_loop(context: Context, node: ast.AST) -> ast.AST | None:
     return None
 
 
-def _enclosing_loop(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop over epochs around a training loop or its call."""
-    loop = _enclosing_plain_loop(context, node)
-    return None if any(loop is one.node for one in context.step_loops) else loop
+def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
+    """The loop around a training loop or its call, unless that is over batches itself."""
+    enclosing = _enclosing_loop(context, node)
+    return None if any(enclosing is loop.node for loop in context.batch_loops) else enclosing
 
 
-def _leaves_eval(context: Context, event: Event, loop: BatchLoop, network: ast.expr) -> bool:
-    """Whether an event in the loop over epochs belongs to an evaluation of the same network."""
-    name = last_name(network)
+def _leaves_in_evaluation(
+    context: Context, event: ModeCall, loop: BatchLoop, network: ast.expr
+) -> bool:
+    """Whether a call in the loop over epochs belongs to an evaluation of the same network."""
     if event.function is not None:
-        inside = context.modes.left(event.function) == "eval"
-        return inside and _evaluates(context, event)
+        is_left = context.modes.left_by(event.function) == "eval"
+        return is_left and _evaluates_network(context, event)
     owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
-    if last_name(owner) != name:
+    if last_name(owner) != last_name(network):
         return False
-    scope, begin = context.script.function(event.call), start_place(event.call)
+    scope, begin = context.script.function(event.call), start_position(event.call)
     later = [
         other
-        for other in context.step_loops
-        if context.script.function(other.node) is scope and start_place(other.node) > begin
+        for other in context.batch_loops
+        if context.script.function(other.node) is scope and start_position(other.node) > begin
     ]
-    first = min(later, key=lambda one: start_place(one.node), default=None)
+    first = min(later, key=lambda other: start_position(other.node), default=None)
     return first is not None and first.evaluates and first is not loop
 
 
-def _evaluates(context: Context, event: Event) -> bool:
+def _evaluates_network(context: Context, event: ModeCall) -> bool:
     """Whether a called function evaluates the network, and not perhaps its moving average."""
     function = event.function
-    runs = [
+    calls = [
         call
-        for one in context.step_loops
-        if one.evaluates and context.script.function(one.node) is function
-        for call, _ in one.runs
+        for loop in context.batch_loops
+        if loop.evaluates and context.script.function(loop.node) is function
+        for call, _ in loop.network_calls
     ]
-    if not runs or function is None:
+    if not calls or function is None:
         return False
-    value = context.values.argument(event.call, function, last_name(runs[0].func))
-    ways = [value] if value is not None else []
+    value = context.values.argument(event.call, function, last_name(calls[0].func))
+    sources = [value] if value is not None else []
     if isinstance(value, ast.Name):
         bindings = context.script.scope(value).reaching(value)
-        ways += [one.value for one in bindings if one.value is not None]
-    return not any(_AVERAGE.search(context.script.code(one)) for one in ways)
+        sources += [binding.value for binding in bindings if binding.value is not None]
+    return not any(_AVERAGE_NAME.search(context.script.code(source)) for source in sources)

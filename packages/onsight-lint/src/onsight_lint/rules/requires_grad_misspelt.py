@@ -1,28 +1,30 @@
-"""Rule on `require_grad`, an attribute that torch does not know."""
+"""Rule on `require_grad`, an attribute that torch does not read."""
 
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, replaced
-from onsight_lint.rule import Mistake, Rule
-
-_WHY = (
-    "Python accepts any attribute, and torch reads only requires_grad: the layers that should be "
-    "frozen go on learning, or the other way round."
-)
+from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.rule import Context, Mistake, Rule
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`parameter.require_grad = False`."""
     for node in context.script.nodes(ast.Attribute):
         if node.attr == "require_grad" and isinstance(node.ctx, ast.Store):
-            edits = [replaced(node, f"{context.script.code(node.value)}.requires_grad")]
-            text = fixed(context.script, node, edits)
-            problem = f"{context.script.code(node)} sets an attribute that torch does not know"
-            yield Mistake(node, problem, text, mend=edits)
+            new = f"{context.script.code(node.value)}.requires_grad"
+            changes = [replace_node(context.script, node, new)]
+            fixed = show_changed(context.script, node, changes)
+            problem = f"{context.script.code(node)} sets an attribute that torch ignores"
+            yield Mistake(node, problem, fixed, changes=changes)
 
 
 RULE = Rule(
-    "requires-grad-misspelt", "require_grad instead of requires_grad", _WHY, _check, "require_grad"
+    id="requires-grad-misspelt",
+    title="require_grad instead of requires_grad",
+    why=(
+        "Python accepts any attribute, but torch reads only requires_grad: layers that should be "
+        "frozen keep training, or the other way round."
+    ),
+    check=_check,
+    pattern="require_grad",
 )

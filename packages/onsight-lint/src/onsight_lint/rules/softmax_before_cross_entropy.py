@@ -4,41 +4,37 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onsight_lint.calls import keyword, last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import Edit, fixed, replaced
-from onsight_lint.rule import Mistake, Rule
+from onsight_lint.edits import Change, replace_node, show_changed
+from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.scopes import Step
-from onsight_lint.source import (
+from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
-    end_place,
+    call_owner,
+    keyword_value,
+    last_name,
     own_nodes,
-    start_place,
+    start_position,
+    word_set,
 )
-from onsight_lint.vocabulary import word_set
 
 _CROSS_ENTROPIES = word_set("CrossEntropyLoss LabelSmoothingCrossEntropy SoftTargetCrossEntropy")
 _SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Softmax2d"})
-_SHAPES = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
+_SHAPE_METHODS = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
 _HEADS = frozenset({"fc", "classifier", "head", "heads"})
-_WHY = (
-    "Cross-entropy already includes a log-softmax. Another softmax squeezes all scores into 0 to "
-    "1: gradients become small and the loss cannot come near 0."
-)
 _WHY_LOG = (
-    "Cross-entropy already includes a log-softmax; another one changes no figure and costs time. "
+    "Cross-entropy already includes a log-softmax; a second one changes no result and costs time. "
     "Pass it the raw scores, or use nll_loss."
 )
-_DEEPEST = 12
+_MAX_DEPTH = 12
 
 
 @dataclass(frozen=True)
 class _Softmax:
-    """A softmax: its node, and what remains without it (None for a layer in a list)."""
+    """A softmax in the code."""
 
     node: ast.AST
-    inner: ast.AST | None
+    inner: ast.AST | None  # what remains without it; None for a layer in a list
 
     @property
     def is_log(self) -> bool:
@@ -51,40 +47,46 @@ def _check(context: Context) -> Iterator[Mistake]:
     search, seen = _Search(context), set()
     for node in context.script.nodes(ast.Call):
         if (scores := _scores(context, node)) is not None:
-            for softmax in search.ends(scores):
+            for softmax in search.last_softmaxes(scores):
                 if softmax.node not in seen:
                     seen.add(softmax.node)
                     yield _mistake(context, softmax, is_certain=softmax.node is scores)
 
 
 RULE = Rule(
-    "softmax-before-cross-entropy",
-    "A softmax before cross-entropy",
-    _WHY,
-    _check,
-    "ross_?[eE]ntropy",
+    id="softmax-before-cross-entropy",
+    title="A softmax before cross-entropy",
+    why=(
+        "Cross-entropy already includes a log-softmax. A second softmax squeezes all scores into 0 "
+        "to 1: gradients become small and the loss cannot come near 0."
+    ),
+    check=_check,
+    pattern="ross_?[eE]ntropy",
 )
 
 
 def _mistake(context: Context, softmax: _Softmax, is_certain: bool) -> Mistake:
-    script, name = context.script, last_name(softmax.node)
-    edits = [_edit(context, softmax)]
-    text = fixed(script, softmax.node, edits)
+    changes = [_removal(context, softmax)]
+    fixed = show_changed(context.script, softmax.node, changes)
+    name = last_name(softmax.node)
     problem = f"{name} is applied before cross-entropy, which already includes one"
     why = _WHY_LOG if softmax.is_log else ""
-    return Mistake(softmax.node, problem, text, why, edits if is_certain else ())
+    return Mistake(softmax.node, problem, fixed, why, changes if is_certain else ())
 
 
-def _edit(context: Context, softmax: _Softmax) -> Edit:
+def _removal(context: Context, softmax: _Softmax) -> Change:
+    script, node = context.script, softmax.node
     if softmax.inner is not None:
-        return replaced(softmax.node, context.script.code(softmax.inner))
-    node, holder = softmax.node, context.script.parent(softmax.node)
-    outer = context.script.parent(holder)
+        return replace_node(script, node, script.code(softmax.inner))
+    holder = script.parent(node)
+    outer = script.parent(holder)
     if isinstance(holder, ast.Tuple) and isinstance(outer, ast.List):
         node, holder = holder, outer  # ("softmax", nn.Softmax()) in an OrderedDict
-    parts = holder.args if isinstance(holder, ast.Call) else getattr(holder, "elts", [])
-    ahead = [one for one in parts if start_place(one) < start_place(node)]
-    return (end_place(ahead[-1]) if ahead else start_place(node)), end_place(node), ""
+    layers = holder.args if isinstance(holder, ast.Call) else getattr(holder, "elts", [])
+    before = [layer for layer in layers if start_position(layer) < start_position(node)]
+    source = script.source(node)
+    start = source.end(before[-1]) if before else source.start(node)
+    return Change(start, source.end(node), "")
 
 
 def _scores(context: Context, call: ast.Call) -> ast.expr | None:
@@ -92,12 +94,12 @@ def _scores(context: Context, call: ast.Call) -> ast.expr | None:
     if context.script.path_of(call.func) != "torch.nn.functional.cross_entropy":
         origins = context.values.origins(call.func)
         names = {
-            last_name(one.node.func) if isinstance(one.node, ast.Call) and not one.steps else ""
-            for one in origins
+            last_name(item.node.func) if isinstance(item.node, ast.Call) and not item.steps else ""
+            for item in origins
         }
         if not names or names - _CROSS_ENTROPIES:
             return None
-    return call.args[0] if call.args else keyword(call, "input")
+    return call.args[0] if call.args else keyword_value(call, "input")
 
 
 class _Search:
@@ -106,12 +108,12 @@ class _Search:
     def __init__(self, context: Context) -> None:
         self.context, self.script = context, context.script
 
-    def ends(self, value: ast.AST, depth: int = _DEEPEST) -> list[_Softmax]:
-        """The softmaxes that a value certainly results from."""
+    def last_softmaxes(self, value: ast.AST, depth: int = _MAX_DEPTH) -> list[_Softmax]:
+        """Return the softmaxes that a value certainly results from."""
         if not depth:
             return []
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-            if value.func.attr not in _SHAPES or self.script.path_of(value.func):
+            if value.func.attr not in _SHAPE_METHODS or self.script.path_of(value.func):
                 break
             value = value.func.value
         if isinstance(value, ast.Name):
@@ -121,26 +123,26 @@ class _Search:
         return []
 
     def _of_name(self, name: ast.Name, depth: int) -> list[_Softmax]:
-        bindings = self.script.scope(name).reaching(name)
-        found: list[_Softmax] = []
-        for binding in bindings:
-            if binding.how != "value" or binding.value is None:
+        softmaxes: list[_Softmax] = []
+        for binding in self.script.scope(name).reaching(name):
+            if binding.kind != "value" or binding.value is None:
                 return []
-            ends = self._part(binding.value, binding.steps, depth)
-            if not ends:
+            last = self._of_part(binding.value, binding.steps, depth)
+            if not last:
                 return []
-            found.extend(ends)
-        return found
+            softmaxes.extend(last)
+        return softmaxes
 
-    def _part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
-        """The same for one element of an unpacked tuple."""
+    def _of_part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
+        """The softmaxes of a value, or of one element of an unpacked tuple."""
         if not steps:
-            return self.ends(value, depth)
+            return self.last_softmaxes(value, depth)
         if isinstance(value, ast.Call) and len(steps) == 1 and isinstance(steps[0], int):
             return self._of_call(value, depth, steps[0])
         return []
 
     def _of_call(self, call: ast.Call, depth: int, part: int | None = None) -> list[_Softmax]:
+        """The softmaxes of what a call returns. part: the element meant, where that is a tuple."""
         if part is None and (softmax := self._as_softmax(call)) is not None:
             return [softmax]
         function = self.script.definition(call.func)
@@ -148,45 +150,47 @@ class _Search:
             return self._of_function(function, depth, part)
         if isinstance(function, ast.ClassDef):
             return []
-        found: list[_Softmax] = []
+        softmaxes: list[_Softmax] = []
         for origin in self.context.values.origins(call.func):
-            ends = [] if origin.steps else self._of_network(origin.node, depth, part)
-            if not ends:
+            last = [] if origin.steps else self._of_network(origin.node, depth, part)
+            if not last:
                 return []
-            found.extend(ends)
-        return found
+            softmaxes.extend(last)
+        return softmaxes
 
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
         """A call of softmax as a function, a module or a method."""
         path = self.script.path_of(call.func)
-        if path.startswith("torch.") and last_name(call.func) in ("softmax", "log_softmax"):
-            return _Softmax(call, call.args[0]) if call.args else None
-        if self._is_module(call.func):
+        is_function = path.startswith("torch.") and last_name(call.func) in (
+            "softmax",
+            "log_softmax",
+        )
+        if is_function or self._is_softmax_module(call.func):
             return _Softmax(call, call.args[0]) if call.args else None
         match call.func:
             case ast.Attribute(value=value, attr="softmax" | "log_softmax") if not path:
                 return _Softmax(call, value)
         return None
 
-    def _is_module(self, function: ast.expr) -> bool:
+    def _is_softmax_module(self, function: ast.expr) -> bool:
         """Whether a function is an nn.Softmax or nn.LogSoftmax."""
         origins = self.context.values.origins(function)
         return bool(origins) and all(
-            isinstance(one.node, ast.Call)
-            and self.script.path_of(one.node.func).startswith("torch.nn.")
-            and last_name(one.node.func) in _SOFTMAXES
-            for one in origins
+            isinstance(origin.node, ast.Call)
+            and self.script.path_of(origin.node.func).startswith("torch.nn.")
+            and last_name(origin.node.func) in _SOFTMAXES
+            for origin in origins
         )
 
     def _of_function(self, function: Function, depth: int, part: int | None) -> list[_Softmax]:
         """The softmaxes that a function ends with, if all its returns have one."""
-        found: list[_Softmax] = []
+        softmaxes: list[_Softmax] = []
         for node in own_nodes(function):
             if isinstance(node, (ast.Yield, ast.YieldFrom)):
                 return []
             if not isinstance(node, ast.Return) or node.value is None:
                 continue
-            if self._outside_training(node):
+            if self._is_in_evaluation_only(node):
                 continue
             value = node.value
             if part is not None:
@@ -194,22 +198,22 @@ class _Search:
                 if part >= len(elements):
                     return []
                 value = elements[part]
-            ends = self.ends(value, depth)
-            if not ends:
+            last = self.last_softmaxes(value, depth)
+            if not last:
                 return []
-            found.extend(ends)
-        return found
+            softmaxes.extend(last)
+        return softmaxes
 
-    def _outside_training(self, node: ast.Return) -> bool:
+    def _is_in_evaluation_only(self, node: ast.Return) -> bool:
         """Whether a return is only reached in evaluation mode."""
         child: ast.AST = node
-        for parent in self.script.source(node).ancestors(node):
+        for parent in self.script.ancestors(node):
             if isinstance(parent, ast.If):
                 test = parent.test
-                off = isinstance(test, ast.UnaryOp) and last_name(test.operand) == "training"
-                on = last_name(test) == "training"
-                in_body = any(child is one for one in parent.body)
-                if (off and in_body) or (on and not in_body):
+                is_negated = isinstance(test, ast.UnaryOp) and last_name(test.operand) == "training"
+                is_plain = last_name(test) == "training"
+                is_in_body = any(child is statement for statement in parent.body)
+                if (is_negated and is_in_body) or (is_plain and not is_in_body):
                     return True
             child = parent
         return False
@@ -245,27 +249,27 @@ class _Search:
         if not isinstance(name, ast.Name):
             return None
         scopes = self.script.scope(name)
-        appended = [
+        appends = [
             call
             for call in self.context.values.calls("append")
-            if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
-            if call.func.value.id == name.id and start_place(call) < start_place(name)
+            if isinstance(owner := call_owner(call), ast.Name)
+            if owner.id == name.id and start_position(call) < start_position(name)
             if self.script.function(call) is self.script.function(name)
         ]
-        if appended:
-            last = max(appended, key=start_place)
-            return last.args[0] if last.args and scopes.certain(last, name) else None
+        if appends:
+            last = max(appends, key=start_position)
+            return last.args[0] if last.args and scopes.has_run(last, name) else None
         for binding in scopes.reaching(name):
             if isinstance(binding.value, ast.List) and binding.value.elts:
                 return binding.value.elts[-1]
         return None
 
-    def _of_head(self, made: ast.Call, depth: int) -> list[_Softmax]:
+    def _of_head(self, created: ast.Call, depth: int) -> list[_Softmax]:
         """The softmax at the end of a new head: `model.fc = nn.Sequential(...)`."""
         for scopes in self.script.scopes.values():
             for member in scopes.members:
                 if member.key in _HEADS and not member.steps:
                     owners = self.context.values.origins(member.receiver)
-                    if any(one.node is made for one in owners):
+                    if any(origin.node is created for origin in owners):
                         return self._of_network(member.value, depth - 1, None)
         return []

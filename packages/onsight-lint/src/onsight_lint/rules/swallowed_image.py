@@ -2,15 +2,22 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import header
-from onsight_lint.flow import key_of
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import FUNCTIONS, Source, own_nodes, start_place
-from onsight_lint.vocabulary import word_set
+from onsight_lint.edits import statement_head
+from onsight_lint.rule import Context, Mistake, Rule
+from onsight_lint.syntax import (
+    FUNCTIONS,
+    argument_values,
+    block_nodes,
+    expressions_in,
+    key_of,
+    last_name,
+    names_in,
+    own_nodes,
+    start_position,
+    word_set,
+)
 
 _READERS = word_set(
     "PIL.Image.open cv2.imread torchvision.io.read_image torchvision.io.decode_image "
@@ -20,45 +27,44 @@ _READERS = word_set(
     "torchvision.datasets.folder.pil_loader cv2.imdecode"
 )
 _OWN_READERS = frozenset({"loader", "read_image", "load_image", "pil_loader"})
-_REPORTING = re.compile(
+_READ_EXCEPTIONS = word_set(  # names of what reading a broken image raises
+    "Exception BaseException OSError IOError EnvironmentError UnidentifiedImageError "
+    "FileNotFoundError RuntimeError ValueError SyntaxError"
+)
+_REPORTING_NAME = re.compile(
     r"^(print|log\w*|warn\w*|error|exception|info|debug|critical|write\w*|echo|secho|cprint|exit"
     r"|_exit|abort|fail|put|report\w*|note\w*|record\w*|send|emit)$"
 )
+_COMPLETE_REPORTS = ("exception", "exit", "_exit", "abort")  # whatever is passed to them
 _REPORT_KEYS = frozenset({"error", "message", "detail", "reason", "status"})
-_KEEPS = frozenset({"append", "add", "extend", "update", "insert", "setdefault"})
-_WHY = (
-    "A broken or missing image is dropped, or replaced by another, and nothing reports it: "
-    "nobody learns how many images were used, or which were not."
-)
+_COLLECTING = frozenset({"append", "add", "extend", "update", "insert", "setdefault"})
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Handlers around the reading of an image that do not report the error."""
-    for source in context.script.sources:
-        for node in source.all(ast.Try):
-            reads = _reads(context, node)
-            for handler in node.handlers if reads else []:
-                if _is_silent(context, source, node, handler, reads[0]):
-                    yield _mistake(context, node, handler, reads[0])
-                    break
+    for node in context.script.nodes(ast.Try):
+        calls = [part for part in block_nodes(node.body) if isinstance(part, ast.Call)]
+        reads = [call for call in calls if _is_reader(context, call)]
+        for handler in node.handlers if reads else []:
+            if _is_silent(context, node, handler, reads[0]):
+                yield _mistake(context, node, handler, reads[0])
+                break
 
 
 RULE = Rule(
-    "swallowed-image",
-    "An image that cannot be read is dropped silently",
-    _WHY,
-    _check,
-    r"imread|imdecode|Image\b|_image\(|loader\(|__getitem__\(",
+    id="swallowed-image",
+    title="An image that cannot be read is dropped silently",
+    why=(
+        "A broken or missing image is dropped, or replaced by another, without any report: you "
+        "cannot tell how many images were used, or which were not."
+    ),
+    check=_check,
+    pattern=r"imread|imdecode|Image\b|_image\(|loader\(|__getitem__\(",
 )
 
 
-def _reads(context: Context, node: ast.Try) -> list[ast.Call]:
-    """The calls in a try that read an image."""
-    inside = (one for part in node.body for one in (part, *own_nodes(part)))
-    return [one for one in inside if isinstance(one, ast.Call) and _is_reader(context, one)]
-
-
 def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
+    """Whether a call reads an image, itself or (deep) in a function of these files."""
     path = context.script.path_of(call.func)
     if path in _READERS:
         return True
@@ -73,133 +79,77 @@ def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
     return any(
-        isinstance(one, ast.Call) and _is_reader(context, one, deep=False)
-        for one in own_nodes(callee)
+        isinstance(node, ast.Call) and _is_reader(context, node, deep=False)
+        for node in own_nodes(callee)
     )
 
 
-def _is_silent(
-    context: Context, source: Source, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call
-) -> bool:
-    if not _catches_reading(handler):
+def _is_silent(context: Context, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call) -> bool:
+    """Whether a handler neither reports nor records an image that cannot be read."""
+    if not _catches_read_errors(handler):
         return False
-    inside = [one for part in handler.body for one in (part, *own_nodes(part))]
-    if any(isinstance(one, (ast.Raise, ast.Assert, ast.Yield)) for one in inside):
+    inside = list(block_nodes(handler.body))
+    if any(isinstance(part, (ast.Raise, ast.Assert, ast.Yield)) for part in inside):
         return False
-    names = _identity(context, read) | ({handler.name} if handler.name else set())
-    for one in inside:
-        if isinstance(one, ast.Call) and (_reports(one) or _keeps(one, names)):
-            return False
-        if (
-            isinstance(one, ast.Call)
-            and _is_reader(context, one)
-            and last_name(one) != "__getitem__"
-        ):
-            return False  # another way to read the same image
-        if isinstance(one, (ast.Assign, ast.AugAssign)) and _records(context, one, names):
-            return False
-        if handler.name and isinstance(one, ast.Name) and one.id == handler.name:
-            return False  # the error is used somehow, so it is not lost
-        if isinstance(one, ast.Return) and _answers(one.value, names):
-            return False
-        if isinstance(one, ast.Call) and _may_report(context, one):
-            return False
-    if _is_retried(source, node) or _is_checked_later(context, node, inside):
+    names = _identifying_names(context, read) | ({handler.name} if handler.name else set())
+    if any(_handles_error(context, part, names, handler.name) for part in inside):
+        return False
+    if _is_retried(context, node) or _is_checked_later(context, node, inside):
         return False
     return not (node.finalbody and _raises(node.finalbody))
 
 
-def _catches_reading(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler is for what a broken image raises."""
-    kind = handler.type
-    names = {last_name(one) for one in ast.walk(kind)} if kind is not None else {"Exception"}
-    return bool(
-        names
-        & {
-            "Exception",
-            "BaseException",
-            "OSError",
-            "IOError",
-            "EnvironmentError",
-            "UnidentifiedImageError",
-            "FileNotFoundError",
-            "RuntimeError",
-            "ValueError",
-            "SyntaxError",
-        }
-    )
+def _catches_read_errors(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type
+    return caught is None or any(last_name(part) in _READ_EXCEPTIONS for part in ast.walk(caught))
 
 
-def _identity(context: Context, read: ast.Call) -> set[str]:
+def _identifying_names(context: Context, read: ast.Call) -> set[str]:
     """The names that identify an image: its path, and what the path was made of."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [*read.args, *(one.value for one in read.keywords)]
+    names: set[str] = set()
+    waiting: list[ast.AST] = [*argument_values(read)]
     for _ in range(3):
-        names = [one for value in waiting for one in ast.walk(value) if isinstance(one, ast.Name)]
+        parts = [part for value in waiting for part in ast.walk(value)]
         waiting = []
-        for name in names:
-            if name.id not in found and name.id != "self":
-                found.add(name.id)
-                bindings = context.script.scope(name).reaching(name)
-                waiting += [one.value for one in bindings if one.value is not None]
-    return found
+        for part in parts:
+            if isinstance(part, ast.Name) and part.id not in names and part.id != "self":
+                names.add(part.id)
+                bindings = context.script.scope(part).reaching(part)
+                waiting += [binding.value for binding in bindings if binding.value is not None]
+    return names
+
+
+def _handles_error(context: Context, part: ast.AST, names: set[str], error: str | None) -> bool:
+    """Whether a part of a handler makes the error, or the image, known in some way."""
+    match part:
+        case ast.Call():
+            is_other_reader = _is_reader(context, part) and last_name(part) != "__getitem__"
+            return (
+                _reports(part)
+                or _collects(part, names)
+                or is_other_reader  # another way to read the same image
+                or _may_report(context, part)
+            )
+        case ast.Assign() | ast.AugAssign():
+            return _records(context, part, names)
+        case ast.Name(id=name):
+            return name == error
+        case ast.Return(value=value):
+            return _answers(value, names)
+    return False
 
 
 def _reports(call: ast.Call) -> bool:
     """Whether a call reports something that differs from image to image."""
-    if not _REPORTING.match(last_name(call.func)):
+    name = last_name(call.func)
+    if not _REPORTING_NAME.match(name):
         return False
-    if last_name(call.func) in ("exception", "exit", "_exit", "abort"):
-        return True
-    given = [*call.args, *(one.value for one in call.keywords)]
-    return any(isinstance(one, ast.Name) for value in given for one in ast.walk(value))
+    return name in _COMPLETE_REPORTS or bool(names_in(*argument_values(call)))
 
 
-def _keeps(call: ast.Call, names: set[str]) -> bool:
+def _collects(call: ast.Call, names: set[str]) -> bool:
     """Whether a call puts the image's name on a list."""
-    if last_name(call.func) not in _KEEPS:
-        return False
-    used = {one.id for value in call.args for one in ast.walk(value) if isinstance(one, ast.Name)}
-    return bool(used & names)
-
-
-def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
-    """Whether an assignment keeps the image's name or the error, or counts errors."""
-    if isinstance(node, ast.AugAssign):
-        return isinstance(node.value, ast.Constant) and _is_read(context, node)
-    targets = [one for target in node.targets for one in ast.walk(target)]
-    used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
-    keyed = {one.id for one in targets if isinstance(one, ast.Name)} & names
-    stored = isinstance(node.targets[0], ast.Subscript) and bool(keyed)
-    calls = any(isinstance(one, (ast.Call, ast.BinOp)) for one in ast.walk(node.value))
-    return stored or (bool(used & names) and not calls)
-
-
-def _is_read(context: Context, node: ast.AugAssign) -> bool:
-    """Whether a counter is read anywhere."""
-    key = key_of(node.target)
-    return any(
-        isinstance(one.ctx, ast.Load) and last_name(one) == last_name(node.target)
-        for one in context.script.nodes(ast.Name, ast.Attribute)
-        if key
-    )
-
-
-def _answers(value: ast.expr | None, names: set[str]) -> bool:
-    """Whether the return value shows the caller which image failed, or that one did."""
-    parts = list(ast.walk(value)) if value is not None else []
-    if any(isinstance(one, ast.Constant) and " " in str(one.value) for one in parts):
-        return True  # a message
-    if any(isinstance(one, ast.Dict) for one in parts):
-        return any(isinstance(one, ast.Constant) and one.value in _REPORT_KEYS for one in parts)
-    if isinstance(value, ast.Constant) and isinstance(value.value, (bool, str)):
-        return True
-    if value is None or any(isinstance(one, ast.Call) for one in ast.walk(value)):
-        return False
-    used = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
-    if isinstance(value, ast.Subscript):
-        return False
-    return bool(used & names)
+    return last_name(call.func) in _COLLECTING and bool(names_in(*call.args) & names)
 
 
 def _may_report(context: Context, call: ast.Call) -> bool:
@@ -207,38 +157,71 @@ def _may_report(context: Context, call: ast.Call) -> bool:
     callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
-    return any(isinstance(one, ast.Call) and _reports(one) for one in own_nodes(callee)) or any(
-        isinstance(one, ast.Raise) for one in own_nodes(callee)
+    nodes = list(own_nodes(callee))
+    return any(isinstance(node, ast.Call) and _reports(node) for node in nodes) or any(
+        isinstance(node, ast.Raise) for node in nodes
     )
 
 
-def _is_retried(source: Source, node: ast.Try) -> bool:
+def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
+    """Whether an assignment keeps the image's name or the error, or counts errors."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.value, ast.Constant) and _is_read_anywhere(context, node)
+    is_keyed_by_image = bool(names_in(*node.targets) & names)
+    if isinstance(node.targets[0], ast.Subscript) and is_keyed_by_image:
+        return True
+    is_computed = any(isinstance(part, (ast.Call, ast.BinOp)) for part in ast.walk(node.value))
+    return bool(names_in(node.value) & names) and not is_computed
+
+
+def _is_read_anywhere(context: Context, node: ast.AugAssign) -> bool:
+    """Whether a counter is read anywhere."""
+    return bool(key_of(node.target)) and any(
+        isinstance(name.ctx, ast.Load) and last_name(name) == last_name(node.target)
+        for name in context.script.nodes(ast.Name, ast.Attribute)
+    )
+
+
+def _answers(value: ast.expr | None, names: set[str]) -> bool:
+    """Whether the return value shows the caller which image failed, or that one did."""
+    parts = list(ast.walk(value)) if value is not None else []
+    constants = [part.value for part in parts if isinstance(part, ast.Constant)]
+    if any(" " in str(constant) for constant in constants):
+        return True  # a message
+    if any(isinstance(part, ast.Dict) for part in parts):
+        return any(constant in _REPORT_KEYS for constant in constants)
+    if isinstance(value, ast.Constant) and isinstance(value.value, (bool, str)):
+        return True
+    if value is None or any(isinstance(part, ast.Call) for part in parts):
+        return False
+    return not isinstance(value, ast.Subscript) and bool(names_in(value) & names)
+
+
+def _is_retried(context: Context, node: ast.Try) -> bool:
     """Whether the try is one of several attempts that end with an error."""
-    for parent in source.ancestors(node):
+    for parent in context.script.ancestors(node):
         if isinstance(parent, FUNCTIONS):
             return False
         if isinstance(parent, (ast.For, ast.While)):
-            holder = source.parents[parent]
-            later = [
-                one
-                for one in own_nodes(holder)
-                if isinstance(one, ast.Raise) and start_place(one) > start_place(parent)
-            ]
-            return bool(later) or _raises(parent.orelse)
+            is_raised_later = any(
+                isinstance(part, ast.Raise) and start_position(part) > start_position(parent)
+                for part in own_nodes(context.script.parent(parent))
+            )
+            return is_raised_later or _raises(parent.orelse)
     return False
 
 
-def _is_checked_later(context: Context, node: ast.Try, inside: list[ast.AST]) -> bool:
+def _is_checked_later(context: Context, node: ast.Try, inside: Sequence[ast.AST]) -> bool:
     """Whether the None in place of an image is checked for later, and reported."""
     function = context.script.function(node)
-    left = [one.targets[0] for one in inside if isinstance(one, ast.Assign)]
-    if any(_is_tested(function, key_of(one)) for one in left):
+    targets = [part.targets[0] for part in inside if isinstance(part, ast.Assign)]
+    if any(_is_tested(function, key_of(target)) for target in targets):
         return True
-    returned = any(isinstance(one, ast.Return) for one in inside)
-    if not isinstance(function, FUNCTIONS) or not returned:
+    returns = any(isinstance(part, ast.Return) for part in inside)
+    if not isinstance(function, FUNCTIONS) or not returns:
         return False
     for call in context.values.call_sites(function):
-        statement = context.script.source(call).statement(call)
+        statement = context.script.statement(call)
         key = key_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
         if _is_tested(context.script.function(call), key):
             return True
@@ -247,21 +230,19 @@ def _is_checked_later(context: Context, node: ast.Try, inside: list[ast.AST]) ->
 
 def _is_tested(function: ast.AST, key: str) -> bool:
     """Whether a function tests a value, and reports or records something in one case."""
-    for one in own_nodes(function):
-        if isinstance(one, ast.If) and key:
-            parts = (part for part in ast.walk(one.test) if isinstance(part, ast.expr))
-            if key in map(key_of, parts):
-                said = [part for step in one.body for part in (step, *own_nodes(step))]
-                calls = [part for part in said if isinstance(part, ast.Call)]
-                if _raises(one.body) or any(
-                    _reports(call) or last_name(call.func) in _KEEPS for call in calls
-                ):
-                    return True
+    for node in own_nodes(function):
+        if isinstance(node, ast.If) and key and key in map(key_of, expressions_in(node.test)):
+            calls = [part for part in block_nodes(node.body) if isinstance(part, ast.Call)]
+            is_reported = any(
+                _reports(call) or last_name(call.func) in _COLLECTING for call in calls
+            )
+            if is_reported or _raises(node.body):
+                return True
     return False
 
 
-def _raises(body: list[ast.stmt]) -> bool:
-    return any(isinstance(one, ast.Raise) for part in body for one in (part, *own_nodes(part)))
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.Raise) for node in block_nodes(body))
 
 
 def _mistake(
@@ -269,17 +250,18 @@ def _mistake(
 ) -> Mistake:
     script = context.script
     margin = script.source(node).indentation(node)
-    ahead = [part for part in node.body if start_place(part) <= start_place(read)]
-    lines = [header(script, part) for part in ahead]
-    rest = ["..."] if len(ahead) < len(node.body) else []
+    before = [part for part in node.body if start_position(part) <= start_position(read)]
+    lines = [statement_head(script, part) for part in before]
+    rest = ["..."] if len(before) < len(node.body) else []
     inner = f"\n{margin}    ".join([*lines, *rest])
-    kind = script.code(handler.type) if handler.type is not None else "Exception"
-    name = handler.name or "error"
-    image = script.code(read.args[0]) if read.args else "the image"
-    shown = "{" + image.replace('"', "'") + "}" if read.args else image
-    text = (
-        f"{margin}try:\n{margin}    {inner}\n{margin}except {kind} as {name}:\n"
-        f'{margin}    raise RuntimeError(f"cannot read {shown}") from {name}'
+    caught = script.code(handler.type) if handler.type is not None else "Exception"
+    error = handler.name or "error"
+    image = "the image"
+    if read.args:
+        image = "{" + script.code(read.args[0]).replace('"', "'") + "}"
+    fixed = (
+        f"{margin}try:\n{margin}    {inner}\n{margin}except {caught} as {error}:\n"
+        f'{margin}    raise RuntimeError(f"cannot read {image}") from {error}'
     )
     problem = f"an image that cannot be read is silently skipped ({script.code(read.func)})"
-    return Mistake(handler, problem, text)
+    return Mistake(handler, problem, fixed)

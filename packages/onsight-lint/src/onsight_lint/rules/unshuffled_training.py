@@ -3,45 +3,50 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.calls import last_name
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, replaced
-from onsight_lint.loops import BatchLoop, reached
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.source import Function, end_place, own_nodes
-from onsight_lint.vocabulary import LOOPS, word_set
+from onsight_lint.edits import Change, replace_node, show_changed
+from onsight_lint.loops import BatchLoop, called_functions
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.syntax import Function, last_name, own_nodes, word_set
 
-_WHY = (
-    "Every epoch has the same batches in the same order. Folders and many files are sorted by "
-    "class, so that whole batches are of one class and batch norm sees no other."
-)
-_ORDERED = word_set("LSTM GRU RNN LSTMCell GRUCell IterableDataset DistributedSampler")
+_ORDER_MATTERS = word_set("LSTM GRU RNN LSTMCell GRUCell IterableDataset DistributedSampler")
+_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Training loops over loaders of images that are never shuffled."""
     names = {node.attr for node in context.script.nodes(ast.Attribute)}
     names |= {node.id for node in context.script.nodes(ast.Name)}
-    if names & _ORDERED:
+    if names & _ORDER_MATTERS:
         return
     seen: set[ast.AST] = set()
-    for loop in context.batch_loops:
-        made = context.loaders.made(loop.loader) if _learns(context, loop) else []
-        if made and all(_keeps_order(context, call) for call in made):
-            for call in made:
+    for loop in context.loader_loops:
+        creations = context.loaders.creations(loop.loader) if _updates(context, loop) else []
+        if creations and all(_keeps_order(context, call) for call in creations):
+            for call in creations:
                 if call not in seen:
                     seen.add(call)
                     yield _mistake(context, loop, call)
 
 
-RULE = Rule("unshuffled-training", "Training without shuffling", _WHY, _check, LOOPS)
+RULE = Rule(
+    id="unshuffled-training",
+    title="Training without shuffling",
+    why=(
+        "Every epoch has the same batches in the same order. Folders and many files are sorted by "
+        "class, so a whole batch, and with it the statistics of batch norm, is of one class."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
 
 
-def _learns(context: Context, loop: BatchLoop) -> bool:
+def _updates(context: Context, loop: BatchLoop) -> bool:
     """Whether a loop certainly changes weights for its batches, not images as an attack does."""
-    places = [loop.node, *reached(context, loop.node)] if loop.trains and loop.runs else []
+    if not loop.trains or not loop.network_calls:
+        return False
+    places = [loop.node, *called_functions(context, loop.node)]
     nodes = (node for place in places for node in own_nodes(place))
-    called = {last_name(one.func) for one in nodes if isinstance(one, ast.Call)}
+    called = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     return called >= {"backward", "step"}
 
 
@@ -49,10 +54,10 @@ def _keeps_order(context: Context, call: ast.Call) -> bool:
     """Whether a loader certainly yields the rows of a dataset of images in their order."""
     if not context.script.path_of(call.func).startswith("torch.utils.data."):
         return False
-    if context.loaders.fixed(call, "shuffle", False) is not False:
+    if context.loaders.value(call, "shuffle", False) is not False:
         return False
     for name in ("sampler", "batch_sampler"):
-        if context.loaders.fixed(call, name, None) is not None:
+        if context.loaders.value(call, name, None) is not None:
             return False
     dataset = context.loaders.setting(call, "dataset")
     return dataset is not None and _has_fixed_order(context, dataset)
@@ -62,46 +67,47 @@ def _has_fixed_order(context: Context, dataset: ast.AST, depth: int = 4) -> bool
     """Whether a dataset is of torchvision, a class here, or a part of one of them."""
     origins = context.values.origins(dataset)
     return bool(origins) and all(
-        isinstance(one.node, ast.Call) and _is_fixed(context, one.node, depth) for one in origins
+        isinstance(origin.node, ast.Call) and _creates_fixed_order(context, origin.node, depth)
+        for origin in origins
     )
 
 
-def _is_fixed(context: Context, made: ast.Call, depth: int) -> bool:
-    path = context.script.path_of(made.func)
+def _creates_fixed_order(context: Context, created: ast.Call, depth: int) -> bool:
+    path = context.script.path_of(created.func)
     if path.startswith("torchvision.datasets."):
         return True
-    if path in ("torch.utils.data.random_split", "torch.utils.data.Subset") and made.args and depth:
-        return _has_fixed_order(context, made.args[0], depth - 1)
-    owner = context.script.definition(made.func)
+    if path in _PARTS and created.args and depth:
+        return _has_fixed_order(context, created.args[0], depth - 1)
+    owner = context.script.definition(created.func)
     if not isinstance(owner, ast.ClassDef):
         return False
     paths = {
-        context.script.path_of(one)
-        for owner in context.values.lineage(owner)
-        for one in owner.bases
+        context.script.path_of(base)
+        for ancestor in context.values.lineage(owner)
+        for base in ancestor.bases
     }
+    is_known = any(
+        path.endswith("data.Dataset") or path.startswith("torchvision.") for path in paths
+    )
     item = context.values.method(owner, "__getitem__")
-    known = any(one.endswith("data.Dataset") or one.startswith("torchvision.") for one in paths)
-    return known and item is not None and _takes_the_row(item)
+    return is_known and item is not None and _returns_requested_row(item)
 
 
-def _takes_the_row(item: Function) -> bool:
-    """Whether the row that is returned is the one that was asked for, and not drawn."""
-    names = [one.arg for one in item.args.args[1:2]]
-    used = [one for one in own_nodes(item) if isinstance(one, ast.Name) and one.id in names]
-    return bool(used) and all(isinstance(one.ctx, ast.Load) for one in used)
+def _returns_requested_row(item: Function) -> bool:
+    """Whether a __getitem__ uses its index as it is, and does not draw another."""
+    names = [argument.arg for argument in item.args.args[1:2]]
+    nodes = own_nodes(item)
+    used = [node for node in nodes if isinstance(node, ast.Name) and node.id in names]
+    return bool(used) and all(isinstance(name.ctx, ast.Load) for name in used)
 
 
 def _mistake(context: Context, loop: BatchLoop, call: ast.Call) -> Mistake:
     flag = context.loaders.setting(call, "shuffle")
     if flag is not None:
-        edit = replaced(flag, "True")
+        change = replace_node(context.script, flag, "True")
     else:
-        last = end_place([*call.args, *call.keywords][-1])
-        edit = last, last, ", shuffle=True"
+        end = context.script.source(call).end([*call.args, *call.keywords][-1])
+        change = Change(end, end, ", shuffle=True")
     node = call if flag is None else flag
-    text = fixed(context.script, node, [edit])
-    problem = (
-        f"the rows of {context.script.code(loop.loader)} come in the same order in every epoch"
-    )
-    return Mistake(node, problem, text)
+    problem = f"{context.script.code(loop.loader)} yields its rows in the same order in every epoch"
+    return Mistake(node, problem, show_changed(context.script, node, [change]))

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 
-from onsight_lint.context import Context
-from onsight_lint.rule import Mistake, Rule
+from onsight_lint.rule import Context, Mistake, Rule
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """Nothing: which comments are of no use is known when every file has been read."""
+    """Nothing: `ignores.unused_ignores` finds these comments when every file has been read."""
     return iter(())
 
 
 RULE = Rule(
     id="unused-ignore",
-    title="a comment that silences nothing",
-    why="It silences nothing now, and would hide the next mistake that is made there.",
+    title="A comment that silences nothing",
+    why="The comment has no effect, and would hide the next mistake that is made there.",
     check=_check,
-    words=r"onsight:",
+    pattern=r"onsight:",
 )

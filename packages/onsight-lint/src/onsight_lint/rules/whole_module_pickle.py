@@ -3,75 +3,72 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.calls import keyword, last_name
-from onsight_lint.checkpoints import is_used_as_network, load_calls
-from onsight_lint.context import Context
-from onsight_lint.fix import fixed, indented, replaced
-from onsight_lint.rule import Mistake, Rule
-from onsight_lint.vocabulary import Kind
-
-_WHY = (
-    "Pickling a whole module stores the import path of its class: the file breaks when the code "
-    "is moved or changed, and loading it can run arbitrary code."
-)
+from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.kinds import Kind
+from onsight_lint.rule import Context, Mistake, Rule
+from onsight_lint.syntax import keyword_value, last_name
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """torch.save of a module, or torch.load used as one."""
     for call in context.values.calls("save"):
-        if (
-            context.script.path_of(call.func) == "torch.save"
-            and call.args
-            and _to_file(context, call)
-        ):
-            for value in _saved(context, call.args[0]):
-                if context.kinds.kind(value) is Kind.NETWORK and _is_plain(value):
-                    new = f"{context.script.code(value)}.state_dict()"
-                    text = fixed(context.script, value, [replaced(value, new)])
-                    problem = (
-                        f"all of {context.script.code(value)} is pickled, not just its weights"
-                    )
-                    yield Mistake(value, problem, text)
-    for call in load_calls(context):
-        if is_used_as_network(context, call) and (name := _target(context, call)):
-            yield _load_mistake(context, call, name)
+        path = context.script.path_of(call.func)
+        if path == "torch.save" and call.args and _writes_file(context, call):
+            for value in _saved_values(context, call.args[0]):
+                if context.kinds.kind(value) is Kind.NETWORK and _is_network_itself(value):
+                    yield _save_mistake(context, value)
+    for call in context.torch_loads:
+        statement = context.script.statement(call)
+        if context.loads_network(call) and isinstance(statement, ast.Assign):
+            yield _load_mistake(context, call, statement)
 
 
-RULE = Rule("whole-module-pickle", "A whole network is pickled", _WHY, _check, r"(load|save)\(")
+RULE = Rule(
+    id="whole-module-pickle",
+    title="A whole network is pickled",
+    why=(
+        "Pickling a module stores the import path of its class: the file breaks when the code is "
+        "moved or changed, and loading it can run arbitrary code."
+    ),
+    check=_check,
+    pattern=r"(load|save)\(",
+)
 
 
-def _saved(context: Context, value: ast.expr) -> list[ast.expr]:
+def _saved_values(context: Context, value: ast.expr) -> list[ast.expr]:
     """What is saved: a value, or each value of a dict."""
     for origin in context.values.origins(value):
         if isinstance(origin.node, ast.Dict):
             return list(origin.node.values)
         if isinstance(origin.node, ast.Call) and last_name(origin.node.func) == "dict":
-            return [one.value for one in origin.node.keywords]
+            return [keyword.value for keyword in origin.node.keywords]
     return [value]
 
 
-def _to_file(context: Context, call: ast.Call) -> bool:
+def _writes_file(context: Context, call: ast.Call) -> bool:
     """Whether a file is written, rather than a copy in memory."""
     target = call.args[1] if len(call.args) > 1 else call.args[0]
-    return all(last_name(one.node) != "BytesIO" for one in context.values.origins(target))
+    return all(last_name(item.node) != "BytesIO" for item in context.values.origins(target))
 
 
-def _is_plain(value: ast.expr) -> bool:
-    """Whether a value is a plain name or attribute, not a call."""
+def _is_network_itself(value: ast.expr) -> bool:
+    """Whether a value is a plain name or attribute, not a call such as `state_dict()`."""
     return isinstance(value, (ast.Name, ast.Attribute)) and last_name(value) != "state_dict"
 
 
-def _target(context: Context, call: ast.Call) -> str:
-    statement = context.script.source(call).statement(call)
-    return context.script.code(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+def _save_mistake(context: Context, value: ast.expr) -> Mistake:
+    name = context.script.code(value)
+    change = replace_node(context.script, value, f"{name}.state_dict()")
+    problem = f"all of {name} is pickled, not just its weights"
+    return Mistake(value, problem, show_changed(context.script, value, [change]))
 
 
-def _load_mistake(context: Context, call: ast.Call, name: str) -> Mistake:
-    statement = context.script.source(call).statement(call)
-    where = keyword(call, "map_location")
-    place = context.script.code(where) if where is not None else '"cpu"'
-    path = context.script.code(call.args[0])
-    load = f"torch.load({path}, map_location={place}, weights_only=True)"
-    text = indented(context.script, statement, f"{name}.load_state_dict({load})")
-    problem = f"all of {name} is unpickled; create the network first, then load its weights"
-    return Mistake(call, problem, text)
+def _load_mistake(context: Context, call: ast.Call, statement: ast.Assign) -> Mistake:
+    code = context.script.code
+    name = code(statement.targets[0])
+    location = keyword_value(call, "map_location")
+    device = code(location) if location is not None else '"cpu"'
+    load = f"torch.load({code(call.args[0])}, map_location={device}, weights_only=True)"
+    fixed = indented(context.script, statement, f"{name}.load_state_dict({load})")
+    problem = f"all of {name} is unpickled: create the network, then load only its weights"
+    return Mistake(call, problem, fixed)

@@ -1,0 +1,190 @@
+"""Means over the rows of one batch, and the sums and lists of them that loops gather."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.facts import Facts
+from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
+from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
+from onsight_lint.syntax import key_of, keyword_value, last_name, word_set
+from onsight_lint.values import Origin
+
+_KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
+_ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
+
+
+@dataclass(frozen=True)
+class BatchSum:
+    """A sum, list or meter that a loop adds batch means to."""
+
+    key: str
+    statement: ast.stmt  # in the loop
+    value: ast.expr  # what is added
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the means are collected in a list."""
+        call = self.statement.value if isinstance(self.statement, ast.Expr) else None
+        return isinstance(call, ast.Call) and last_name(call.func) == "append"
+
+
+def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
+    """Yield the sums, lists and meters that a loop adds batch means to."""
+    for node in loop_nodes(loop):
+        match node:
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                key = key_of(target)
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(value=owner, attr="append" | "update"),
+                    args=[value],
+                    keywords=[],
+                )
+            ):
+                key = key_of(owner)
+            case _:
+                continue
+        if key and is_batch_mean(facts, value):
+            yield BatchSum(key, node, value)
+
+
+def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
+    """Return whether a value is a mean over the rows of one batch."""
+    if not depth:
+        return False
+    if isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
+        return is_batch_mean(facts, inner, depth - 1)
+    if isinstance(value, ast.Attribute) and value.attr == "data":
+        return is_batch_mean(facts, value.value, depth - 1)
+    if isinstance(value, ast.Call) and last_name(value.func) in ("float", "reduce_mean"):
+        return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
+    if isinstance(value, ast.BinOp):
+        return _is_mean_of_operands(facts, value, depth - 1)
+    origins = facts.values.origins(value)
+    return bool(origins) and all(_is_mean_origin(facts, item, value, depth - 1) for item in origins)
+
+
+def summed_key(expression: ast.expr) -> str:
+    """Return the key of the sum in an expression such as `100 * total.item()`."""
+    while True:
+        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
+            is_left_constant = isinstance(expression.left, ast.Constant)
+            expression = expression.right if is_left_constant else expression.left
+        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+            expression = expression.func.value
+        elif isinstance(expression, ast.Call) and expression.args:
+            if last_name(expression.func) not in ("float", "sum"):
+                return ""
+            expression = expression.args[0]
+        else:
+            return key_of(expression)
+
+
+def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:
+    """Return the statement in the loop with each mean weighted by the rows of its batch."""
+    value = batch_sum.value
+    code = facts.script.code(value)
+    if isinstance(value, ast.BinOp) and not isinstance(value.op, (ast.Mult, ast.Div)):
+        code = f"({code})"
+    change = replace_node(facts.script, value, f"{code} * {rows}")
+    return show_changed(facts.script, batch_sum.statement, [change]).strip()
+
+
+def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
+    """Return code for the number of rows of a batch, in the script's own names."""
+    value: ast.AST = batch_sum.value
+    for _ in range(8):
+        match value:
+            case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _KEEP_VALUE:
+                value = inner
+        if isinstance(value, ast.Name):
+            bindings = facts.script.scope(value).reaching(value)
+            values = [item.value for item in bindings if item.value is not None and not item.steps]
+            value = values[0] if values else value
+    if isinstance(value, ast.Call):
+        names = [part.id for part in value.args[1:] if isinstance(part, ast.Name)]
+        if names:
+            return f"len({names[0]})"
+    return batch_length(facts, loop)
+
+
+def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
+    if isinstance(value.op, ast.Mult):
+        for factor, other in ((value.left, value.right), (value.right, value.left)):
+            if isinstance(factor, ast.Constant):
+                return is_batch_mean(facts, other, depth)
+        return False
+    if isinstance(value.op, ast.Div):
+        if _is_row_count(facts, value.right):
+            return True
+        return isinstance(value.right, ast.Constant) and is_batch_mean(facts, value.left, depth)
+    if isinstance(value.op, ast.Add):
+        return all(is_batch_mean(facts, operand, depth) for operand in (value.left, value.right))
+    return False
+
+
+def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
+    node = origin.node
+    if origin.steps or not isinstance(node, ast.expr):
+        return False
+    if isinstance(node, ast.Call):
+        return _is_mean_call(facts, node, depth)
+    return node is not value and is_batch_mean(facts, node, depth)
+
+
+def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
+    path, name = facts.script.path_of(call.func), last_name(call.func)
+    if LOSS_FUNCTIONS.match(path):
+        return _reduces_to_mean(facts, call)
+    if name in _ACCURACIES:
+        return True
+    if name == "mean" and not call.keywords:
+        return len(call.args) == (1 if path else 0)
+    if not path and facts.kinds.kind(call.func) is Kind.LOSS:
+        losses = [origin.node for origin in facts.values.origins(call.func)]
+        return all(
+            isinstance(loss, ast.arg)
+            or LOSS_FUNCTIONS.match(facts.script.path_of(loss))
+            or (isinstance(loss, ast.Call) and _reduces_to_mean(facts, loss))
+            for loss in losses
+        )
+    if (inner := _converted(facts, call)) is not None:
+        return is_batch_mean(facts, inner, depth)
+    return name == "float" and bool(call.args) and is_batch_mean(facts, call.args[0], depth)
+
+
+def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
+    """Whether a loss is the mean over its batch, as it is by default."""
+    if isinstance(facts.script.definition(call.func), ast.ClassDef):
+        return False
+    if any(keyword.arg in ("size_average", "reduce", None) for keyword in call.keywords):
+        return False
+    reduction = keyword_value(call, "reduction")
+    return reduction is None or facts.constants.value(reduction) == "mean"
+
+
+def _is_row_count(facts: Facts, expression: ast.expr) -> bool:
+    """Whether an expression is the number of rows of a batch: `labels.size(0)`, `len(labels)`."""
+    for origin in facts.values.origins(expression):
+        match origin.node:
+            case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)]):
+                continue
+            case ast.Call(func=ast.Attribute(attr="numel" | "nelement")):
+                continue
+            case ast.Call(func=ast.Name(id="len"), args=[rows]):
+                is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
+                if not is_whole and last_name(rows) != "dataset":
+                    continue
+            case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
+                continue
+        return False
+    return True
+
+
+def _converted(facts: Facts, call: ast.Call) -> ast.expr | None:
+    """The value that `.item()` and similar methods are called on."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEP_VALUE:
+        return None if facts.script.path_of(call.func) else call.func.value
+    return None

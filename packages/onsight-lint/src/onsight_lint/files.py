@@ -1,0 +1,146 @@
+"""Python files on the disk: finding, reading, decoding and rewriting them."""
+
+import io
+import os
+import tempfile
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onsight_lint.errors import ReadError, WriteError
+
+_MAX_BYTES = 4 * 2**20  # larger files are generated tables, whose trees take gigabytes
+_SKIPPED_FOLDERS = frozenset(
+    {"build", "dist", "node_modules", "site-packages", "venv", "__pycache__"}
+)
+
+
+def python_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files among the paths and every .py file in the folders, as absolute paths.
+
+    Hidden folders, environments and build or installation folders are skipped unless they are
+    named. Raises ReadError for a path that does not exist or a folder without Python files.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ReadError(f"{path} does not exist.")
+        if not path.is_dir() and not path.is_file():
+            raise ReadError(f"{path} is not a file.")
+        inside = list(_files_inside(path)) if path.is_dir() else [path]
+        if not inside:
+            raise ReadError(f"{path} has no Python files.")
+        files += [Path(os.path.abspath(file)) for file in inside]
+    return list(dict.fromkeys(files))
+
+
+def display_path(path: Path) -> str:
+    """Return a path as messages show it: relative to the working folder, if it lies inside."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def read_content(path: Path) -> bytes:
+    """Read a file. Raises ReadError if it cannot be read or is too large."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ReadError(f"{path} is not read: it is larger than {_MAX_BYTES // 2**20} MB.")
+        return path.read_bytes()
+    except OSError as error:
+        raise ReadError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def decode(path: Path, content: bytes) -> str:
+    r"""Return the text of a file, its lines ending in \n, by its byte order mark or coding line.
+
+    Raises ReadError if the content is not in that encoding.
+    """
+    try:
+        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        return io.TextIOWrapper(io.BytesIO(content), encoding).read()
+    except SyntaxError as error:
+        raise ReadError(f"{path} is not a Python script: {error.msg}.") from error
+    except UnicodeDecodeError as error:
+        raise ReadError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
+
+
+def encode(path: Path, text: str, before: bytes) -> bytes:
+    r"""Return a text with lines ending in \n as bytes, with the encoding and line ends of before.
+
+    Raises ReadError if the encoding lacks a character, or if the lines of before end in several
+    ways, so that those of the text cannot be known.
+    """
+    encoding = tokenize.detect_encoding(io.BytesIO(before).readline)[0]
+    try:
+        return text.replace("\n", _line_end(path, before)).encode(encoding)
+    except UnicodeEncodeError as error:
+        raise _unchanged(path, "its encoding lacks a character of the new text") from error
+
+
+def rewrite(path: Path, text: str, before: bytes) -> None:
+    """Replace the text of a file as a whole, keeping its encoding, line ends and mode.
+
+    before is the content that the text was made from. Raises ReadError, and leaves the file
+    unchanged, if it holds something else by now or cannot be encoded; WriteError if it cannot be
+    written.
+    """
+    content = encode(path, text, before)
+    try:
+        _replace(path.resolve(), content, before)  # a link stays a link
+    except (_FileChangedError, FileNotFoundError) as error:
+        raise _unchanged(path, "it changed while the linter ran; run again") from error
+    except OSError as error:
+        problem = f"cannot write {display_path(path)}: {error.strerror or error}."
+        raise WriteError(problem) from error
+
+
+class _FileChangedError(Exception):
+    """A file no longer holds what was read."""
+
+
+def _files_inside(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
+        python = (here / name for name in sorted(names) if name.endswith(".py"))
+        yield from (path for path in python if path.is_file())
+
+
+def _is_skipped(folder: Path) -> bool:
+    is_hidden = folder.name.startswith(".")
+    return is_hidden or folder.name in _SKIPPED_FOLDERS or (folder / "pyvenv.cfg").exists()
+
+
+def _replace(path: Path, content: bytes, before: bytes) -> None:
+    """Replace the content of a file by renaming a new one, if it still holds what it did before.
+
+    If the process is killed, a hidden file `.onsight-lint-*.tmp` may be left beside it.
+    """
+    descriptor, name = tempfile.mkstemp(".tmp", ".onsight-lint-", path.parent)
+    new = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.chmod(path.stat().st_mode & 0o7777)
+        if path.read_bytes() != before:
+            raise _FileChangedError
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _line_end(path: Path, content: bytes) -> str:
+    pairs, returns, feeds = content.count(b"\r\n"), content.count(b"\r"), content.count(b"\n")
+    if pairs and pairs == returns == feeds:
+        return "\r\n"
+    if returns and not feeds:
+        return "\r"
+    if returns:
+        raise _unchanged(path, "it mixes line endings (LF and CRLF or CR)")
+    return "\n"
+
+
+def _unchanged(path: Path, why: str) -> ReadError:
+    return ReadError(f"{display_path(path)} is left unchanged: {why}.")
